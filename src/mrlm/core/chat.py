@@ -1,0 +1,331 @@
+"""Messages <-> token ids. The only file that knows chat templates.
+
+Two promises. A conversation that goes on keeps the tokens it already has: the next prompt is the
+last prompt, the sampled ids and the ids of what came after, unless the template itself rewrites the
+past, in which case the prompt is rendered anew (and becomes a sample of its own). And text that no
+engine sampled is trained on exactly where the assistant wrote it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import TemplateError
+
+from mrlm.core.errors import ChatTemplateError
+from mrlm.core.types import Message, Role, Turn
+
+log = logging.getLogger("mrlm")
+
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ 'Assistant:\n' }}"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{{ '\n' }}"
+    "{% else %}{{ message['role'] | capitalize + ':\n' + message['content'] + '\n' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}"
+)
+"""Used, with one warning, for a tokenizer that has no chat template."""
+
+MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+@dataclass(slots=True)
+class Prompt:
+    """What a policy is about to read: the rendered text and its ids. `forked` says that the
+    template rewrote the past."""
+
+    text: str
+    ids: list[int]
+    forked: bool = False
+
+
+@dataclass(slots=True)
+class Span:
+    """The tokens `ids[start:end]` of a transcript, written by message number `message`."""
+
+    message: int
+    start: int
+    end: int
+
+
+class Chat:
+    """Renders conversations for one tokenizer.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        template_kwargs: more variables for the template, such as `{"enable_thinking": False}`.
+    """
+
+    def __init__(self, tokenizer: Any, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.template_kwargs = dict(template_kwargs or {})
+        self._said: set[str] = set()
+        template = tokenizer.chat_template
+        if isinstance(template, dict):
+            template = template.get("default")
+        if not template:
+            self._say("the tokenizer has no chat template; a plain 'Role: text' one is used")
+            template = PLAIN_TEMPLATE
+        self.template: str = template
+        self.marked = bool(MARKED.search(template))
+        self._knows_tools = "tool" in template
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a rendered text; the template has put every special token in already."""
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of sampled ids, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        generate: bool = True,
+        trained: Callable[[int], bool] = lambda index: True,
+    ) -> str:
+        """Text of a conversation. What a strict template refuses (a system message in the middle,
+        two of one role in a row) is merged or given another role, and the log says so once."""
+        return self._apply(self._acceptable(messages, trained), generate)
+
+    def prompt(
+        self, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
+    ) -> Prompt:
+        """The prompt for the next turn.
+
+        Args:
+            messages: the whole conversation as the agent sees it.
+            after: the agent's last prompt and turn, if it spoke before; its sampled tokens are kept
+                as they are.
+        """
+        text = self.render(messages)
+        if after is None:
+            return Prompt(text, self.encode(text))
+        previous, turn = after
+        tail = self._tail(text, previous.text, turn.message.content if turn.message else "")
+        if tail is None:
+            self._say(
+                "the chat template rewrites earlier turns, so each turn becomes a sample of its own"
+            )
+            return Prompt(text, self.encode(text), forked=True)
+        if turn.completion_ids:
+            tail = (
+                tail.removeprefix(self.tokenizer.decode(turn.completion_ids[-1:]))
+                if turn.finish_reason == "stop"
+                else tail
+            )
+        return Prompt(text, [*turn.prompt_ids, *turn.completion_ids, *self.encode(tail)])
+
+    def transcript(
+        self, messages: Sequence[Message], trained: Callable[[int], bool] = lambda index: True
+    ) -> tuple[list[int], list[Span]]:
+        """Ids of a whole conversation, and where its assistant messages stand.
+
+        Args:
+            messages: the conversation; nothing in it needs to have been sampled.
+            trained: says by index which assistant messages are wanted.
+
+        Raises:
+            ChatTemplateError: the template neither marks generations nor keeps its prefixes.
+        """
+        acceptable = self._acceptable(messages, trained)
+        wanted = [
+            i
+            for i, m in enumerate(acceptable)
+            if m["role"] == "assistant" and any(trained(j) for j in m["sources"])
+        ]
+        spans: list[Span] | None = None
+        ids: list[int] = []
+        if self.marked:
+            ids, spans = self._marked_spans(acceptable)
+        if spans is None:
+            ids, spans = self._prefix_spans(acceptable)
+        spans = [span for span in spans if span.message in wanted and span.end > span.start]
+        if any(acceptable[i]["content"] for i in wanted) and not spans:
+            raise ChatTemplateError(self._unusable("it marks no token of any assistant message"))
+        for span in spans:
+            span.message = acceptable[span.message]["sources"][-1]
+        return ids, spans
+
+    # -- what the template sees --------------------------------------------------------------------
+
+    def _apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
+        plain = [
+            {key: value for key, value in message.items() if key != "sources"}
+            for message in messages
+        ]
+        return self.tokenizer.apply_chat_template(
+            plain,
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=generate,
+            **self.template_kwargs,
+        )
+
+    def _acceptable(
+        self, messages: Sequence[Message], trained: Callable[[int], bool]
+    ) -> list[dict[str, Any]]:
+        """The first of three ways to write the conversation that the template does not refuse."""
+        plain = [self._as_dict(message, index) for index, message in enumerate(messages)]
+        refused: TemplateError | None = None
+        for attempt, rewrite in enumerate(
+            (
+                lambda: plain,
+                lambda: _alternating(plain, trained),
+                lambda: _without_system(_alternating(plain, trained)),
+            )
+        ):
+            candidate = rewrite()
+            try:
+                self._apply(candidate, generate=False)
+            except TemplateError as error:
+                refused = error
+                continue
+            if attempt:
+                self._say(
+                    f"the chat template refused the conversation ({refused}); messages were merged "
+                    "or given another role"
+                )
+            return candidate
+        raise ChatTemplateError(
+            f"the chat template refuses the conversation: {refused}"
+        ) from refused
+
+    def _as_dict(self, message: Message, index: int) -> dict[str, Any]:
+        role = str(message.role)
+        if message.role is Role.ENVIRONMENT or (
+            message.role is Role.TOOL and not self._knows_tools
+        ):
+            role = "user"
+        entry: dict[str, Any] = {"role": role, "content": message.content, "sources": [index]}
+        if message.tool_calls:
+            entry["tool_calls"] = list(message.tool_calls)
+        return entry
+
+    # -- where the assistant wrote -----------------------------------------------------------------
+
+    def _marked_spans(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[Span] | None]:
+        plain = [
+            {key: value for key, value in message.items() if key != "sources"}
+            for message in messages
+        ]
+        encoded = self.tokenizer.apply_chat_template(
+            plain,
+            chat_template=self.template,
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            **self.template_kwargs,
+        )
+        ids, mask = list(encoded["input_ids"]), list(encoded["assistant_masks"])
+        starts = [i for i, bit in enumerate(mask) if bit and (i == 0 or not mask[i - 1])]
+        ends = [
+            i + 1 for i, bit in enumerate(mask) if bit and (i + 1 == len(mask) or not mask[i + 1])
+        ]
+        writers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if len(writers) != len(starts):
+            return ids, None
+        return ids, [
+            Span(writer, start, end)
+            for writer, start, end in zip(writers, starts, ends, strict=True)
+        ]
+
+    def _prefix_spans(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[Span]]:
+        ids: list[int] = []
+        spans: list[Span] = []
+        text = ""
+        whole = self._apply(messages, generate=False)
+        for index, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before, until = (
+                self._apply(messages[:index], generate=True),
+                self._apply(messages[: index + 1], generate=False),
+            )
+            if not (
+                before.startswith(text) and until.startswith(before) and whole.startswith(until)
+            ):
+                raise ChatTemplateError(
+                    self._unusable(f"message {index} changes what was rendered before it")
+                )
+            ids += self.encode(before[len(text) :])
+            written = until[len(before) :]
+            own = self.encode(self._up_to_end(written, message["content"]))
+            spans.append(Span(index, len(ids), len(ids) + len(own)))
+            ids += own
+            text = before + self._up_to_end(written, message["content"])
+        return ids + self.encode(whole[len(text) :]), spans
+
+    def _up_to_end(self, written: str, content: str) -> str:
+        """What of a rendered assistant message a policy writes itself: the text and the end token,
+        not the line break after it."""
+        eos = self.tokenizer.eos_token or ""
+        after = written.find(content) + len(content) if content in written else 0
+        at = written.find(eos, after) if eos else -1
+        return written[: at + len(eos)] if at >= 0 else written.rstrip("\n")
+
+    def _tail(self, text: str, previous: str, content: str) -> str | None:
+        """What follows the last completion in `text`; `None` if what came before was rewritten."""
+        if not text.startswith(previous):
+            return None
+        rest = text[len(previous) :]
+        for written in (content, content.strip()):
+            if rest.startswith(written):
+                return rest[len(written) :]
+        return None
+
+    def _unusable(self, reason: str) -> str:
+        return (
+            f"the chat template cannot say which tokens the assistant wrote: {reason}. Put "
+            "{% generation %} ... {% endgeneration %} around the assistant's content in "
+            "tokenizer.chat_template, or use a template whose prefixes are stable"
+        )
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            log.warning(sentence)
+
+
+def _alternating(
+    messages: list[dict[str, Any]], trained: Callable[[int], bool]
+) -> list[dict[str, Any]]:
+    """No system message after the first, no two of one role in a row; of neighbouring assistants
+    those that are not trained speak as users."""
+    result: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        role = "user" if message["role"] == "system" and index else message["role"]
+        crowded = (
+            index
+            and messages[index - 1]["role"] == "assistant"
+            or index + 1 < len(messages)
+            and messages[index + 1]["role"] == "assistant"
+        )
+        if role == "assistant" and crowded and not any(trained(j) for j in message["sources"]):
+            role = "user"
+        if result and result[-1]["role"] == role:
+            result[-1] = {
+                **result[-1],
+                "content": f"{result[-1]['content']}\n\n{message['content']}",
+                "sources": [*result[-1]["sources"], *message["sources"]],
+            }
+        else:
+            result.append({**message, "role": role})
+    return result
+
+
+def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system message joins the first user message."""
+    if not messages or messages[0]["role"] != "system":
+        return messages
+    if len(messages) > 1 and messages[1]["role"] == "user":
+        first = {
+            **messages[1],
+            "content": f"{messages[0]['content']}\n\n{messages[1]['content']}",
+            "sources": [0, *messages[1]["sources"]],
+        }
+        return [first, *messages[2:]]
+    return [{**messages[0], "role": "user"}, *messages[1:]]

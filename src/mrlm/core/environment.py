@@ -1,0 +1,255 @@
+"""What a world is: the `Environment` every workflow plays in, the one-agent `SimulatedEnvironment`,
+the adapter between them, and the contract check. It knows nothing of models or tokens."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.running import run_async
+from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
+
+Split = Literal["train", "eval"]
+
+
+class Environment:
+    """A world with one or more seats.
+
+    Subclasses set `agents` and write `reset` and `step`. One instance lives for one episode; the
+    instance a user hands over is a template that `spawn` copies. `reset` returns the first
+    observations; `step` takes the message of every agent that had one. Both may be coroutines.
+    Everything must follow from `(task, seed)`.
+
+    Optional: `num_tasks` and `task` (where tasks come from), `state` (what a central critic reads),
+    `expert` (what an honest player would say; used for demonstrations), `close`.
+    """
+
+    agents: tuple[str, ...] = ("agent",)
+    name: str = ""
+    max_turns: int | None = None
+    """How many joint steps an episode may take, where the world has a limit of its own."""
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> Any:
+        """Start an episode; returns a `StepResult` (or a coroutine of one)."""
+        raise NotImplementedError
+
+    def step(self, actions: dict[str, Message]) -> Any:
+        """Answer the agents' messages; returns a `StepResult` (or a coroutine of one)."""
+        raise NotImplementedError
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        """How many tasks there are; `None` means endless."""
+        return None
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        """The task of a seed (of an index, where `num_tasks` is finite).
+
+        Held-out tasks come from `split="eval"`.
+        """
+        return Task(id=f"{split}-{seed}", seed=seed)
+
+    def state(self) -> str | None:
+        """The whole situation as text, for critics that see more than one agent does."""
+        return None
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        """What an honest, able player would say here now; `None` if the world cannot know."""
+        return None
+
+    def spawn(self) -> Environment:
+        """A fresh world of the same settings."""
+        return copy.deepcopy(self)
+
+    def close(self) -> None:
+        """Let go of whatever the episode holds."""
+
+
+BaseEnvironment = Environment
+
+
+class SimulatedEnvironment:
+    """A world with one agent.
+
+    `reset(...)` returns an `Observation`, `step(message)` an `(Observation, Reward)`. `reset` may
+    take any of `task`, `seed` and `options`; only what it accepts is passed.
+    """
+
+    name: str = ""
+
+    def reset(self, *args: Any, **kwargs: Any) -> Observation:
+        """Start an episode."""
+        raise NotImplementedError
+
+    def step(self, action: Message) -> tuple[Observation, Reward]:
+        """Answer the agent's message."""
+        raise NotImplementedError
+
+
+class SingleSeat(Environment):
+    """A `SimulatedEnvironment` seen as an `Environment` with the one seat `agent`."""
+
+    def __init__(self, world: SimulatedEnvironment) -> None:
+        self.world = world
+        self.name = world.name or type(world).__name__.lower()
+        self.max_turns = getattr(world, "max_turns", None)
+        self._accepts = accepted_parameters(world.reset, ("task", "seed", "options"))
+
+    @property
+    def seeded(self) -> bool:
+        """Whether `reset` takes a seed (or a task): without one an episode cannot be reproduced."""
+        return bool({"seed", "task"} & self._accepts)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        offered = {"task": task, "seed": seed, "options": {"task": task}}
+        observation = self.world.reset(
+            **{key: value for key, value in offered.items() if key in self._accepts}
+        )
+        return StepResult(observations={self.agents[0]: observation}, done=observation.done)
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        observation, reward = self.world.step(next(iter(actions.values())))
+        seat = self.agents[0]
+        return StepResult({seat: observation}, {seat: reward}, done=observation.done)
+
+
+def accepted_parameters(function: Callable[..., Any], names: tuple[str, ...]) -> frozenset[str]:
+    """Which of `names` a function can be called with by keyword."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return frozenset(names)
+    keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(
+        name for name in names if name in parameters and parameters[name].kind in keyword
+    )
+
+
+def as_environment(world: Any) -> Environment:
+    """Any world a user may hand over as an `Environment`: an instance of either base class, or a
+    class or function that makes one.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(world, Environment):
+        return world
+    if isinstance(world, SimulatedEnvironment):
+        return SingleSeat(world)
+    if callable(world):
+        return as_environment(world())
+    raise ConfigError(
+        f"{world!r} is no environment: give an instance or subclass of mrlm.Environment or "
+        "mrlm.SimulatedEnvironment, or a function that returns one"
+    )
+
+
+def validated_reward(reward: Any, where: str) -> Reward:
+    """`reward` as a `Reward` with a finite value.
+
+    Raises:
+        RewardError: it is no number, or not finite; the message starts with `where`.
+    """
+    if isinstance(reward, bool | int | float):
+        reward = Reward(float(reward))
+    if not isinstance(reward, Reward) or isinstance(reward.value, str) or not _finite(reward.value):
+        value = reward.value if isinstance(reward, Reward) else reward
+        raise RewardError(f"{where}: the reward must be a finite number, not {value!r}")
+    reward.value = float(reward.value)
+    return reward
+
+
+def check_environment(world: Any, seed: int = 0, max_steps: int = 100) -> None:
+    """Play a world with fixed words and check that it keeps the contract: types, names of agents,
+    finite rewards, an end within `max_steps`, and the same answers for the same seed.
+
+    Raises:
+        ConfigError, RewardError: what is wrong and where.
+    """
+    first, second = (_play_fixed(as_environment(world).spawn(), seed, max_steps) for _ in range(2))
+    if first != second:
+        differing = next(
+            i
+            for i, (a, b) in enumerate(
+                zip(first + ["<nothing>"], second + ["<nothing>"], strict=False)
+            )
+            if a != b
+        )
+        raise ConfigError(
+            f"{_title(world)}: two plays with seed {seed} differ at step {differing}; everything "
+            "must follow from (task, seed), so draw random numbers from random.Random(seed)"
+        )
+
+
+def _play_fixed(environment: Environment, seed: int, max_steps: int) -> list[str]:
+    title = _title(environment)
+    if not environment.agents or len(set(environment.agents)) != len(environment.agents):
+        raise ConfigError(
+            f"{title}.agents must name at least one agent, each once, not {environment.agents!r}"
+        )
+    result, trace = _settled(environment.reset(environment.task(seed), seed)), []
+    for count in range(max_steps + 1):
+        _check_result(result, environment, f"{title}, step {count}")
+        trace.append(repr(result))
+        if result.done or result.truncated or not result.observations:
+            break
+        speakers = [agent for agent, seen in result.observations.items() if not seen.done]
+        if not speakers:
+            raise ConfigError(
+                f"{title}, step {count}: every observation is done but the world is not; "
+                "set StepResult.done"
+            )
+        words = {agent: Message("yes", Role.ASSISTANT, agent=agent) for agent in speakers}
+        result = _settled(environment.step(words))
+    environment.close()
+    return trace
+
+
+def _settled(answer: Any) -> Any:
+    """The result of a method that may be a coroutine."""
+    return run_async(answer) if inspect.isawaitable(answer) else answer
+
+
+def _check_result(result: Any, environment: Environment, where: str) -> None:
+    if not isinstance(result, StepResult):
+        raise ConfigError(f"{where}: expected a StepResult, got {type(result).__name__}")
+    if not result.done and not result.truncated and not result.observations:
+        raise ConfigError(
+            f"{where}: nobody has an observation, so nobody can speak, but the world is not done"
+        )
+    for agent, observation in result.observations.items():
+        if agent not in environment.agents:
+            raise ConfigError(
+                f"{where}: observation for {agent!r}, which is not in agents={environment.agents!r}"
+            )
+        if not isinstance(observation, Observation) or not all(
+            isinstance(message, Message) for message in observation.messages
+        ):
+            raise ConfigError(
+                f"{where}: the observation of {agent!r} must be an Observation of Messages"
+            )
+    for agent, reward in result.rewards.items():
+        if agent not in environment.agents:
+            raise ConfigError(
+                f"{where}: reward for {agent!r}, which is not in agents={environment.agents!r}"
+            )
+        validated_reward(reward, f"{where}, agent {agent!r}")
+
+
+def _title(world: Any) -> str:
+    if isinstance(world, SingleSeat):
+        return type(world.world).__name__
+    return (
+        world.__name__
+        if inspect.isclass(world) or inspect.isfunction(world)
+        else type(world).__name__
+    )
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False

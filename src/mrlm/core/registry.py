@@ -1,0 +1,85 @@
+"""A name is a file: `load("algorithms", "grpo")` is the plug-in in `mrlm/algorithms/grpo.py`, and
+`load("algorithms", "my_package.mine:Mine")` is a user's own. Nothing registers itself."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import PluginError
+
+WINGS = ("algorithms", "environments", "workflows", "engines", "trackers")
+
+
+def names(wing: str) -> list[str]:
+    """Names of the plug-ins of a wing, without importing any."""
+    return sorted(_files(wing))
+
+
+def describe(wing: str, name: str) -> str:
+    """First line of the plug-in's docstring, without importing it."""
+    docstring = ast.get_docstring(ast.parse(_files(wing)[name].read_text(encoding="utf-8"))) or ""
+    return docstring.strip().split("\n")[0]
+
+
+def load(wing: str, name: str) -> Any:
+    """The plug-in object called `name`.
+
+    A module of a wing says which of its objects is the plug-in in `PLUGIN`. A name with a colon is
+    `module:attribute` and is taken as it is.
+
+    Raises:
+        PluginError: no such name (with the nearest one), or the user's module cannot be imported.
+    """
+    if ":" in name:
+        return _load_reference(name)
+    if name not in _files(wing):
+        raise PluginError(
+            f"{unknown(name, names(wing), wing)}; your own is 'my_package.module:Name'"
+        )
+    return importlib.import_module(f"mrlm.{wing}.{name}").PLUGIN
+
+
+def unknown(name: str, known: list[str], what: str) -> str:
+    """`no <what> named 'x'; did you mean 'y'? (there are: ...)`."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{what}: there is no {name!r}{hint} (there are: {', '.join(known)})"
+
+
+def source_of(plugin: Any) -> str:
+    """`module:Name` of a class or function, as a config file may name it."""
+    target = plugin if inspect.isclass(plugin) or inspect.isfunction(plugin) else type(plugin)
+    return f"{target.__module__}:{target.__qualname__}"
+
+
+def _files(wing: str) -> dict[str, Path]:
+    folder = Path(__file__).parent.parent / wing
+    files = {path.stem: path for path in folder.glob("*.py")}
+    files |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
+    return {
+        name: path
+        for name, path in files.items()
+        if not name.startswith("_") and "PLUGIN" in path.read_text(encoding="utf-8")
+    }
+
+
+def _load_reference(reference: str) -> Any:
+    module_name, _, attribute = reference.partition(":")
+    try:
+        target: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise PluginError(
+            f"{reference!r}: cannot import module {module_name!r} ({error}); "
+            "is its folder on PYTHONPATH?"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            raise PluginError(f"{reference!r}: module {module_name!r} has no {attribute!r}")
+        target = getattr(target, part)
+    return target

@@ -1,0 +1,55 @@
+"""Conversations that no engine sampled (rows of a data set, rollouts built by hand) as turns that
+can be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mrlm.core.chat import Chat
+from mrlm.core.types import Message, Role, Turn
+
+
+def transcript_turns(
+    chat: Chat,
+    messages: Sequence[Message],
+    agent: str,
+    policy: str,
+    agents: Collection[str] | None = None,
+) -> list[Turn]:
+    """One turn per assistant message; everything before it is its prompt.
+
+    Args:
+        chat: renderer for the policy's tokenizer.
+        messages: the whole conversation.
+        agent: who speaks where a message does not say.
+        policy: whose weights are to be trained.
+        agents: whose messages are wanted; everybody's when `None`.
+
+    Returns:
+        Turns without log-probs, in order; empty if there is no assistant message of a wanted agent.
+    """
+
+    def wanted(index: int) -> bool:
+        message = messages[index]
+        return message.role is Role.ASSISTANT and (
+            agents is None or (message.agent or agent) in agents
+        )
+
+    if not any(wanted(index) for index in range(len(messages))):
+        return []
+    ids, spans = chat.transcript(messages, wanted)
+    turns = []
+    for index, span in enumerate(spans):
+        message = messages[span.message]
+        turns.append(
+            Turn(
+                agent=message.agent or agent,
+                policy=policy,
+                prompt_ids=ids[: span.start],
+                completion_ids=ids[span.start : span.end],
+                message=message,
+                step=index,
+                index=index,
+            )
+        )
+    return turns

@@ -1,0 +1,346 @@
+"""The nouns of the house: what flows from a world to a gradient. No torch, no I/O.
+
+A *rollout* is what one agent did in one play; an *episode* is the play of all agents; a *group*
+holds the episodes that started from one state and are compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+import numpy as np
+
+JSON = dict[str, Any]
+Column = float | Sequence[float] | np.ndarray
+"""A number for every token of a turn, or one number that stands for all of them."""
+
+Status = Literal["running", "done", "truncated", "error"]
+
+
+class Role(StrEnum):
+    """Who a message comes from; `MESSAGE` and `MODEL` are other names of `USER`, `ASSISTANT`."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    ENVIRONMENT = "environment"
+    MESSAGE = "user"
+    MODEL = "assistant"
+
+
+MessageRole = Role
+MessageType = Role
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Args:
+        content: the text.
+        role: who speaks; a string such as `"user"` is accepted.
+        agent: the name of the agent that wrote it, if one did.
+        tool_calls: calls of tools as the chat template takes them.
+        metadata: anything else that travels with the message.
+        turn: the model call that produced it; set by the agent that sampled it, never by hand.
+
+    Example:
+        >>> Message("2+3?", MessageType.MESSAGE) == Message(role="user", content="2+3?")
+        True
+    """
+
+    content: str
+    role: Role = Role.USER
+    agent: str | None = None
+    tool_calls: tuple[JSON, ...] = ()
+    metadata: JSON = field(default_factory=dict, hash=False)
+    turn: Turn | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            raise TypeError(
+                f"Message content must be a str, not {type(self.content).__name__}: "
+                f"{self.content!r}"
+            )
+        if not isinstance(self.role, Role):
+            object.__setattr__(self, "role", Role(self.role))
+
+
+@dataclass(slots=True)
+class Task:
+    """What is to be done: any row of a dataset or product of a generator.
+
+    Args:
+        id: stable name; episodes of one group share it.
+        prompt: the opening messages; a string becomes one user message.
+        answer: what a grader compares with, if there is one.
+        seed: the seed that worlds of this task are reset with.
+        info: every other column of the row.
+
+    Example:
+        >>> Task("add-7", "What is 2+3?", answer="5").prompt[0].content
+        'What is 2+3?'
+    """
+
+    id: str
+    prompt: list[Message] = field(default_factory=list)
+    answer: Any = None
+    seed: int = 0
+    info: JSON = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.prompt, str):
+            self.prompt = [Message(self.prompt)]
+
+
+@dataclass(slots=True)
+class Observation:
+    """What one agent sees next: the messages that are new since its last turn."""
+
+    messages: list[Message] = field(default_factory=list)
+    done: bool = False
+    info: JSON = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Reward:
+    """A number, and by name what it was made of (the components are logged, not added again)."""
+
+    value: float
+    components: dict[str, float] = field(default_factory=dict)
+    info: JSON = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a world answers. **Whoever is in `observations` speaks next**, so that turn-based and
+    simultaneous worlds are one type.
+
+    Args:
+        observations: agent -> what it sees.
+        rewards: agent -> what it earned in this step.
+        done: the world has ended by its own rules.
+        truncated: the world was cut short (a budget ran out).
+        info: for logs.
+    """
+
+    observations: dict[str, Observation] = field(default_factory=dict)
+    rewards: dict[str, Reward] = field(default_factory=dict)
+    done: bool = False
+    truncated: bool = False
+    info: JSON = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn. `temperature=0` is greedy; `top_p=1`, `top_k=0`, `min_p=0` are off."""
+
+    max_new_tokens: int = 128
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens are drawn from a cut distribution, whose log-probs are not the model's."""
+        return not self.greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
+
+
+@dataclass(slots=True)
+class Completion:
+    """What an engine returns: the sampled ids (the end token included) and the log-prob of each
+    under the distribution it was drawn from."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    text: str
+    finish_reason: Literal["stop", "length", "abort"] = "stop"
+    policy_version: int = 0
+
+
+@dataclass(slots=True)
+class Turn:
+    """One model call: the record everything is computed from.
+
+    Args:
+        agent: the seat that spoke.
+        policy: the weights that spoke.
+        prompt_ids: what the policy read.
+        completion_ids: what it wrote; these are the tokens that are trained on.
+        logprobs: log-prob of each completion token under the sampling distribution; `None` for text
+            no engine sampled.
+        message: the text view of the completion.
+        reward: what the agent was paid for this turn.
+        step: index of the joint step of the world this turn belongs to.
+        index: how many turns this agent had before in the episode.
+        node: name of the state it was sampled from, where a plan samples several from one state.
+        version: version of the weights.
+        finish_reason: `stop`, `length` or `abort`.
+        sampling: how the tokens were drawn; the loss divides logits by its temperature.
+        trained: `False` for turns that are context only (a frozen policy, an agent left out).
+
+    The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
+    `ref_logprobs` and `old_logprobs`, each one number per completion token (or one for all of
+    them). `old_logprobs` is the training engine's own view at the start of the update; where it is
+    absent, `logprobs` serves.
+    """
+
+    agent: str
+    policy: str
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float] | None = None
+    message: Message | None = None
+    reward: float = 0.0
+    step: int = 0
+    index: int = 0
+    node: str = ""
+    version: int = 0
+    finish_reason: str = "stop"
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    trained: bool = True
+    advantages: Column | None = None
+    returns: Column | None = None
+    values: Column | None = None
+    ref_logprobs: Column | None = None
+    old_logprobs: Column | None = None
+
+    def __len__(self) -> int:
+        return len(self.completion_ids)
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One agent's part of one episode.
+
+    Built by an engine it is a list of turns. Built by hand it is one transcript: add messages, and
+    only those with role `MODEL` are trained on.
+
+    Example:
+        >>> rollout = Rollout()
+        >>> rollout.add_messages(Message("What is 2+3?"), Message("5", MessageType.MODEL))
+        >>> [message.content for message in rollout.messages]
+        ['What is 2+3?', '5']
+    """
+
+    agent: str | None = None
+    policy: str | None = None
+    task_id: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    tail_ids: list[int] = field(default_factory=list)
+    """What the agent was shown after its last turn: context, kept for those who model the world."""
+
+    def add_messages(self, *messages: Message) -> Rollout:
+        """Append to the transcript; returns the rollout, so that calls can be chained."""
+        self.messages.extend(messages)
+        return self
+
+    @property
+    def reward(self) -> float:
+        """Sum of the turns' rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+
+@dataclass(slots=True)
+class Episode:
+    """One play by all agents.
+
+    Args:
+        id: unique within the run and enough to play it again.
+        task: what was to be done.
+        rollouts: agent -> its part.
+        reward: the team's reward, the sum of `step_rewards`.
+        step_rewards: team reward of each joint step; `Turn.step` indexes it.
+        status: `done`, `truncated` or `error`; an episode that failed is data, not a zero reward.
+        metrics: numbers to log; reward components appear as `<agent>/<component>`.
+        error: why it failed.
+    """
+
+    id: str
+    task: Task
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
+    reward: float = 0.0
+    step_rewards: list[float] = field(default_factory=list)
+    status: Status = "running"
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    environment: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "error"
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        """Every turn of every agent, agent by agent."""
+        for rollout in self.rollouts.values():
+            yield from rollout.turns
+
+
+@dataclass(slots=True)
+class Group:
+    """Episodes of one task from one state: what an algorithm compares. A preference pair is a group
+    of two (chosen first), a supervised row a group of one."""
+
+    episodes: list[Episode]
+    task_id: str = ""
+
+    def __iter__(self) -> Iterator[Episode]:
+        return iter(self.episodes)
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    @property
+    def valid(self) -> list[Episode]:
+        """The episodes that did not fail: the only ones a baseline may look at."""
+        return [episode for episode in self.episodes if not episode.failed]
+
+    @property
+    def agents(self) -> list[str]:
+        """Names of the agents that have a rollout in any episode, in order of first appearance."""
+        return list(dict.fromkeys(agent for episode in self.episodes for agent in episode.rollouts))
+
+
+class EnvironmentMode(StrEnum):
+    """`SERVER`: a language model that is trained here. `CLIENT`: one that is only asked."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+@dataclass(slots=True)
+class LLMEnvironment:
+    """A language model as a user hands it to a trainer: a live model, or a path, with its
+    tokenizer.
+
+    Args:
+        model: a loaded causal language model, a folder or a hub id.
+        tokenizer: its tokenizer; loaded from the model's path when `None`.
+        mode: `SERVER` is trained, `CLIENT` is frozen.
+        generation_config: overrides of the `generation` section for this model (a mapping).
+        reward_fn: `reward_fn(prompts, completions, **columns)` that replaces the world's reward.
+        system_prompt: put before every conversation of this model's agents.
+    """
+
+    model: Any
+    tokenizer: Any = None
+    mode: EnvironmentMode = EnvironmentMode.SERVER
+    generation_config: Mapping[str, Any] | None = None
+    reward_fn: Any = None
+    system_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        self.mode = EnvironmentMode(self.mode)

@@ -1,0 +1,66 @@
+"""Says what it is told to: for tests, and for measuring everything but the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mrlm.core.types import Completion
+from mrlm.play.engine import Request
+
+
+class ScriptedEngine:
+    """Answers each request with a text of the script.
+
+    Args:
+        script: `script(request) -> str`, or texts that are said in turn, over and over.
+        tokenizer: turns texts into ids.
+        max_context: as of any engine.
+        logprob: the log-prob every token is said to have.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[Request], str] | Sequence[str],
+        tokenizer: Any,
+        max_context: int = 8192,
+        logprob: float = -1.0,
+    ) -> None:
+        self.script = script
+        self.tokenizer = tokenizer
+        self.max_context = max_context
+        self.logprob = logprob
+        self.batches: list[list[Request]] = []
+        """Every call so far, for tests."""
+        self._said = 0
+        self._version = 0
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """One completion per request, in order."""
+        self.batches.append(list(requests))
+        return [self._answer(request) for request in requests]
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        """There are no weights; the version is kept."""
+        self._version = version
+
+    def fingerprint(self, policy: str) -> None:
+        """There are no weights."""
+
+    def _answer(self, request: Request) -> Completion:
+        if callable(self.script):
+            text = self.script(request)
+        else:
+            text = self.script[self._said % len(self.script)]
+            self._said += 1
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        limit = request.sampling.max_new_tokens
+        if len(ids) >= limit:
+            cut = ids[:limit]
+            said = self.tokenizer.decode(cut, skip_special_tokens=True)
+            return Completion(cut, [self.logprob] * limit, said, "length", self._version)
+        whole = [*ids, self.tokenizer.eos_token_id]
+        return Completion(whole, [self.logprob] * len(whole), text, "stop", self._version)
+
+
+PLUGIN = ScriptedEngine

@@ -1,0 +1,215 @@
+"""An agent: a seat in an episode. `await agent.act(messages)` asks its policy and records the turn.
+
+An agent knows its name, its prompt and how it samples; it does not know which model answers, who
+else plays, or whether anybody learns from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mrlm.core.chat import Chat, Prompt
+from mrlm.core.environment import Environment
+from mrlm.core.errors import EpisodeError, MRLMError
+from mrlm.core.types import Episode, Message, Role, Rollout, SamplingParams, Turn
+from mrlm.play.engine import Batcher, Key, Request
+
+
+class PromptTooLong(MRLMError):
+    """The conversation does not fit any more: the episode ends as truncated; nothing is cut in
+    silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What stays the same for an agent from episode to episode.
+
+    Args:
+        name: the agent's name.
+        policy: name of the weights that speak for it.
+        chat: renderer of its conversations, for its policy's tokenizer.
+        sampling: how it draws tokens.
+        max_prompt_tokens: longest conversation it may read.
+        system_prompt: put before every conversation that has no system message.
+        trained: whether its turns are learned from.
+    """
+
+    name: str
+    policy: str
+    chat: Chat
+    sampling: SamplingParams
+    max_prompt_tokens: int
+    system_prompt: str | None = None
+    trained: bool = True
+
+
+def seed_of(key: Key) -> int:
+    """A 64-bit seed that depends on the key alone."""
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
+
+
+class Agent:
+    """A seat in one episode.
+
+    Args:
+        seat: what it is.
+        episode: where its turns are recorded.
+        batcher: where its requests go; `None` for an agent that never samples.
+        key: randomness key of the episode.
+    """
+
+    def __init__(self, seat: Seat, episode: Episode, batcher: Batcher | None, key: Key) -> None:
+        self.seat = seat
+        self.name = seat.name
+        self.rollout = Rollout(agent=seat.name, policy=seat.policy, task_id=episode.task.id)
+        self._episode = episode
+        self._batcher = batcher
+        self._key = key
+        self._calls = 0
+        self._prompts: dict[int, Prompt] = {}
+        self._after: list[Message] = []
+
+    async def act(self, messages: Sequence[Message], **sampling: object) -> Message:
+        """Say something.
+
+        Args:
+            messages: the whole conversation as this agent is to see it. Its own earlier messages
+                keep the tokens they were sampled with; messages of other agents are read as a
+                user's.
+            **sampling: overrides of the sampling parameters for this call.
+
+        Returns:
+            The message, with the recorded turn in `message.turn`.
+        """
+        index, self._calls = self._calls, self._calls + 1
+        self._after = []
+        step = len(self._episode.step_rewards)
+        seen = self._perspective(messages)
+        prompt = self.seat.chat.prompt(seen, after=self._last_own(seen))
+        params = replace(self.seat.sampling, **sampling) if sampling else self.seat.sampling  # type: ignore[arg-type]
+        if len(prompt.ids) > self.seat.max_prompt_tokens:
+            raise PromptTooLong(
+                f"agent {self.name!r}: a prompt of {len(prompt.ids)} tokens; "
+                f"the limit is {self.seat.max_prompt_tokens}"
+            )
+        turn = await self._answer(prompt, params, index)
+        turn.step, turn.index = step, index
+        self._prompts[id(turn)] = prompt
+        self._record(turn)
+        self.rollout.messages = [*seen, turn.message] if turn.message else list(seen)
+        assert turn.message is not None
+        return turn.message
+
+    async def _answer(self, prompt: Prompt, params: SamplingParams, index: int) -> Turn:
+        if self._batcher is None:
+            raise EpisodeError(f"agent {self.name!r} has no engine")
+        key = (*self._key, self.name, index)
+        completion = await self._batcher.generate(
+            Request(self.seat.policy, prompt.ids, params, seed_of(key), key)
+        )
+        turn = Turn(
+            agent=self.name,
+            policy=self.seat.policy,
+            prompt_ids=prompt.ids,
+            completion_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            version=completion.policy_version,
+            finish_reason=completion.finish_reason,
+            sampling=params,
+            trained=self.seat.trained,
+        )
+        turn.message = Message(completion.text, Role.ASSISTANT, agent=self.name, turn=turn)
+        return turn
+
+    def close(self) -> None:
+        """Note what the agent was shown after its last turn."""
+        if self.rollout.turns and self._after:
+            seen = self._perspective([*self.rollout.messages, *self._after])
+            last = self._last_own(seen)
+            if last is not None:
+                prompt, turn = self.seat.chat.prompt(seen, after=last), last[1]
+                known = len(turn.prompt_ids) + len(turn.completion_ids)
+                self.rollout.tail_ids = [] if prompt.forked else prompt.ids[known:]
+            self.rollout.messages = seen
+
+    def shown(self, messages: Sequence[Message]) -> None:
+        """Called by the world with what this agent sees after it spoke."""
+        self._after = list(messages)
+
+    def _record(self, turn: Turn) -> None:
+        """Turns stand in the order in which they were asked for, whichever answer came first."""
+        turns = self.rollout.turns
+        turns.append(turn)
+        turns.sort(key=lambda each: each.index)
+        self._episode.rollouts.setdefault(self.name, self.rollout)
+
+    def _perspective(self, messages: Sequence[Message]) -> list[Message]:
+        seen = [
+            replace(m, role=Role.USER)
+            if m.role is Role.ASSISTANT and m.agent not in (None, self.name)
+            else m
+            for m in messages
+        ]
+        if self.seat.system_prompt and not (seen and seen[0].role is Role.SYSTEM):
+            seen.insert(0, Message(self.seat.system_prompt, Role.SYSTEM))
+        return seen
+
+    def _last_own(self, messages: Sequence[Message]) -> tuple[Prompt, Turn] | None:
+        for message in reversed(messages):
+            if message.turn is not None and id(message.turn) in self._prompts:
+                return self._prompts[id(message.turn)], message.turn
+        return None
+
+
+class Demonstrator(Agent):
+    """An agent that says what the world's own honest player would say: its words are tokenised, not
+    sampled."""
+
+    def __init__(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> None:
+        super().__init__(seat, episode, None, key)
+        self._environment = environment
+
+    async def act(self, messages: Sequence[Message], **sampling: object) -> Message:
+        self._seen = list(messages)
+        return await super().act(messages, **sampling)
+
+    async def _answer(self, prompt: Prompt, params: SamplingParams, index: int) -> Turn:
+        text = self._environment.expert(self.name, self._seen)
+        if text is None:
+            raise EpisodeError(
+                f"environment {self._episode.environment!r} has no expert for agent {self.name!r}, "
+                "so nothing can be demonstrated"
+            )
+        chat = self.seat.chat
+        ids = [*chat.encode(text), chat.tokenizer.eos_token_id]
+        turn = Turn(
+            self.name, self.seat.policy, prompt.ids, ids, sampling=params, trained=self.seat.trained
+        )
+        turn.message = Message(text, Role.ASSISTANT, agent=self.name, turn=turn)
+        return turn
+
+
+@dataclass(slots=True)
+class Agents(Mapping[str, Agent]):
+    """The agents of an episode by name: `agents["writer"]`, `agents.writer`, or in order with
+    `list(agents.values())`."""
+
+    by_name: dict[str, Agent] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Agent:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_name)
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def __getattr__(self, name: str) -> Agent:
+        if name.startswith("_") or name not in self.by_name:
+            raise AttributeError(
+                f"there is no agent {name!r}; the agents are {', '.join(self.by_name)}"
+            )
+        return self.by_name[name]

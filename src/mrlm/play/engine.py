@@ -1,0 +1,176 @@
+"""What samples: the `Engine` protocol, and the batcher that turns whatever agents await at the same
+time into one call.
+
+It knows nothing of agents, chat templates or learning; it moves token ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mrlm.core.errors import EngineError
+from mrlm.core.types import Completion, SamplingParams
+
+Key = tuple[int | str, ...]
+"""(run seed, step, episode, agent, turn): what randomness is drawn from, so that nothing depends on
+batch order."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One call of a policy.
+
+    Args:
+        policy: whose weights.
+        prompt_ids: what it reads.
+        sampling: how it draws.
+        seed: 64-bit seed of this request alone.
+        key: canonical position; a batch is sorted by it.
+    """
+
+    policy: str
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    seed: int
+    key: Key = ()
+
+
+class Engine(Protocol):
+    """Samples for one or more policies of one base model."""
+
+    tokenizer: Any
+    max_context: int
+    """How many tokens prompt and completion may have together."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """One completion per request, in order."""
+        ...
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        """Take new weights of a policy; completions carry `version` from now on."""
+        ...
+
+    def fingerprint(self, policy: str) -> tuple[float, ...] | None:
+        """Numbers that change when a policy's weights do; `None` for an engine that has no
+        weights."""
+        ...
+
+
+@dataclass(slots=True)
+class Pulse:
+    """Counts calls of the outside world that are under way (`busy`): a batch waits for them, so
+    that what is batched together depends on the episodes alone and never on timing."""
+
+    busy: int = 0
+    _waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Around a call of the outside world."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def calmer(self) -> None:
+        """Return when one of the calls under way has ended."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
+class Batcher:
+    """Collects requests until nobody can add another, then calls each engine once.
+
+    Whatever agents await at the same time, over all episodes, groups, agents and policies, goes out
+    as one batch per engine.
+
+    Args:
+        engines: policy -> engine; several policies may share one.
+        timeout: seconds one engine call may take.
+        pulse: what else is under way.
+    """
+
+    QUIET_TICKS = 3
+    """Turns of the event loop without a new request after which everybody is taken to be
+    waiting."""
+
+    def __init__(self, engines: Mapping[str, Engine], timeout: float, pulse: Pulse) -> None:
+        self.engines = engines
+        self.timeout = timeout
+        self.pulse = pulse
+        self.tokens = 0
+        """Tokens sampled so far."""
+        self.calls = 0
+        """Engine calls so far."""
+        self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
+        self._pump: asyncio.Task[None] | None = None
+
+    async def generate(self, request: Request) -> Completion:
+        """Wait for the completion of one request.
+
+        Raises:
+            EngineError: the engine failed or took longer than the deadline.
+        """
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            await self._quiet()
+            batch, self._waiting = sorted(self._waiting, key=lambda entry: entry[0].key), []
+            by_engine: dict[int, list[tuple[Request, asyncio.Future[Completion]]]] = {}
+            for entry in batch:
+                by_engine.setdefault(id(self.engines[entry[0].policy]), []).append(entry)
+            await asyncio.gather(*(self._call(entries) for entries in by_engine.values()))
+
+    async def _quiet(self) -> None:
+        """Return when nothing is under way and no request has come for some turns of the loop."""
+        seen, quiet = -1, 0
+        while quiet < self.QUIET_TICKS:
+            if self.pulse.busy:
+                await self.pulse.calmer()
+                quiet = 0
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if seen == len(self._waiting) else 0
+            seen = len(self._waiting)
+
+    async def _call(self, entries: list[tuple[Request, asyncio.Future[Completion]]]) -> None:
+        requests = [request for request, _ in entries]
+        engine = self.engines[requests[0].policy]
+        self.calls += 1
+        try:
+            completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
+        except TimeoutError:
+            failure: Exception = EngineError(
+                f"the engine of policy {requests[0].policy!r} took longer than "
+                f"engine.timeout={self.timeout:g} s"
+            )
+        except Exception as error:  # every waiting episode hears of it
+            failure = (
+                error
+                if isinstance(error, EngineError)
+                else EngineError(f"the engine of policy {requests[0].policy!r} failed: {error!r}")
+            )
+            failure.__cause__ = error
+        else:
+            self.tokens += sum(len(completion.token_ids) for completion in completions)
+            for (_, future), completion in zip(entries, completions, strict=True):
+                if not future.cancelled():
+                    future.set_result(completion)
+            return
+        for _, future in entries:
+            if not future.cancelled():
+                future.set_exception(failure)

@@ -1,0 +1,414 @@
+"""Where groups of episodes come from: `Play` (agents in worlds), `Rows` (a data set) and `Collected` (episodes kept for
+supervised learning). Deadlines, retries and failed episodes are dealt with here; nothing here knows about learning."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mrlm.core.environment import Environment, SingleSeat, Split
+from mrlm.core.errors import ConfigError, EpisodeError, RewardError
+from mrlm.core.records import episode_of, episode_record
+from mrlm.core.transcripts import transcript_turns
+from mrlm.core.types import Episode, Group, Message, Rollout, StepResult, Task
+from mrlm.play.agent import Agent, Agents, Demonstrator, PromptTooLong, Seat, seed_of
+from mrlm.play.engine import Batcher, Engine, Key, Pulse
+from mrlm.play.tasks import row_messages
+from mrlm.play.workflow import Workflow
+from mrlm.play.world import World
+
+log = logging.getLogger("mrlm")
+
+
+class Source(Protocol):
+    """Anything the loop can take groups from."""
+
+    async def take(self, count: int) -> list[Group]:
+        """The next `count` groups."""
+        ...
+
+    def num_tasks(self) -> int | None:
+        """Tasks in one epoch; `None` if they never end."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(slots=True)
+class WorldSpec:
+    """One of the worlds of a run.
+
+    Args:
+        name: in metrics and episodes.
+        template: an instance that answers what does not depend on an episode (seats, tasks).
+        make: a fresh world for one episode.
+        workflow: who speaks when.
+        weight: its share of the tasks.
+        timeout: seconds one `reset` or `step` may take.
+        retries: times an episode that failed is played again.
+    """
+
+    name: str
+    template: Environment
+    make: Callable[[], Environment]
+    workflow: Workflow
+    weight: float = 1.0
+    timeout: float = 60.0
+    retries: int = 0
+
+    @property
+    def reproducible(self) -> bool:
+        return not isinstance(self.template, SingleSeat) or self.template.seeded
+
+
+class Play:
+    """Plays groups of episodes: the same task and seed, `group_size` times, all at once.
+
+    Args:
+        worlds: what is played, in turn by weight.
+        seats: who plays, by agent name.
+        engines: policy -> what samples for it.
+        group_size: episodes of each task.
+        seed: of the run; every random number follows from it and the episode's place.
+        engine_timeout: seconds one engine call may take.
+        demonstrate: the worlds' own experts speak instead of the policies.
+    """
+
+    def __init__(
+        self,
+        worlds: Sequence[WorldSpec],
+        seats: Mapping[str, Seat],
+        engines: Mapping[str, Engine],
+        group_size: int,
+        seed: int,
+        engine_timeout: float = 600.0,
+        demonstrate: bool = False,
+    ) -> None:
+        self.worlds = list(worlds)
+        self.seats = dict(seats)
+        self.group_size = group_size
+        self.seed = seed
+        self.demonstrate = demonstrate
+        self.pulse = Pulse()
+        self.batcher = Batcher(engines, engine_timeout, self.pulse)
+        self._taken = {world.name: 0 for world in worlds}
+        for world in worlds:
+            if not world.reproducible:
+                log.warning(
+                    "environment %r: its reset takes neither seed nor task, so episodes cannot be reproduced; "
+                    "the episodes of a group are copies of one reset",
+                    world.name,
+                )
+
+    def num_tasks(self) -> int | None:
+        counts = [world.template.num_tasks("train") for world in self.worlds]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    async def take(self, count: int) -> list[Group]:
+        """Play the next `count` tasks."""
+        jobs = []
+        for _ in range(count):
+            world = self._next_world()
+            index = self._taken[world.name]
+            self._taken[world.name] += 1
+            jobs.append(self._group(world, "train", index, self.seats, self.group_size))
+        return self._checked(list(await asyncio.gather(*jobs)))
+
+    async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
+        """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each `samples` times."""
+        seats = self.seats
+        if greedy:
+            seats = {
+                name: replace(seat, sampling=replace(seat.sampling, temperature=0.0))
+                for name, seat in seats.items()
+            }
+        jobs = []
+        for number, world in enumerate(self.worlds):
+            share = (episodes + len(self.worlds) - 1 - number) // len(self.worlds)
+            known = world.template.num_tasks("eval")
+            share = share if known is None else min(share, known)
+            jobs += [self._group(world, "eval", index, seats, samples) for index in range(share)]
+        if not jobs:
+            raise ConfigError("there is no held-out task to evaluate on; give the environment a validation split")
+        return self._checked(list(await asyncio.gather(*jobs)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken": dict(self._taken), "tokens": self.batcher.tokens}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._taken |= state["taken"]
+        self.batcher.tokens = state["tokens"]
+
+    # -- which task -------------------------------------------------------------------------------------------------------
+
+    def _next_world(self) -> WorldSpec:
+        """The world that is furthest behind its share."""
+        total = sum(self._taken.values()) + 1
+        weights = sum(world.weight for world in self.worlds)
+
+        def behind(world: WorldSpec) -> float:
+            return world.weight / weights * total - self._taken[world.name]
+
+        return max(self.worlds, key=behind)
+
+    def _task(self, world: WorldSpec, split: Split, index: int) -> Task:
+        """Task number `index`: a fresh seed where tasks never end, else a new order in every epoch."""
+        count = world.template.num_tasks(split)
+        if count is None:
+            return world.template.task(seed_of((self.seed, split, world.name, index)) >> 33, split)
+        if count == 0:
+            raise ConfigError(f"environment {world.name!r} has no {split} tasks")
+        epoch, place = divmod(index, count)
+        if split == "train":
+            key = seed_of((self.seed, "order", world.name, epoch))
+            place = int(np.random.Generator(np.random.Philox(key)).permutation(count)[place])
+        return world.template.task(place, split)
+
+    # -- one group, one episode -------------------------------------------------------------------------------------------
+
+    async def _group(
+        self, world: WorldSpec, split: Split, index: int, seats: Mapping[str, Seat], size: int
+    ) -> Group:
+        task = self._task(world, split, index)
+        key: Key = (self.seed, split, world.name, index)
+        opening: tuple[Environment, StepResult] | None = None
+        if not world.reproducible:
+            environment = world.make()
+            opening = (environment, await asyncio.to_thread(environment.reset, task, task.seed))
+        places = range(size)
+        return Group(
+            list(await asyncio.gather(*(self._tried(world, task, (*key, g), seats, opening) for g in places))),
+            task.id,
+        )
+
+    async def _tried(
+        self,
+        world: WorldSpec,
+        task: Task,
+        key: Key,
+        seats: Mapping[str, Seat],
+        opening: tuple[Environment, StepResult] | None,
+    ) -> Episode:
+        episode = await self._episode(world, task, key, seats, opening)
+        for attempt in range(world.retries):
+            if not episode.failed:
+                break
+            log.info("episode %s failed (%s); attempt %d", episode.id, episode.error, attempt + 2)
+            episode = await self._episode(world, task, key, seats, opening)
+        return episode
+
+    async def _episode(
+        self,
+        world: WorldSpec,
+        task: Task,
+        key: Key,
+        seats: Mapping[str, Seat],
+        opening: tuple[Environment, StepResult] | None,
+    ) -> Episode:
+        episode = Episode("/".join(map(str, key[1:])), task, environment=world.name)
+        environment, first = copy.deepcopy(opening) if opening else (world.make(), None)
+        agents = Agents({name: self._agent(seat, episode, environment, key) for name, seat in seats.items()})
+        scene = World(environment, episode, agents, world.timeout, self.pulse, first)
+        try:
+            await world.workflow(task, agents, scene)
+            if episode.status == "running":
+                scene.end(truncated=not scene.result.done)
+        except PromptTooLong as error:
+            episode.status, episode.error = "truncated", str(error)
+            episode.metrics["prompt_too_long"] = 1.0
+        except (ConfigError, RewardError):
+            raise
+        except Exception as error:  # whatever went wrong in a world or workflow, the episode is data
+            episode.status = "error"
+            episode.error = str(error) if isinstance(error, EpisodeError) else repr(error)
+            log.warning("episode %s failed: %s", episode.id, episode.error, exc_info=error)
+        finally:
+            environment.close()
+        for agent in agents.values():
+            agent.close()
+        return episode
+
+    def _agent(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> Agent:
+        if self.demonstrate:
+            return Demonstrator(seat, episode, environment, key)
+        return Agent(seat, episode, self.batcher, key)
+
+    def _checked(self, groups: list[Group]) -> list[Group]:
+        """A few failures are data; if nothing succeeded something is wrong with the set-up."""
+        episodes = [episode for group in groups for episode in group]
+        if episodes and all(episode.failed for episode in episodes):
+            raise EpisodeError(f"all {len(episodes)} episodes failed; the first: {episodes[0].error}")
+        return groups
+
+
+class Rows:
+    """Groups made of the rows of a data set: a preference pair becomes a group of two (chosen first), any other row a group of
+    one.
+
+    Args:
+        rows: dictionaries with `messages`, with `prompt` and `completion`, or with `prompt`, `chosen` and `rejected`; `agent`
+            says whose words they are.
+        seats: who is trained; a row without `agent` goes to every trained seat of a different policy.
+        seed: of the order, which is new in every epoch.
+        shuffle: whether rows are put in random order.
+    """
+
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], seats: Mapping[str, Seat], seed: int, shuffle: bool = True
+    ) -> None:
+        self.rows = rows
+        self.seed = seed
+        self.shuffle = shuffle
+        self._taken = 0
+        self._seats = seats
+        trained = [seat for seat in seats.values() if seat.trained]
+        self._default = list({seat.policy: seat for seat in reversed(trained)}.values())
+        if not rows:
+            raise ConfigError("the data set has no rows")
+
+    def num_tasks(self) -> int | None:
+        return len(self.rows)
+
+    async def take(self, count: int) -> list[Group]:
+        groups = []
+        while len(groups) < count:
+            group = self._group(self._place(self._taken))
+            self._taken += 1
+            groups.append(group)
+        return groups
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken": self._taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._taken = state["taken"]
+
+    def _place(self, index: int) -> int:
+        epoch, place = divmod(index, len(self.rows))
+        if not self.shuffle:
+            return place
+        key = seed_of((self.seed, "rows", epoch))
+        return int(np.random.Generator(np.random.Philox(key)).permutation(len(self.rows))[place])
+
+    def _group(self, index: int) -> Group:
+        row = self.rows[index]
+        if "messages" in row:
+            conversations = [(row_messages(row["messages"]), float(row.get("reward") or 0.0))]
+        elif "chosen" in row and "rejected" in row:
+            prompt = row_messages(row["prompt"]) if "prompt" in row else []
+            conversations = [(_answered(prompt, row["chosen"]), 1.0), (_answered(prompt, row["rejected"]), 0.0)]
+        elif "prompt" in row and "completion" in row:
+            conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
+        else:
+            raise ConfigError(
+                f"row {index}: it needs `messages`, or `prompt` and `completion`, or `prompt`, `chosen` and `rejected`; "
+                f"it has {', '.join(row)} (rename columns with data.columns)"
+            )
+        episodes = [
+            self._episode(index, side, messages, reward, row.get("agent"))
+            for side, (messages, reward) in enumerate(conversations)
+        ]
+        return Group(episodes, f"row-{index}")
+
+    def _episode(
+        self, index: int, side: int, messages: list[Message], reward: float, agent: Any
+    ) -> Episode:
+        if agent is not None and agent not in self._seats:
+            known = ", ".join(self._seats)
+            raise ConfigError(f"row {index}: agent {agent!r} is not one of the agents of this run ({known})")
+        seats = self._default if agent is None else [self._seats[agent]]
+        episode = Episode(f"row-{index}/{side}", Task(f"row-{index}"), reward=reward, status="done")
+        for seat in seats:
+            whole = messages
+            if seat.system_prompt and messages[0].role != "system":
+                whole = [Message(seat.system_prompt, "system"), *messages]  # type: ignore[arg-type]
+            turns = transcript_turns(seat.chat, whole, seat.name, seat.policy, {seat.name})
+            longest = max((len(turn.prompt_ids) + len(turn) for turn in turns), default=0)
+            limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
+            if longest > limit:
+                raise ConfigError(
+                    f"row {index}: {longest} tokens, but policy {seat.policy!r} reads {limit} at most; "
+                    "shorten the row or drop it"
+                )
+            if turns:
+                turns[-1].reward = reward
+            episode.rollouts[seat.name] = Rollout(seat.name, seat.policy, f"row-{index}", turns, whole)
+        episode.step_rewards = [reward]
+        return episode
+
+
+def _answered(prompt: list[Message], answer: Any) -> list[Message]:
+    """The prompt with the answer after it, as one conversation."""
+    if isinstance(answer, str):
+        return [*prompt, Message(answer, "assistant")]  # type: ignore[arg-type]
+    messages = row_messages(answer)
+    return messages if messages[: len(prompt)] == prompt else [*prompt, *messages]
+
+
+@dataclass(slots=True)
+class Collected:
+    """Episodes kept for supervised learning: played, filtered by reward, and handed out one by one until it is time to collect
+    anew.
+
+    Args:
+        play: where episodes come from.
+        batch: tasks played per collection.
+        every: calls of `take` after which to collect anew; 0 collects once.
+        min_reward: episodes with less are not kept; `None` keeps all.
+        most: how many are kept at most, newest first; `None` is no limit.
+    """
+
+    play: Play
+    batch: int
+    every: int = 1
+    min_reward: float | None = None
+    most: int | None = None
+    kept: list[Episode] = field(default_factory=list)
+    calls: int = 0
+    collections: int = 0
+    cursor: int = 0
+
+    def num_tasks(self) -> int | None:
+        return self.play.num_tasks()
+
+    async def take(self, count: int) -> list[Group]:
+        if not self.kept or (self.every and self.calls % self.every == 0):
+            await self._collect()
+        self.calls += 1
+        taken = [self.kept[(self.cursor + i) % len(self.kept)] for i in range(min(count, len(self.kept)))]
+        self.cursor = (self.cursor + len(taken)) % len(self.kept)
+        return [Group([episode], episode.task.id) for episode in taken]
+
+    async def _collect(self) -> None:
+        groups = await self.play.take(self.batch)
+        played = [episode for group in groups for episode in group if not episode.failed]
+        good = [e for e in played if self.min_reward is None or e.reward >= self.min_reward]
+        self.kept = good + self.kept if self.every == 0 else good
+        if self.most is not None:
+            self.kept = self.kept[: self.most]
+        self.collections += 1
+        self.cursor = 0
+        if not self.kept:
+            best = max(episode.reward for episode in played)
+            raise EpisodeError(
+                f"none of {len(played)} episodes reached min_reward_threshold={self.min_reward:g} (the best had {best:g}); "
+                "lower it, or play more episodes"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = [episode_record(episode) for episode in self.kept]
+        state = {"play": self.play.state_dict(), "calls": self.calls, "cursor": self.cursor}
+        return state | {"kept": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.play.load_state_dict(state["play"])
+        self.calls, self.cursor = state["calls"], state["cursor"]
+        self.kept = [episode_of(record) for record in state["kept"]]

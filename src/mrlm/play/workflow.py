@@ -1,0 +1,18 @@
+"""What a workflow is: plain async Python over named agents and a world. It says who speaks and who
+sees what; it knows no model and no algorithm."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from mrlm.core.types import Task
+from mrlm.play.agent import Agents
+from mrlm.play.world import World
+
+
+class Workflow(Protocol):
+    """`async def my_workflow(task, agents, env)`: let agents act and the world answer, until
+    `env.finish(...)` or the world is done. Whatever agents await at the same time is sampled in one
+    batch. The return value is not used: the episode is what the world recorded."""
+
+    async def __call__(self, task: Task, agents: Agents, env: World) -> Any: ...

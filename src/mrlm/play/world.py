@@ -1,0 +1,188 @@
+"""The world of one episode as a workflow sees it: it steps the environment under a deadline, books
+the rewards, and ends the episode. It does not know how agents answer."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from mrlm.core.environment import Environment, validated_reward
+from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.types import Episode, Message, Reward, StepResult
+from mrlm.play.agent import Agents
+from mrlm.play.engine import Pulse
+
+Share = Literal["own", "team"] | Mapping[str, float]
+
+
+class World:
+    """The environment of one episode.
+
+    Args:
+        environment: the instance that belongs to this episode alone.
+        episode: what is being recorded.
+        agents: who plays.
+        timeout: seconds one `reset` or `step` may take.
+        pulse: told while the environment is working.
+        opening: the result of a reset that was done already (siblings of a world that takes no
+            seed).
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        episode: Episode,
+        agents: Agents,
+        timeout: float,
+        pulse: Pulse,
+        opening: StepResult | None = None,
+    ) -> None:
+        self.environment = environment
+        self.episode = episode
+        self.agents = agents
+        self.timeout = timeout
+        self.result = StepResult()
+        self._pulse = pulse
+        self._opening = opening
+        self._seats = {seat: seat for seat in environment.agents}
+
+    @property
+    def num_steps(self) -> int:
+        """Joint steps taken so far."""
+        return len(self.episode.step_rewards)
+
+    async def reset(self) -> StepResult:
+        """First observations: agent -> what it sees."""
+        result = self._opening
+        if result is None:
+            task = self.episode.task
+            result = await self._call("reset", lambda: self.environment.reset(task, task.seed))
+        self.result = self._renamed(result)
+        return self.result
+
+    async def step(self, actions: Mapping[str, Message]) -> StepResult:
+        """Take one message per agent, pay each its own reward, return what everybody sees next."""
+        return await self._step(actions, "own")
+
+    async def finish(self, actions: Mapping[str, Message], share: Share = "own") -> Episode:
+        """One step, then the end.
+
+        Args:
+            actions: agent -> message.
+            share: `own`: each agent keeps what the world pays it; `team`: every agent that has
+                spoken gets the sum; a mapping agent -> weight: each gets that part of the sum.
+        """
+        await self._step(actions, share)
+        return self.end()
+
+    def end(self, truncated: bool = False) -> Episode:
+        """Close the episode. `truncated`: it was cut short rather than over."""
+        self.episode.status = "truncated" if truncated or self.result.truncated else "done"
+        return self.episode
+
+    async def _step(self, actions: Mapping[str, Message], share: Share) -> StepResult:
+        if not actions:
+            raise EpisodeError(
+                f"environment {self.episode.environment!r}: step needs the message of at least "
+                "one agent"
+            )
+        inward = self._inward(actions)
+        result = await self._call("step", lambda: self.environment.step(inward))
+        self.result = self._renamed(result)
+        self._pay(self.result.rewards, share)
+        for agent, observation in self.result.observations.items():
+            if agent in self.agents:
+                self.agents[agent].shown(observation.messages)
+        return self.result
+
+    # -- seats and agents: a world with one seat takes the message whatever its agent's name --
+
+    def _inward(self, actions: Mapping[str, Message]) -> dict[str, Message]:
+        seats = self.environment.agents
+        if len(seats) == 1:
+            if len(actions) > 1:
+                raise ConfigError(
+                    f"environment {self.episode.environment!r} has one seat but {len(actions)} "
+                    f"agents spoke at once ({', '.join(actions)}); use a workflow that says whose "
+                    "message counts"
+                )
+            (agent, message) = next(iter(actions.items()))
+            self._seats = {seats[0]: agent}
+            return {seats[0]: message}
+        unknown = [agent for agent in actions if agent not in seats]
+        if unknown:
+            raise ConfigError(
+                f"environment {self.episode.environment!r} has no seat {unknown[0]!r}; "
+                f"its seats are {', '.join(seats)}"
+            )
+        return dict(actions)
+
+    def _renamed(self, result: StepResult) -> StepResult:
+        if not isinstance(result, StepResult):
+            raise EpisodeError(
+                f"environment {self.episode.environment!r} returned {type(result).__name__}, "
+                "not a StepResult"
+            )
+        if len(self.environment.agents) == 1 and self.environment.agents[0] not in self.agents:
+            (seat,) = self.environment.agents
+            agent = self._seats.get(seat, seat)
+            self._seats[seat] = agent = agent if agent in self.agents else next(iter(self.agents))
+            result.observations = {
+                agent: observation for observation in result.observations.values()
+            }
+            result.rewards = {agent: reward for reward in result.rewards.values()}
+        return result
+
+    # -- rewards -----------------------------------------------------------------------------------
+
+    def _pay(self, rewards: dict[str, Reward], share: Share) -> None:
+        where = f"environment {self.episode.environment!r}, task {self.episode.task.id!r}"
+        paid = {
+            agent: validated_reward(reward, f"{where}, agent {agent!r}")
+            for agent, reward in rewards.items()
+        }
+        total = sum(reward.value for reward in paid.values())
+        if share == "own":
+            amounts = {agent: reward.value for agent, reward in paid.items()}
+        elif share == "team":
+            amounts = {agent: total for agent in self.episode.rollouts}
+        else:
+            amounts = {agent: total * weight for agent, weight in share.items()}
+        for agent, amount in amounts.items():
+            rollout = self.episode.rollouts.get(agent)
+            if rollout is not None and rollout.turns:
+                rollout.turns[-1].reward += amount
+            else:
+                key = f"{agent}/unspoken_reward"
+                self.episode.metrics[key] = self.episode.metrics.get(key, 0.0) + amount
+        for agent, reward in paid.items():
+            for name, value in reward.components.items():
+                key = f"{agent}/{name}"
+                self.episode.metrics[key] = self.episode.metrics.get(key, 0.0) + float(value)
+        team = sum(amounts.values()) / len(amounts) if amounts else 0.0
+        self.episode.step_rewards.append(team)
+        self.episode.reward += team
+
+    # -- deadlines ---------------------------------------------------------------------------------
+
+    async def _call(self, what: str, function: Callable[[], Any]) -> StepResult:
+        """Run a method of the environment, in a thread unless it is a coroutine; the deadline
+        holds for either."""
+        async with self._pulse.working():
+            try:
+                method = getattr(self.environment, what)
+                if inspect.iscoroutinefunction(method):
+                    return await asyncio.wait_for(function(), self.timeout)
+                answer = await asyncio.wait_for(asyncio.to_thread(function), self.timeout)
+                return (
+                    await asyncio.wait_for(answer, self.timeout)
+                    if inspect.isawaitable(answer)
+                    else answer
+                )
+            except TimeoutError as error:
+                raise EpisodeError(
+                    f"environment {self.episode.environment!r}: {what} of task "
+                    f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
+                ) from error

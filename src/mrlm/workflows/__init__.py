@@ -1,0 +1,1 @@
+"""Workflows: who speaks when, and who sees what. One file each."""

@@ -1,0 +1,26 @@
+"""One turn: every agent that has an observation answers once, and the episode is over."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from mrlm.core.types import Task
+from mrlm.play.agent import Agents
+from mrlm.play.world import World
+
+
+@dataclass
+class SingleTurn:
+    """Every agent that the world shows something answers once; that step's rewards are final."""
+
+    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+        result = await env.reset()
+        speakers = list(result.observations)
+        messages = await asyncio.gather(
+            *(agents[name].act(result.observations[name].messages) for name in speakers)
+        )
+        await env.finish(dict(zip(speakers, messages, strict=True)))
+
+
+PLUGIN = SingleTurn

@@ -1,0 +1,330 @@
+"""Episodes as they are played: one batch for whatever waits, tokens born once, failures as data."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from mrlm.core.chat import Chat
+from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.errors import EngineError, EpisodeError, RewardError
+from mrlm.core.running import run_async
+from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, StepResult, Task
+from mrlm.engines.scripted import ScriptedEngine
+from mrlm.play.agent import Seat
+from mrlm.play.rollout import Play, WorldSpec
+from mrlm.workflows.single_turn import SingleTurn
+from mrlm.workflows.turns import Turns
+
+
+class Echo(Environment):
+    """Two seats speak at once for three rounds; each is paid for its own words."""
+
+    agents = ("a", "b")
+
+    def __init__(self, rounds: int = 3) -> None:
+        self.rounds = rounds
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self.left = self.rounds
+        start = Observation([Message(f"start {seed}")])
+        return StepResult({agent: start for agent in self.agents})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        self.left -= 1
+        seen = {agent: Observation([Message(f"left {self.left}")]) for agent in self.agents}
+        rewards = {agent: Reward(float(len(actions[agent].content))) for agent in self.agents}
+        return StepResult({} if not self.left else seen, rewards, done=not self.left)
+
+
+def seats(tokenizer: Any, *names: str, **sampling: Any) -> dict[str, Seat]:
+    chat = Chat(tokenizer)
+    params = SamplingParams(**{"max_new_tokens": 16, **sampling})
+    return {name: Seat(name, "policy", chat, params, 4096) for name in names}
+
+
+def play(
+    tokenizer: Any,
+    world: Any,
+    script: Any,
+    names: tuple[str, ...],
+    workflow: Any = None,
+    group_size: int = 2,
+    **spec: Any,
+) -> tuple[Play, ScriptedEngine]:
+    engine = ScriptedEngine(script, tokenizer)
+    template = as_environment(world)
+    make = template.spawn if not callable(world) else lambda: as_environment(world)
+    where = WorldSpec("world", template, make, workflow or Turns(), **spec)
+    return Play([where], seats(tokenizer, *names), {"policy": engine}, group_size, seed=0), engine
+
+
+def test_whatever_waits_at_once_is_one_batch(tokenizer: Any) -> None:
+    source, engine = play(tokenizer, Echo(), lambda request: "hi", ("a", "b"))
+    groups = run_async(source.take(5))
+    assert [len(batch) for batch in engine.batches] == [20, 20, 20]
+    assert all(len(group) == 2 for group in groups)
+
+
+def test_a_batch_waits_for_slow_worlds_too(tokenizer: Any) -> None:
+    class Slow(Echo):
+        def step(self, actions: dict[str, Message]) -> StepResult:
+            time.sleep(0.02 * (hash(actions["a"].content) % 2))
+            return super().step(actions)
+
+    words = iter(range(10**6))
+    source, engine = play(tokenizer, Slow(), lambda request: f"w{next(words)}", ("a", "b"))
+    run_async(source.take(4))
+    assert [len(batch) for batch in engine.batches] == [16, 16, 16]
+
+
+def test_sampled_tokens_are_never_tokenised_again(tokenizer: Any) -> None:
+    """The next prompt begins with the last prompt and the sampled ids, whatever they decode to."""
+
+    class Odd(ScriptedEngine):
+        def _answer(self, request: Any) -> Any:
+            completion = super()._answer(request)
+            completion.token_ids = [5, 200, 201, completion.token_ids[-1]]  # no valid UTF-8
+            completion.logprobs = [-1.0] * 4
+            completion.text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+            return completion
+
+    source, _ = play(tokenizer, Echo(), ["x"], ("a", "b"))
+    source.batcher.engines = {"policy": Odd(["x"], tokenizer)}
+    (group,) = run_async(source.take(1))
+    for rollout in group.episodes[0].rollouts.values():
+        first, second, third = rollout.turns
+        assert (
+            second.prompt_ids[: len(first.prompt_ids) + 4]
+            == first.prompt_ids + first.completion_ids
+        )
+        assert (
+            third.prompt_ids[: len(second.prompt_ids) + 4]
+            == second.prompt_ids + second.completion_ids
+        )
+
+
+def test_a_reply_that_was_cut_is_closed_by_context_not_by_the_policy(tokenizer: Any) -> None:
+    source, _ = play(tokenizer, Echo(), ["a very long reply that is cut"], ("a", "b"))
+    (group,) = run_async(source.take(1))
+    first, second, _ = group.episodes[0].rollouts["a"].turns
+    assert first.finish_reason == "length" and len(first) == 16
+    assert first.completion_ids[-1] != tokenizer.eos_token_id
+    after = second.prompt_ids[len(first.prompt_ids) + 16 :]
+    assert after[0] == tokenizer.eos_token_id
+
+
+def test_rewards_go_to_their_turns_and_to_the_team(tokenizer: Any) -> None:
+    source, _ = play(tokenizer, Echo(), ["abc"], ("a", "b"))
+    (group,) = run_async(source.take(1))
+    episode = group.episodes[0]
+    assert [turn.reward for turn in episode.rollouts["a"].turns] == [3.0, 3.0, 3.0]
+    assert [turn.step for turn in episode.rollouts["b"].turns] == [0, 1, 2]
+    assert episode.step_rewards == [3.0, 3.0, 3.0] and episode.reward == 9.0
+    assert episode.status == "done"
+
+
+def test_max_turns_truncates(tokenizer: Any) -> None:
+    source, _ = play(tokenizer, Echo(5), ["abc"], ("a", "b"), Turns(max_turns=2))
+    (group,) = run_async(source.take(1))
+    assert group.episodes[0].status == "truncated" and len(group.episodes[0].step_rewards) == 2
+
+
+def test_the_same_seed_plays_the_same_tasks_and_siblings_share_theirs(tokenizer: Any) -> None:
+    def openings() -> list[list[str]]:
+        source, _ = play(tokenizer, Echo(), ["x"], ("a", "b"))
+        groups = run_async(source.take(3))
+        return [[e.rollouts["a"].messages[0].content for e in group] for group in groups]
+
+    first = openings()
+    assert first == openings()
+    assert all(len(set(group)) == 1 for group in first)
+    assert len({group[0] for group in first}) == 3
+
+
+def test_a_source_continues_where_its_state_was_saved(tokenizer: Any) -> None:
+    source, _ = play(tokenizer, Echo(), ["x"], ("a", "b"))
+    run_async(source.take(2))
+    state = source.state_dict()
+    expected = [group.task_id for group in run_async(source.take(2))]
+    other, _ = play(tokenizer, Echo(), ["x"], ("a", "b"))
+    other.load_state_dict(state)
+    assert [group.task_id for group in run_async(other.take(2))] == expected
+
+
+def test_an_episode_that_fails_is_data(tokenizer: Any) -> None:
+    class Fragile(Echo):
+        def step(self, actions: dict[str, Message]) -> StepResult:
+            if "bad" in actions["a"].content:
+                raise ValueError("broken world")
+            return super().step(actions)
+
+    def script(request: Any) -> str:
+        return "bad" if request.key[4] == 0 else "good"
+
+    source, _ = play(tokenizer, Fragile(), script, ("a", "b"))
+    (group,) = run_async(source.take(1))
+    assert [episode.status for episode in group] == ["error", "done"]
+    assert "broken world" in (group.episodes[0].error or "")
+    assert group.valid == [group.episodes[1]]
+
+
+def test_a_world_that_hangs_fails_at_its_deadline_and_is_tried_again(tokenizer: Any) -> None:
+    calls: list[int] = []
+
+    class Hanging(Echo):
+        def spawn(self) -> Environment:
+            return Hanging()
+
+        def step(self, actions: dict[str, Message]) -> StepResult:
+            calls.append(1)
+            if len(calls) == 1:
+                time.sleep(1.0)
+            return super().step(actions)
+
+    source, _ = play(tokenizer, Hanging(1), ["x"], ("a", "b"), group_size=2, timeout=0.3, retries=1)
+    started = time.monotonic()
+    (group,) = run_async(source.take(1))
+    assert [episode.status for episode in group] == ["done", "done"]
+    assert time.monotonic() - started < 5
+
+
+def test_if_everything_fails_the_run_says_why(tokenizer: Any) -> None:
+    class Broken(Echo):
+        def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+            raise RuntimeError("no such file")
+
+    source, _ = play(tokenizer, Broken(), ["x"], ("a", "b"))
+    with pytest.raises(EpisodeError, match="all 2 episodes failed.*no such file"):
+        run_async(source.take(1))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None])
+def test_a_reward_that_is_no_finite_number_stops_the_run_by_name(
+    tokenizer: Any, value: Any
+) -> None:
+    class Paying(Echo):
+        def step(self, actions: dict[str, Message]) -> StepResult:
+            return StepResult(rewards={"a": Reward(value)}, done=True)
+
+    source, _ = play(tokenizer, Paying(), ["x"], ("a", "b"))
+    with pytest.raises(RewardError, match=r"environment 'world'.*agent 'a'.*finite number"):
+        run_async(source.take(1))
+
+
+def test_an_engine_that_fails_or_hangs_is_named(tokenizer: Any) -> None:
+    class Dead(ScriptedEngine):
+        async def generate(self, requests: Any) -> Any:
+            await asyncio.sleep(30)
+
+    source, _ = play(tokenizer, Echo(), ["x"], ("a", "b"))
+    source.batcher.engines = {"policy": Dead(["x"], tokenizer)}
+    source.batcher.timeout = 0.1
+    with pytest.raises(EpisodeError, match=r"policy 'policy' took longer than engine.timeout"):
+        run_async(source.take(1))
+    assert issubclass(EngineError, Exception)
+
+
+def test_a_prompt_that_is_too_long_truncates_the_episode(tokenizer: Any) -> None:
+    source, _ = play(tokenizer, Echo(), ["x" * 15], ("a", "b"))
+    short = {n: Seat(n, "policy", Chat(tokenizer), SamplingParams(16), 60) for n in ("a", "b")}
+    source.seats = short
+    (group,) = run_async(source.take(1))
+    assert {episode.status for episode in group} == {"truncated"}
+    assert group.episodes[0].metrics["prompt_too_long"] == 1.0
+
+
+def test_a_world_without_seed_gives_siblings_copies_of_one_reset(tokenizer: Any) -> None:
+    count = iter(range(1000))
+
+    class Unseeded(SimulatedEnvironment):
+        def reset(self) -> Observation:
+            self.number = next(count)
+            return Observation([Message(f"number {self.number}")])
+
+        def step(self, action: Message) -> tuple[Observation, Reward]:
+            return Observation(done=True), Reward(float(self.number))
+
+    source, _ = play(tokenizer, Unseeded(), ["x"], ("agent",), group_size=3)
+    groups = run_async(source.take(2))
+    assert [{e.reward for e in group} for group in groups] == [{0.0}, {1.0}]
+
+
+def test_reset_takes_options_as_gymnasium_does() -> None:
+    seen: dict[str, Any] = {}
+
+    class Gym(SimulatedEnvironment):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Observation:
+            seen.update(seed=seed, options=options)
+            return Observation([Message("go")])
+
+    task = Task("t", "prompt")
+    as_environment(Gym()).reset(task, 7)
+    assert seen == {"seed": 7, "options": {"task": task}}
+
+
+def test_a_workflow_of_several_agents_over_a_world_with_one_seat(tokenizer: Any) -> None:
+    """Two drafts side by side keep their order; the reviewer's answer counts and the team is paid."""
+
+    class Question(SimulatedEnvironment):
+        def reset(self, seed: int = 0) -> Observation:
+            return Observation([Message("2+3?")])
+
+        def step(self, action: Message) -> tuple[Observation, Reward]:
+            return Observation([Message("ok")], done=True), Reward(float("5" in action.content))
+
+    async def review(task: Task, agents: Any, env: Any) -> Any:
+        drafts = await asyncio.gather(*(agents.writer.act([Message("draft")]) for _ in range(2)))
+        seen = [Message(d.content, agent="writer") for d in drafts]
+        final = await agents.reviewer.act(seen)
+        return await env.finish({"reviewer": final}, share="team")
+
+    source, engine = play(tokenizer, Question(), lambda r: "5", ("writer", "reviewer"), review, 1)
+    (group,) = run_async(source.take(1))
+    episode = group.episodes[0]
+    assert [turn.index for turn in episode.rollouts["writer"].turns] == [0, 1]
+    assert episode.rollouts["writer"].turns[-1].reward == 1.0
+    assert episode.rollouts["reviewer"].reward == 1.0 and episode.reward == 1.0
+    assert [len(batch) for batch in engine.batches] == [2, 1]
+
+
+def test_messages_of_others_are_read_as_a_users(tokenizer: Any) -> None:
+    prompts: list[str] = []
+
+    async def chain(task: Task, agents: Any, env: Any) -> None:
+        first = await agents.a.act([Message("go")])
+        second = await agents.b.act([Message("go"), first])
+        await env.reset()
+        await env.finish({"a": first, "b": second})
+
+    def script(request: Any) -> str:
+        prompts.append(tokenizer.decode(request.prompt_ids))
+        return "words"
+
+    source, _ = play(tokenizer, Echo(1), script, ("a", "b"), chain, 1)
+    run_async(source.take(1))
+    assert prompts[1].count("<|im_start|>user") == 2 and prompts[1].endswith("assistant\n")
+
+
+def test_single_turn_pays_every_seat_once(tokenizer: Any) -> None:
+    source, engine = play(tokenizer, Echo(), ["abcd"], ("a", "b"), SingleTurn())
+    (group,) = run_async(source.take(1))
+    assert [len(batch) for batch in engine.batches] == [4]
+    assert group.episodes[0].reward == 4.0
+
+
+def test_what_was_shown_after_the_last_turn_is_kept_as_context(tokenizer: Any) -> None:
+    class Feedback(SimulatedEnvironment):
+        def reset(self, seed: int = 0) -> Observation:
+            return Observation([Message("2+3?")])
+
+        def step(self, action: Message) -> tuple[Observation, Reward]:
+            return Observation([Message("wrong!", Role.ENVIRONMENT)], done=True), Reward(0.0)
+
+    source, _ = play(tokenizer, Feedback(), ["6"], ("agent",), group_size=1)
+    (group,) = run_async(source.take(1))
+    rollout = group.episodes[0].rollouts["agent"]
+    assert "wrong!" in tokenizer.decode(rollout.tail_ids)
