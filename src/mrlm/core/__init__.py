@@ -1,4 +1,5 @@
-"""Floor 1: the nouns of the house, what a world is, and how conversations become tokens. No torch, no I/O."""
+"""Floor 1: the nouns of the house, what a world is, and how conversations become tokens. No torch,
+no I/O."""
 
 from mrlm.core.environment import BaseEnvironment as BaseEnvironment
 from mrlm.core.environment import Environment as Environment

@@ -89,7 +89,7 @@ class Chat:
     ) -> str:
         """Text of a conversation. What a strict template refuses (a system message in the middle,
         two of one role in a row) is merged or given another role, and the log says so once."""
-        return self._apply(self._acceptable(messages, trained), generate)
+        return self._acceptable(messages, trained, generate)[1]
 
     def prompt(
         self, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
@@ -131,7 +131,7 @@ class Chat:
         Raises:
             ChatTemplateError: the template neither marks generations nor keeps its prefixes.
         """
-        acceptable = self._acceptable(messages, trained)
+        acceptable, _ = self._acceptable(messages, trained, generate=False)
         wanted = [
             i
             for i, m in enumerate(acceptable)
@@ -166,9 +166,10 @@ class Chat:
         )
 
     def _acceptable(
-        self, messages: Sequence[Message], trained: Callable[[int], bool]
-    ) -> list[dict[str, Any]]:
-        """The first of three ways to write the conversation that the template does not refuse."""
+        self, messages: Sequence[Message], trained: Callable[[int], bool], generate: bool
+    ) -> tuple[list[dict[str, Any]], str]:
+        """The first of three ways to write the conversation that the template does not refuse, and
+        its text."""
         plain = [self._as_dict(message, index) for index, message in enumerate(messages)]
         refused: TemplateError | None = None
         for attempt, rewrite in enumerate(
@@ -180,7 +181,7 @@ class Chat:
         ):
             candidate = rewrite()
             try:
-                self._apply(candidate, generate=False)
+                text = self._apply(candidate, generate)
             except TemplateError as error:
                 refused = error
                 continue
@@ -189,7 +190,7 @@ class Chat:
                     f"the chat template refused the conversation ({refused}); messages were merged "
                     "or given another role"
                 )
-            return candidate
+            return candidate, text
         raise ChatTemplateError(
             f"the chat template refuses the conversation: {refused}"
         ) from refused

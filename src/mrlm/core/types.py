@@ -344,3 +344,18 @@ class LLMEnvironment:
 
     def __post_init__(self) -> None:
         self.mode = EnvironmentMode(self.mode)
+
+    def step(self, messages: Message | Sequence[Message], **sampling: Any) -> Message:
+        """What the model says to a conversation (or to one message).
+
+        Args:
+            messages: the conversation so far.
+            **sampling: fields of `SamplingParams`, over those of `generation_config`.
+        """
+        from mrlm.core import registry
+
+        seen = [messages] if isinstance(messages, Message) else list(messages)
+        if self.system_prompt and not (seen and seen[0].role is Role.SYSTEM):
+            seen.insert(0, Message(self.system_prompt, Role.SYSTEM))
+        params = SamplingParams(**{**(self.generation_config or {}), **sampling})
+        return registry.load("engines", "hf").of(self.model, self.tokenizer).respond(seen, params)

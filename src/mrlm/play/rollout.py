@@ -137,7 +137,9 @@ class Play:
             share = share if known is None else min(share, known)
             jobs += [self._group(world, "eval", index, seats, samples) for index in range(share)]
         if not jobs:
-            raise ConfigError("there is no held-out task to evaluate on; give the environment a validation split")
+            raise ConfigError(
+                "there is no held-out task to evaluate on; give the environment a validation split"
+            )
         return self._checked(list(await asyncio.gather(*jobs)))
 
     def state_dict(self) -> dict[str, Any]:
@@ -185,7 +187,11 @@ class Play:
             opening = (environment, await asyncio.to_thread(environment.reset, task, task.seed))
         places = range(size)
         return Group(
-            list(await asyncio.gather(*(self._tried(world, task, (*key, g), seats, opening) for g in places))),
+            list(
+                await asyncio.gather(
+                    *(self._tried(world, task, (*key, g), seats, opening) for g in places)
+                )
+            ),
             task.id,
         )
 
@@ -215,7 +221,9 @@ class Play:
     ) -> Episode:
         episode = Episode("/".join(map(str, key[1:])), task, environment=world.name)
         environment, first = copy.deepcopy(opening) if opening else (world.make(), None)
-        agents = Agents({name: self._agent(seat, episode, environment, key) for name, seat in seats.items()})
+        agents = Agents(
+            {name: self._agent(seat, episode, environment, key) for name, seat in seats.items()}
+        )
         scene = World(environment, episode, agents, world.timeout, self.pulse, first)
         try:
             await world.workflow(task, agents, scene)
@@ -226,7 +234,9 @@ class Play:
             episode.metrics["prompt_too_long"] = 1.0
         except (ConfigError, RewardError):
             raise
-        except Exception as error:  # whatever went wrong in a world or workflow, the episode is data
+        except (
+            Exception
+        ) as error:  # whatever went wrong in a world or workflow, the episode is data
             episode.status = "error"
             episode.error = str(error) if isinstance(error, EpisodeError) else repr(error)
             log.warning("episode %s failed: %s", episode.id, episode.error, exc_info=error)
@@ -245,7 +255,9 @@ class Play:
         """A few failures are data; if nothing succeeded something is wrong with the set-up."""
         episodes = [episode for group in groups for episode in group]
         if episodes and all(episode.failed for episode in episodes):
-            raise EpisodeError(f"all {len(episodes)} episodes failed; the first: {episodes[0].error}")
+            raise EpisodeError(
+                f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
+            )
         return groups
 
 
@@ -262,7 +274,11 @@ class Rows:
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], seats: Mapping[str, Seat], seed: int, shuffle: bool = True
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        seats: Mapping[str, Seat],
+        seed: int,
+        shuffle: bool = True,
     ) -> None:
         self.rows = rows
         self.seed = seed
@@ -304,7 +320,10 @@ class Rows:
             conversations = [(row_messages(row["messages"]), float(row.get("reward") or 0.0))]
         elif "chosen" in row and "rejected" in row:
             prompt = row_messages(row["prompt"]) if "prompt" in row else []
-            conversations = [(_answered(prompt, row["chosen"]), 1.0), (_answered(prompt, row["rejected"]), 0.0)]
+            conversations = [
+                (_answered(prompt, row["chosen"]), 1.0),
+                (_answered(prompt, row["rejected"]), 0.0),
+            ]
         elif "prompt" in row and "completion" in row:
             conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
         else:
@@ -323,7 +342,9 @@ class Rows:
     ) -> Episode:
         if agent is not None and agent not in self._seats:
             known = ", ".join(self._seats)
-            raise ConfigError(f"row {index}: agent {agent!r} is not one of the agents of this run ({known})")
+            raise ConfigError(
+                f"row {index}: agent {agent!r} is not one of the agents of this run ({known})"
+            )
         seats = self._default if agent is None else [self._seats[agent]]
         episode = Episode(f"row-{index}/{side}", Task(f"row-{index}"), reward=reward, status="done")
         for seat in seats:
@@ -340,7 +361,9 @@ class Rows:
                 )
             if turns:
                 turns[-1].reward = reward
-            episode.rollouts[seat.name] = Rollout(seat.name, seat.policy, f"row-{index}", turns, whole)
+            episode.rollouts[seat.name] = Rollout(
+                seat.name, seat.policy, f"row-{index}", turns, whole
+            )
         episode.step_rewards = [reward]
         return episode
 
@@ -383,7 +406,9 @@ class Collected:
         if not self.kept or (self.every and self.calls % self.every == 0):
             await self._collect()
         self.calls += 1
-        taken = [self.kept[(self.cursor + i) % len(self.kept)] for i in range(min(count, len(self.kept)))]
+        taken = [
+            self.kept[(self.cursor + i) % len(self.kept)] for i in range(min(count, len(self.kept)))
+        ]
         self.cursor = (self.cursor + len(taken)) % len(self.kept)
         return [Group([episode], episode.task.id) for episode in taken]
 

@@ -1,5 +1,6 @@
-"""Rows of data sets: reads lists, files, folders and hub ids into dictionaries, says exactly where a row is malformed, and
-holds rows out without leaking. It knows nothing of agents, worlds or tokens."""
+"""Rows of data sets: reads lists, files, folders and hub ids into dictionaries, says exactly where
+a row is malformed, and holds rows out without leaking. It knows nothing of agents, worlds or
+tokens."""
 
 from __future__ import annotations
 
@@ -41,17 +42,20 @@ def read_rows(
     """The rows of a data set as a list of dictionaries.
 
     Args:
-        source: a list of dictionaries; a `datasets.Dataset` or anything else with a length whose items are dictionaries; a
-            path to a `.jsonl`, `.json` (a list of objects), `.csv` or `.parquet` file; a `save_to_disk` folder; a folder with
-            `train.jsonl` and the like; or a hub id, with the configuration after a colon if it has one (`org/name:main`).
+        source: a list of dictionaries; a `datasets.Dataset` or anything else with a length whose
+            items are dictionaries; a path to a `.jsonl`, `.json` (a list of objects), `.csv` or
+            `.parquet` file; a `save_to_disk` folder; a folder with `train.jsonl` and the like; or a
+            hub id, with the configuration after a colon if it has one (`org/name:main`).
         split: which split, where the source has several; `train` when `None`.
         columns: our name -> the source's name, such as `{"prompt": "question"}`.
-        on_bad_row: `raise` stops at the first malformed row; `skip` drops such rows and logs how many.
+        on_bad_row: `raise` stops at the first malformed row; `skip` drops such rows and logs how
+            many.
         required: columns (by our names) that every row must have and that may not be `None`.
         max_rows: how many rows to read at most; all of them when `None`.
 
     Raises:
-        DataError: the source cannot be read, has no rows, or a row is malformed (the message names file, line and column).
+        DataError: the source cannot be read, has no rows, or a row is malformed (the message names
+            file, line and column).
     """
     if on_bad_row not in ("raise", "skip"):
         raise DataError(f"on_bad_row must be 'raise' or 'skip', not {on_bad_row!r}")
@@ -69,14 +73,17 @@ def read_rows(
         if len(rows) == max_rows:
             break
     if bad:
-        log.warning("%s: %d malformed rows were skipped; the first: %s", _title(source), len(bad), bad[0])
+        log.warning(
+            "%s: %d malformed rows were skipped; the first: %s", _title(source), len(bad), bad[0]
+        )
     if not rows:
         raise DataError(f"{_title(source)}: there is no {'usable ' if bad else ''}row in it")
     return rows
 
 
 def row_messages(value: Any, where: str = "row") -> list[Message]:
-    """A conversation as a row holds it: text (one user message), or a list of messages or `{"role", "content"}` objects.
+    """A conversation as a row holds it: text (one user message), or a list of messages or `{"role",
+    "content"}` objects.
 
     Args:
         value: the text or the list; an object may also have `agent` and `tool_calls`.
@@ -95,16 +102,19 @@ def row_messages(value: Any, where: str = "row") -> list[Message]:
 def split_rows(
     rows: Sequence[Mapping[str, Any]], held_out: float = 0.1, seed: int = 0
 ) -> tuple[list[Any], list[Any]]:
-    """Training rows and held-out rows, in their order. Rows with equal prompts fall on the same side, and a row keeps its
-    side when other rows come or go, because only a hash of its prompt decides.
+    """Training rows and held-out rows, in their order. Rows with equal prompts fall on the same
+    side, and a row keeps its side when other rows come or go, because only a hash of its prompt
+    decides.
 
     Args:
-        rows: the rows; the prompt is `prompt`, else `question`, `problem`, the messages before the first answer, or the row.
+        rows: the rows; the prompt is `prompt`, else `question`, `problem`, the messages before the
+            first answer, or the row.
         held_out: share of the prompts to hold out, between 0 and 1.
         seed: another seed is another split.
 
     Returns:
-        `(train, held_out)`. Both have rows if there are two different prompts and `held_out` is above 0.
+        `(train, held_out)`. Both have rows if there are two different prompts and `held_out` is
+        above 0.
     """
     if not 0.0 <= held_out < 1.0:
         raise DataError(f"held_out is a share of the prompts, from 0 to below 1, not {held_out}")
@@ -122,10 +132,12 @@ def question_of(row: Mapping[str, Any]) -> Any:
     return next((row[name] for name in QUESTIONS if row.get(name) is not None), None)
 
 
-# -- sources ---------------------------------------------------------------------------------------------------------------
+# -- sources ---------------------------------------------------------------------------------------
 
 
 def _located(source: Any, split: str | None) -> Iterator[Located]:
+    if isinstance(source, str) and not source.strip():
+        raise DataError("the data set has no name: give a list, a path or a hub id")
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         if path.is_dir():
@@ -133,14 +145,15 @@ def _located(source: Any, split: str | None) -> Iterator[Located]:
         if path.is_file():
             return _file(path)
         text = str(source)
-        if path.suffix.lower() in FILE_TYPES or text.startswith(("/", ".", "~")) or not text.strip():
+        if path.suffix.lower() in FILE_TYPES or text.startswith(("/", ".", "~")):
             raise DataError(f"data set {text!r}: there is no such file or folder")
         return _hub(text, split)
     if isinstance(source, Mapping):
         return _items(_pick(source, split, "the data set"), "row")
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
-            f"a data set is a list of dictionaries, a Dataset, a path or a hub id, not {type(source).__name__}"
+            f"a data set is a list of dictionaries, a Dataset, a path or a hub id, not "
+            f"{type(source).__name__}"
         )
     return _items(source, "row")
 
@@ -153,7 +166,9 @@ def _pick(splits: Mapping[str, Any], split: str | None, title: str) -> Any:
     """One split of several."""
     name = split or "train"
     if name not in splits:
-        raise DataError(f"{title}: there is no split {name!r} (there are: {', '.join(map(str, splits))})")
+        raise DataError(
+            f"{title}: there is no split {name!r} (there are: {', '.join(map(str, splits))})"
+        )
     return splits[name]
 
 
@@ -169,7 +184,8 @@ def _folder(folder: Path, split: str | None) -> Iterator[Located]:
     if len(wanted) != 1:
         found = ", ".join(path.name for path in files) or "no data file"
         raise DataError(
-            f"data set folder {str(folder)!r}: expected one file {split or 'train'}.jsonl (or .json, .csv, .parquet), or a "
+            f"data set folder {str(folder)!r}: expected one file {split or 'train'}.jsonl (or "
+            f".json, .csv, .parquet), or a "
             f"save_to_disk folder; found {found}"
         )
     return _file(wanted[0])
@@ -193,15 +209,23 @@ def _jsonl(path: Path) -> Iterator[Located]:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 where = f"{path}, line {number}"
-                yield where, _parsed(line, lambda error, where=where: f"{where}, column {error.colno}")
+                yield (
+                    where,
+                    _parsed(line, lambda error, where=where: f"{where}, column {error.colno}"),
+                )
 
 
 def _json(path: Path) -> Iterator[Located]:
-    value = _parsed(path.read_bytes(), lambda error: f"{path}, line {error.lineno}, column {error.colno}")
+    value = _parsed(
+        path.read_bytes(), lambda error: f"{path}, line {error.lineno}, column {error.colno}"
+    )
     if isinstance(value, DataError):
         raise value
     if not isinstance(value, list):
-        raise DataError(f"{path}: expected a list of objects, not {type(value).__name__}; one object per line is .jsonl")
+        raise DataError(
+            f"{path}: expected a list of objects, not {type(value).__name__}; one object per line "
+            f"is .jsonl"
+        )
     yield from _items(value, f"{path}, item")
 
 
@@ -222,7 +246,10 @@ def _csv(path: Path) -> Iterator[Located]:
             reader = csv.reader(file, strict=True)
             names = next(reader, [])
             if not names or len(set(names)) != len(names):
-                raise DataError(f"{path}, line 1: the first line must name the columns, each once; it is {names}")
+                raise DataError(
+                    f"{path}, line 1: the first line must name the columns, each once; it is "
+                    f"{names}"
+                )
             for values in reader:
                 where = f"{path}, line {reader.line_num}"
                 if len(values) == len(names):
@@ -252,12 +279,16 @@ def _hub(name: str, split: str | None) -> Iterator[Located]:
     identifier, _, configuration = name.partition(":")
     try:
         loaded = datasets.load_dataset(identifier, configuration or None, split=split or "train")
-    except Exception as error:  # whatever the hub client raises, the user needs the id and the way out
+    except (
+        Exception
+    ) as error:  # whatever the hub client raises, the user needs the id and the way out
         local = identifier.rsplit("/", 1)[-1]
         reason = str(error).split("\n")[0] or type(error).__name__
         raise DataError(
-            f"data set {name!r} is no local path and could not be loaded from the hub ({reason}); without a network give a "
-            f"local file instead, for example {local}.jsonl with one row per line, or a save_to_disk folder"
+            f"data set {name!r} is no local path and could not be loaded from the hub ({reason}); "
+            f"without a network give a "
+            f"local file instead, for example {local}.jsonl with one row per line, or a "
+            f"save_to_disk folder"
         ) from error
     return _items(loaded, f"{name}, row")
 
@@ -270,7 +301,7 @@ def _datasets(title: str) -> Any:
     return datasets
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def _checked(where: str, value: Any, columns: Mapping[str, str], required: Iterable[str]) -> Row:
@@ -281,13 +312,17 @@ def _checked(where: str, value: Any, columns: Mapping[str, str], required: Itera
     row = dict(value)
     for ours, theirs in columns.items():
         if theirs not in value:
-            raise DataError(f"{where}, column {theirs!r}: missing (it was to become {ours!r}); it has {', '.join(value)}")
+            raise DataError(
+                f"{where}, column {theirs!r}: missing (it was to become {ours!r}); it has "
+                f"{', '.join(value)}"
+            )
     moved = {ours: value[theirs] for ours, theirs in columns.items()}
     row = {name: item for name, item in row.items() if name not in set(columns.values())} | moved
     for name in required:
         if row.get(name) is None:
             raise DataError(
-                f"{where}, column {name!r}: missing; it has {', '.join(row) or 'none'} (rename with columns: {{{name}: ...}})"
+                f"{where}, column {name!r}: missing; it has {', '.join(row) or 'none'} (rename "
+                f"with columns: {{{name}: ...}})"
             )
     for name in CONVERSATIONS:
         if name in row:
@@ -299,13 +334,19 @@ def _message(item: Any, where: str) -> Message:
     if isinstance(item, Message):
         return item
     if not isinstance(item, Mapping) or "role" not in item:
-        raise DataError(f"{where}: expected an object with 'role' and 'content', not {_short(item)}")
+        raise DataError(
+            f"{where}: expected an object with 'role' and 'content', not {_short(item)}"
+        )
     content = "" if item.get("content") is None and item.get("tool_calls") else item.get("content")
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {_short(content)}")
     if item["role"] not in set(Role):
-        raise DataError(f"{where}: there is no role {item['role']!r} (there are: {', '.join(Role)})")
-    return Message(content, Role(item["role"]), item.get("agent"), tuple(item.get("tool_calls") or ()))
+        raise DataError(
+            f"{where}: there is no role {item['role']!r} (there are: {', '.join(Role)})"
+        )
+    return Message(
+        content, Role(item["role"]), item.get("agent"), tuple(item.get("tool_calls") or ())
+    )
 
 
 def _place(row: Mapping[str, Any], seed: int) -> float:

@@ -1,0 +1,54 @@
+# Needs make and Python 3.11 or newer; everything else goes into $(VENV).
+#   make quickstart   install, then train the embedded model (offline once installed)
+#   make test         every test, with coverage
+#   make check        format, lint, types
+#   make clean        remove caches and build products; keeps $(VENV) and outputs/
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+BIN = $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test check clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+quickstart: $(VENV)/.installed
+	$(BIN)/mrlm train --config configs/quickstart.yaml
+
+# One thread per worker: at these sizes more threads only get in each other's way.
+test: export OMP_NUM_THREADS = 1
+test: export TOKENIZERS_PARALLELISM = false
+test: export HF_HUB_OFFLINE = 1
+test: $(VENV)/.installed-dev
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --cov --durations=10 $(ARGS)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+clean:
+	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: each step is done once, and again when what it depends on changes.
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "make: no '$(PYTHON)' found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $$($(PYTHON) --version) is too old; Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "make: '$(PYTHON)' cannot create virtual environments; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -c constraints.txt torch
+	$(BIN)/python -m pip install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	@touch $@

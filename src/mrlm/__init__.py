@@ -1,0 +1,138 @@
+"""MRLM: multi-agent reinforcement learning of language models.
+
+Names are loaded when they are first used, so that `import mrlm` is quick and needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mrlm.algorithms.dpo import DPO as DPO
+    from mrlm.algorithms.dpo import DPOConfig as DPOConfig
+    from mrlm.algorithms.dpo import DPOTrainer as DPOTrainer
+    from mrlm.algorithms.grpo import GRPO as GRPO
+    from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
+    from mrlm.algorithms.grpo import GRPOTrainer as GRPOTrainer
+    from mrlm.algorithms.magrpo import MAGRPO as MAGRPO
+    from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
+    from mrlm.algorithms.magrpo import MAGRPOTrainer as MAGRPOTrainer
+    from mrlm.algorithms.ppo import PPO as PPO
+    from mrlm.algorithms.ppo import PPOConfig as PPOConfig
+    from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
+    from mrlm.algorithms.reinforce import REINFORCE as REINFORCE
+    from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
+    from mrlm.algorithms.reinforce import ReinforceTrainer as ReinforceTrainer
+    from mrlm.algorithms.rloo import RLOO as RLOO
+    from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
+    from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
+    from mrlm.algorithms.sft import SFT as SFT
+    from mrlm.algorithms.sft import SFTConfig as SFTConfig
+    from mrlm.algorithms.sft import SFTTrainer as SFTTrainer
+    from mrlm.config import ExperimentConfig as ExperimentConfig
+    from mrlm.config import TrainingConfig as TrainingConfig
+    from mrlm.config import load_config as load_config
+    from mrlm.core.chat import Chat as Chat
+    from mrlm.core.environment import BaseEnvironment as BaseEnvironment
+    from mrlm.core.environment import Environment as Environment
+    from mrlm.core.environment import SimulatedEnvironment as SimulatedEnvironment
+    from mrlm.core.environment import as_environment as as_environment
+    from mrlm.core.environment import check_environment as check_environment
+    from mrlm.core.errors import MRLMError as MRLMError
+    from mrlm.core.types import Completion as Completion
+    from mrlm.core.types import EnvironmentMode as EnvironmentMode
+    from mrlm.core.types import Episode as Episode
+    from mrlm.core.types import Group as Group
+    from mrlm.core.types import LLMEnvironment as LLMEnvironment
+    from mrlm.core.types import Message as Message
+    from mrlm.core.types import MessageRole as MessageRole
+    from mrlm.core.types import MessageType as MessageType
+    from mrlm.core.types import Observation as Observation
+    from mrlm.core.types import Reward as Reward
+    from mrlm.core.types import Role as Role
+    from mrlm.core.types import Rollout as Rollout
+    from mrlm.core.types import SamplingParams as SamplingParams
+    from mrlm.core.types import StepResult as StepResult
+    from mrlm.core.types import Task as Task
+    from mrlm.core.types import Turn as Turn
+    from mrlm.environments.math import BoxedReward as BoxedReward
+    from mrlm.environments.qa import QASolverEnv as QASolverEnv
+    from mrlm.generate import Generator as Generator
+    from mrlm.learn.algorithm import Algorithm as Algorithm
+    from mrlm.learn.batch import Batch as Batch
+    from mrlm.learn.batch import Loss as Loss
+    from mrlm.learn.batch import Outputs as Outputs
+    from mrlm.learn.learner import Learner as Learner
+    from mrlm.runs import EvalResult as EvalResult
+    from mrlm.runs import TrainResult as TrainResult
+    from mrlm.runs import evaluate as evaluate
+    from mrlm.runs import run_experiment as run_experiment
+    from mrlm.tiny import default_model as default_model
+    from mrlm.train import Callback as Callback
+    from mrlm.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
+    "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
+    "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
+    "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
+    "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
+    "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
+    "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
+    "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),
+    "mrlm.core.chat": ("Chat",),
+    "mrlm.core.environment": (
+        "BaseEnvironment",
+        "Environment",
+        "SimulatedEnvironment",
+        "as_environment",
+        "check_environment",
+    ),
+    "mrlm.core.errors": ("MRLMError",),
+    "mrlm.core.types": (
+        "Completion",
+        "EnvironmentMode",
+        "Episode",
+        "Group",
+        "LLMEnvironment",
+        "Message",
+        "MessageRole",
+        "MessageType",
+        "Observation",
+        "Reward",
+        "Role",
+        "Rollout",
+        "SamplingParams",
+        "StepResult",
+        "Task",
+        "Turn",
+    ),
+    "mrlm.environments.math": ("BoxedReward",),
+    "mrlm.environments.qa": ("QASolverEnv",),
+    "mrlm.generate": ("Generator",),
+    "mrlm.learn.algorithm": ("Algorithm",),
+    "mrlm.learn.batch": ("Batch", "Loss", "Outputs"),
+    "mrlm.learn.learner": ("Learner",),
+    "mrlm.runs": ("EvalResult", "TrainResult", "evaluate", "run_experiment"),
+    "mrlm.tiny": ("default_model",),
+    "mrlm.train": ("Callback",),
+    "mrlm.trainer": ("Trainer",),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = ["__version__", *_MODULE_OF]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'mrlm' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

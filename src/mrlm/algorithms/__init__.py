@@ -1,0 +1,1 @@
+"""Algorithms: who earned what, and what to minimise. One file each."""

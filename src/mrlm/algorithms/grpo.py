@@ -1,0 +1,126 @@
+"""GRPO: reward against the mean of the siblings, no critic; also Dr. GRPO, DAPO, GSPO, CISPO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Group, Rollout
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import (
+    all_members,
+    assign,
+    centred,
+    group_std,
+    members,
+    overlong_penalty,
+    trained_turns,
+)
+from mrlm.learn.policy_gradient import PolicyGradient
+from mrlm.trainer import Trainer
+
+EPSILON = 1e-6
+
+
+def _scale(value: object) -> object:
+    return {True: "group", False: "none"}[value] if isinstance(value, bool) else value
+
+
+@dataclass(kw_only=True, config=STRICT)
+class GRPO(PolicyGradient):
+    """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
+    section 4.1), the same for every token the agent wrote; then a clipped surrogate.
+
+    With several agents each is compared with itself only, which keeps agents of different reward
+    scales apart (Dr. MAS, arXiv 2602.08847). Groups whose rewards are all equal, or that have one
+    member left, get exactly 0.
+
+    `scale_rewards="group"` is what the name stands for; `"none"` with `loss_type="dr_grpo"` is Dr.
+    GRPO (arXiv 2503.20783), which does not inflate groups that are nearly decided; `"batch"`
+    divides by the deviation over all tasks. No reference is kept unless `kl_coef` is set, and then
+    its divergence is part of the loss.
+
+    Args:
+        scale_rewards: what differences are divided by; `True` and `False` are `group` and `none`.
+        mask_truncated: leave turns that ran into the token limit out of the loss (they still count
+            in the baseline).
+        overlong_max_length: completion length at which the soft penalty reaches -1 (DAPO); `None`
+            is off.
+        overlong_cache: tokens before that at which it begins.
+    """
+
+    scale_rewards: Annotated[Literal["group", "batch", "none"] | bool, AfterValidator(_scale)] = (
+        "group"
+    )
+    mask_truncated: bool = False
+    overlong_max_length: int | None = Field(default=None, ge=1)
+    overlong_cache: int = Field(default=0, ge=0)
+    group_size: int = Field(default=8, ge=2)
+
+    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overlong_max_length is not None and self.overlong_cache > self.overlong_max_length:
+            raise ConfigError(
+                f"overlong_cache ({self.overlong_cache}) is larger than overlong_max_length "
+                f"({self.overlong_max_length}); make it smaller"
+            )
+
+    def score(self, rollout: Rollout) -> float:
+        """What a rollout is compared by: its reward and the penalty for length."""
+        if self.overlong_max_length is None:
+            return rollout.reward
+        length = sum(len(turn) for turn in rollout.turns)
+        return rollout.reward + overlong_penalty(
+            length, self.overlong_max_length, self.overlong_cache
+        )
+
+    def credit_group(self, group: Group) -> None:
+        for found in members(group).values():
+            rewards = np.array([self.score(rollout) for _, rollout in found])
+            advantages = centred(rewards)
+            if self.scale_rewards == "group":
+                advantages = advantages / (group_std(rewards) + EPSILON)
+            for (_, rollout), advantage in zip(found, advantages, strict=True):
+                assign(rollout, advantage)
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        everyone = all_members(groups)
+        if self.scale_rewards == "batch":
+            table = {
+                agent: np.array([self.score(rollout) for _, rollout in found])
+                for agent, found in everyone.items()
+            }
+            moments = ops.global_moments(table)
+            for agent, found in everyone.items():
+                for _, rollout in found:
+                    for turn in trained_turns(rollout):
+                        turn.advantages = float(turn.advantages) / (moments[agent].std + EPSILON)  # type: ignore[arg-type]
+        if self.mask_truncated:
+            for found in everyone.values():
+                for _, rollout in found:
+                    for turn in trained_turns(rollout):
+                        if turn.finish_reason == "length":
+                            turn.advantages = None
+
+
+@dataclass(kw_only=True, config=STRICT)
+class GRPOConfig(FlatWords, GRPO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """GRPO with the flat words of its trainer."""
+
+
+class GRPOTrainer(Trainer):
+    """Train with `GRPO` in one call."""
+
+    algorithm = "grpo"
+
+
+PLUGIN = GRPO

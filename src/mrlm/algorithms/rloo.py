@@ -1,0 +1,62 @@
+"""RLOO: an answer's reward against the mean of the other answers to the same task."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group, Rollout
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import assign, leave_one_out, members, sampled_kl, trained_turns
+from mrlm.learn.policy_gradient import LossType, PolicyGradient
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class RLOO(PolicyGradient):
+    """`A = R - mean(R of the others)`, an unbiased baseline without a critic (arXiv 2402.14740, eq.
+    6).
+
+    The whole answer is one action: `loss_type="sequence"` clips the ratio of the sequence, which is
+    the plain policy gradient as long as the policy has not moved; `"reinforce"` has no ratio at
+    all. With `kl_coef` above 0 the sampled divergence from the reference is subtracted from the
+    reward before the baseline (0.05 is common; 0 here, so that no reference is kept). Two samples
+    per task are the smallest group, and what the reference implementation uses.
+    """
+
+    loss_type: LossType = "sequence"
+    group_size: int = Field(default=2, ge=2)
+
+    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
+
+    def score(self, rollout: Rollout) -> float:
+        """Reward of a rollout, less its divergence from the reference."""
+        if not self.kl_coef:
+            return rollout.reward
+        divergence = sum(float(sampled_kl(turn).sum()) for turn in trained_turns(rollout))
+        return rollout.reward - self.kl_coef * divergence
+
+    def credit_group(self, group: Group) -> None:
+        for found in members(group).values():
+            advantages = leave_one_out(np.array([self.score(rollout) for _, rollout in found]))
+            for (_, rollout), advantage in zip(found, advantages, strict=True):
+                assign(rollout, advantage)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class RLOOConfig(FlatWords, RLOO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """RLOO with the flat words of its trainer."""
+
+
+class RLOOTrainer(Trainer):
+    """Train with `RLOO` in one call."""
+
+    algorithm = "rloo"
+
+
+PLUGIN = RLOO

@@ -1,0 +1,169 @@
+"""SFT: supervised fine-tuning on given words, good episodes, or what the world answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Episode, Group, Turn
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT, Algorithm, Collection
+from mrlm.learn.batch import Batch, Loss, Outputs
+from mrlm.learn.credit import members, trained_turns
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SFT(Algorithm):
+    """Cross-entropy `-w log pi` of given tokens, averaged over all of them; credit sets the weights
+    `w`.
+
+    `behavioral_cloning` trains the agent's own words, `world_model` the text of the next
+    observation given the history and the action, `combined` both: each kind is averaged over its
+    own tokens first, so that the weights mean the same however long observations are. Supervised
+    tokens are scored at temperature 1, whatever they were drawn with.
+
+    Over worlds, episodes are collected by the policy (or an expert) and cloned where they were good
+    (rejection sampling, as in STaR, arXiv 2203.14465). The learning rate 2e-5 is what full
+    fine-tuning commonly uses.
+
+    Args:
+        mode: what is trained on.
+        bc_weight, world_model_weight: weights of the two kinds in `combined`.
+        filter_low_reward: keep only episodes whose reward is at least `min_reward_threshold`.
+        min_reward_threshold: see there.
+        max_trajectories: keep at most so many episodes of a collection; `None` is all.
+        collect_every: iterations between two collections; 0 collects once.
+        teacher: who plays the collected episodes: the `policy` itself, or the world's `expert`.
+        aggregation: how per-token losses become one number (`ops.aggregate`).
+    """
+
+    mode: Literal["behavioral_cloning", "world_model", "combined"] = "behavioral_cloning"
+    bc_weight: float = Field(default=1.0, ge=0)
+    world_model_weight: float = Field(default=1.0, ge=0)
+    filter_low_reward: bool = False
+    min_reward_threshold: float = 0.0
+    max_trajectories: int | None = Field(default=None, ge=1)
+    collect_every: int = Field(default=1, ge=0)
+    teacher: Literal["policy", "expert"] = "policy"
+    aggregation: ops.Aggregation = "token_mean"
+
+    default_learning_rate: ClassVar[float] = 2e-5
+
+    @property
+    def collection(self) -> Collection:
+        return Collection(
+            demonstrate=self.teacher == "expert",
+            every=self.collect_every,
+            min_reward=self.min_reward_threshold if self.filter_low_reward else None,
+            most=self.max_trajectories,
+        )
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        """Write the weights on copies, which take the episodes' place in the groups: an episode
+        that is kept for later iterations stays as it was played."""
+        self.metrics = {}
+        words: dict[str, list[Turn]] = {}
+        for group in groups:
+            group.episodes = [self._copied(episode) for episode in group]
+            for found in members(group).values():
+                for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+                    kind = "world" if is_observation(turn) else "agent"
+                    words.setdefault(f"{kind}:{turn.policy}", []).append(turn)
+        counts = ops.global_sum({key: [sum(map(len, turns))] for key, turns in words.items()})
+        for key, turns in words.items():
+            weight = self._weight(key, {name: count for name, (count,) in counts.items()})
+            for turn in turns:
+                turn.advantages = weight
+
+    def _copied(self, episode: Episode) -> Episode:
+        """The episode with turns of its own, to be scored at temperature 1, and the world's words
+        among them where they are trained on."""
+        rollouts = {}
+        for agent, rollout in episode.rollouts.items():
+            turns = [turn for turn in rollout.turns if not is_observation(turn)]
+            if self.mode != "behavioral_cloning":
+                turns = with_observations(turns, rollout.tail_ids)
+            plain = [
+                replace(t.sampling, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0) for t in turns
+            ]
+            copies = [
+                replace(turn, sampling=sampling, advantages=None, returns=None)
+                for turn, sampling in zip(turns, plain, strict=True)
+            ]
+            rollouts[agent] = replace(rollout, turns=copies)
+        return replace(episode, rollouts=rollouts)
+
+    def _weight(self, key: str, totals: dict[str, float]) -> float | None:
+        kind, _, policy = key.partition(":")
+        if self.mode != "combined":
+            wanted = "agent" if self.mode == "behavioral_cloning" else "world"
+            return 1.0 if kind == wanted else None
+        share = self.bc_weight if kind == "agent" else self.world_model_weight
+        both = sum(totals.get(f"{each}:{policy}", 0.0) for each in ("agent", "world"))
+        return share * both / totals[key]
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        per_token = -batch.advantages * outputs.logprobs
+        total = ops.aggregate(per_token, batch, self.aggregation)
+        entropy = outputs.entropy.detach().sum() / batch.totals.tokens
+        return Loss(total, {"policy_loss": total.detach(), "entropy": entropy})
+
+
+OBSERVATION = "observation"
+"""The `finish_reason` of a turn whose words are the world's."""
+
+
+def is_observation(turn: Turn) -> bool:
+    """Whether a turn's words are the world's, put there by `with_observations`."""
+    return turn.finish_reason == OBSERVATION
+
+
+def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Turn]:
+    """Turns of a rollout, each followed by one whose completion is what the agent read next: the
+    tokens up to the next prompt, and after the last turn `tail_ids`. Where a prompt does not
+    continue what came before, nothing is added."""
+    found: list[Turn] = []
+    for turn, following in zip(turns, [*turns[1:], None], strict=True):
+        history = [*turn.prompt_ids, *turn.completion_ids]
+        if following is None:
+            seen = list(tail_ids)
+        elif following.prompt_ids[: len(history)] == history:
+            seen = list(following.prompt_ids[len(history) :])
+        else:
+            seen = []
+        found.append(turn)
+        if seen and turn.trained:
+            found.append(
+                Turn(
+                    turn.agent,
+                    turn.policy,
+                    history,
+                    seen,
+                    step=turn.step,
+                    index=turn.index,
+                    version=turn.version,
+                    finish_reason=OBSERVATION,
+                    sampling=turn.sampling,
+                )
+            )
+    return found
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SFTConfig(FlatWords, SFT):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """SFT with the flat words of its trainer."""
+
+
+class SFTTrainer(Trainer):
+    """Train with `SFT` in one call."""
+
+    algorithm = "sft"
+
+
+PLUGIN = SFT

@@ -1,0 +1,308 @@
+"""ExperimentConfig -> Run: the only place that puts things together. Plug-ins are loaded by name here and nowhere else."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
+from mrlm.config import EnvironmentConfig, ExperimentConfig
+from mrlm.core import registry
+from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.errors import ConfigError
+from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.checkpoint import newest_verified, read_state
+from mrlm.learn.learner import Learner, LearnerSettings
+from mrlm.learn.policy import Policy
+from mrlm.play.agent import Seat
+from mrlm.play.engine import Engine
+from mrlm.play.rollout import Collected, Play, Rows, Source, WorldSpec
+from mrlm.play.tasks import read_rows
+from mrlm.tracking import RunLog
+from mrlm.train import Run, restore
+
+log = logging.getLogger("mrlm")
+
+
+def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | None = None) -> Run:
+    """Put a run together.
+
+    Args:
+        config: one stage of an experiment.
+        parts: live objects that stand for sections of the config.
+        resume: a run folder or checkpoint to continue from.
+
+    Raises:
+        ConfigError: something asked for does not exist or does not fit; nothing has been written then.
+    """
+    parts = parts or Parts()
+    algorithm = config.algorithm_settings()
+    worlds = make_worlds(config, parts)
+    rows = _rows(config, parts)
+    if "rows" in algorithm.requires and rows is None:
+        raise ConfigError(
+            f"{config.training.algorithm} learns from a data set: set data.dataset (or pass train_dataset=)"
+        )
+    if not worlds and rows is None:
+        raise ConfigError("there is nothing to learn from: set environments: or data.dataset")
+    cast = assign(config, worlds, parts)
+    if not any(section.trainable for section in cast.policies.values()):
+        raise ConfigError("no policy is trainable, so there is nothing to train")
+    log.info("%s", cast)
+    policies = load_policies(config, cast, parts)
+    engines = _engines(config, policies)
+    seats = make_seats(config, cast, policies, parts)
+    source = _source(config, algorithm, worlds, rows, seats, engines)
+    total = total_steps(config, source)
+    checkpoint = None if resume is None else newest_verified(resume)
+    state = None if checkpoint is None else read_state(checkpoint)
+    folder = prepare_folder(config, resume)
+    learners = _learners(config, algorithm, cast, policies, total, folder)
+    run = Run(
+        config=config,
+        folder=folder,
+        algorithm=algorithm,
+        source=source,
+        learners=learners,
+        engines=engines,
+        evaluator=_play(config, 1, worlds, seats, engines) if worlds else None,
+        log=RunLog(
+            folder,
+            config.experiment_name,
+            config.resolved(),
+            total,
+            list(config.training.report_to),
+            resume_step=state["step"] + 1 if state else None,
+            state=state["parts"]["log"] if state else None,
+        ),
+        total_steps=total,
+        callbacks=tuple(parts.callbacks),
+    )
+    if checkpoint is not None:
+        restore(run, checkpoint)
+        log.info("continuing from %s", checkpoint)
+    return run
+
+
+def rehearse(
+    config: ExperimentConfig, parts: Parts | None = None
+) -> tuple[Play, dict[str, Policy]]:
+    """The worlds, agents and models of a config, ready to play; nothing is trained and nothing is written."""
+    parts = parts or Parts()
+    worlds = make_worlds(config, parts)
+    if not worlds:
+        raise ConfigError("there is no environment to play in; set environments:")
+    cast = assign(config, worlds, parts)
+    policies = load_policies(config, cast, parts)
+    engines = _engines(config, policies)
+    return _play(config, 1, worlds, make_seats(config, cast, policies, parts), engines), policies
+
+
+# -- worlds -----------------------------------------------------------------------------------------------------------
+
+
+def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
+    """The worlds of a run, each with a name of its own and its workflow."""
+    if parts.worlds:
+        made = [(world, None) for world in parts.worlds]
+    else:
+        made = [(environment_factory(section), section) for section in config.environments]
+    specs: list[WorldSpec] = []
+    for world, section in made:
+        template, make = _template(world)
+        name = (section.name if section else None) or template.name or _class_name(template)
+        taken = {spec.name for spec in specs}
+        if name in taken:
+            if section is not None and section.name:
+                raise ConfigError(
+                    f"two environments are called {name!r}; give each a name of its own"
+                )
+            name = next(
+                f"{name}-{i}" for i in range(2, len(made) + 2) if f"{name}-{i}" not in taken
+            )
+        settings = section or EnvironmentConfig(env_type=name)
+        workflow = _workflow(config, parts, template, settings)
+        specs.append(
+            WorldSpec(
+                name=name,
+                template=template,
+                make=make,
+                workflow=workflow,
+                weight=settings.weight,
+                timeout=settings.timeout,
+                retries=settings.retries,
+            )
+        )
+    return specs
+
+
+def environment_factory(section: EnvironmentConfig) -> Any:
+    """The world a section describes, ready to be spawned."""
+    plugin = registry.load("environments", section.env_type)
+    world = plugin(**section.constructor_arguments(plugin))
+    template = as_environment(world)
+    if not template.name:
+        template.name = section.env_type.rsplit(":", 1)[-1].lower()
+    return template
+
+
+def _template(world: Any) -> tuple[Environment, Any]:
+    """An instance that answers for its settings, and how to make a fresh one: by copying it, or by calling the class or
+    function again."""
+    template = as_environment(world)
+    if isinstance(world, Environment | SimulatedEnvironment):
+        return template, template.spawn
+    return template, lambda: as_environment(world)
+
+
+def _class_name(template: Environment) -> str:
+    return type(template).__name__.removesuffix("Environment").lower() or "environment"
+
+
+def _workflow(
+    config: ExperimentConfig, parts: Parts, template: Environment, section: EnvironmentConfig
+) -> Any:
+    if parts.workflow is not None:
+        return parts.workflow() if inspect.isclass(parts.workflow) else parts.workflow
+    plugin = registry.load("workflows", config.workflow.name)
+    if not inspect.isclass(plugin):
+        return plugin
+    arguments = config.workflow.constructor_arguments(plugin)
+    accepts = inspect.signature(plugin).parameters
+    if section.max_turns is not None and "max_turns" in accepts:
+        arguments.setdefault("max_turns", section.max_turns)
+    return plugin(**arguments)
+
+
+def _engines(config: ExperimentConfig, policies: Mapping[str, Policy]) -> dict[str, Engine]:
+    plugin = registry.load("engines", config.engine.name)
+    if "policies" not in inspect.signature(plugin).parameters:
+        raise ConfigError(
+            f"engine.name={config.engine.name!r} cannot be used from a config; use 'hf'"
+        )
+    engine = plugin(policies=policies, batch_size=config.engine.batch_size)
+    return dict.fromkeys(policies, engine)
+
+
+# -- where groups come from -------------------------------------------------------------------------------------------
+
+
+def _rows(config: ExperimentConfig, parts: Parts) -> list[dict[str, Any]] | None:
+    section = config.data
+    source = parts.rows if parts.rows is not None else section.dataset
+    if source is None:
+        return None
+    return read_rows(
+        source,
+        split=section.split,
+        columns=section.columns,
+        on_bad_row=section.on_bad_row,
+        max_rows=section.max_rows,
+    )
+
+
+def _play(
+    config: ExperimentConfig,
+    group_size: int,
+    worlds: Sequence[WorldSpec],
+    seats: Mapping[str, Seat],
+    engines: Mapping[str, Engine],
+    demonstrate: bool = False,
+) -> Play:
+    return Play(
+        worlds, seats, engines, group_size, config.training.seed, config.engine.timeout, demonstrate
+    )
+
+
+def _source(
+    config: ExperimentConfig,
+    algorithm: Algorithm,
+    worlds: Sequence[WorldSpec],
+    rows: list[dict[str, Any]] | None,
+    seats: Mapping[str, Seat],
+    engines: Mapping[str, Engine],
+) -> Source:
+    if rows is not None:
+        return Rows(rows, seats, config.training.seed, config.data.shuffle)
+    plan = algorithm.collection
+    if plan is None:
+        return _play(config, algorithm.group_size, worlds, seats, engines)
+    play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate)
+    return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
+
+
+def total_steps(config: ExperimentConfig, source: Source) -> int:
+    """Iterations of a run: as many as are asked for, else enough for the epochs; where tasks never end an epoch is one
+    iteration."""
+    training = config.training
+    if training.num_iterations is not None:
+        return training.num_iterations
+    tasks = source.num_tasks()
+    per_epoch = 1 if tasks is None else math.ceil(tasks / training.batch_size)
+    return training.num_epochs * per_epoch
+
+
+# -- learners and the folder ------------------------------------------------------------------------------------------
+
+
+def _learners(
+    config: ExperimentConfig,
+    algorithm: Algorithm,
+    cast: Cast,
+    policies: Mapping[str, Policy],
+    total: int,
+    folder: Path,
+) -> list[Learner]:
+    training = config.training
+    learners = []
+    for name, section in cast.policies.items():
+        if not section.trainable:
+            continue
+        rate = section.learning_rate or training.learning_rate or algorithm.default_learning_rate
+        decay = training.weight_decay if section.weight_decay is None else section.weight_decay
+        clip = training.max_grad_norm if section.max_grad_norm is None else section.max_grad_norm
+        settings = LearnerSettings(
+            learning_rate=rate,
+            critic_learning_rate=training.critic_learning_rate,
+            optimizer=training.optimizer,
+            betas=(training.adam_beta1, training.adam_beta2),
+            weight_decay=decay,
+            max_grad_norm=clip,
+            schedule=training.lr_scheduler_type,
+            warmup_steps=training.warmup(total),
+            total_steps=total,
+            max_tokens=training.max_tokens_per_microbatch,
+            accumulation=training.gradient_accumulation_steps,
+            gradient_checkpointing=training.gradient_checkpointing,
+            max_nonfinite_steps=training.max_nonfinite_steps,
+            dump_folder=folder,
+        )
+        learners.append(Learner(policies[name], None, algorithm, settings=settings))
+    return learners
+
+
+def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
+    """The run's folder with its `config.yaml`. A folder of an earlier run is moved aside unless it is resumed.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    try:
+        same = resume is not None and folder.resolve() in (
+            resume.resolve(),
+            resume.resolve().parent,
+        )
+        if not same and (folder / "config.yaml").exists():
+            number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
+            folder.rename(f"{folder}.{number}")
+            log.info("%s held an earlier run; it is %s.%d now", folder, folder, number)
+        folder.mkdir(parents=True, exist_ok=True)
+        config.save(folder / "config.yaml")
+    except OSError as error:
+        raise ConfigError(f"output_dir={str(folder)!r} cannot be written: {error}") from error
+    return folder

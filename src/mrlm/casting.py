@@ -1,0 +1,232 @@
+"""Who speaks with which weights: agents and policies of a run, decided once and aloud, and loaded with every base shared that
+can be."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
+from mrlm.core import registry
+from mrlm.core.chat import Chat
+from mrlm.core.errors import ConfigError
+from mrlm.learn.loading import load_model, load_tokenizer
+from mrlm.learn.policy import BASE, Policy, add_adapter
+from mrlm.play.agent import Seat
+from mrlm.play.rollout import WorldSpec
+from mrlm.train import Callback
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a program hands over alive, where a config file would name it.
+
+    Args:
+        models: policy -> (model or path, tokenizer or None).
+        worlds: environments as instances, classes or functions, instead of `config.environments`.
+        workflow: a coroutine function, instead of `config.workflow`.
+        rows: data for supervised and preference learning, instead of `config.data.dataset`.
+        system_prompts: agent -> system prompt.
+        callbacks: hooks of the run.
+    """
+
+    models: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    worlds: list[Any] = field(default_factory=list)
+    workflow: Any = None
+    rows: Any = None
+    system_prompts: dict[str, str] = field(default_factory=dict)
+    callbacks: Sequence[Callback] = ()
+
+
+@dataclass(slots=True)
+class Cast:
+    """Who plays with what: agent -> policy, and the settings of each policy."""
+
+    policy_of: dict[str, str]
+    policies: dict[str, PolicyConfig]
+
+    def __str__(self) -> str:
+        lines = []
+        for policy, settings in self.policies.items():
+            agents = [agent for agent, name in self.policy_of.items() if name == policy]
+            kind = (
+                "frozen"
+                if not settings.trainable
+                else "LoRA adapter"
+                if settings.lora
+                else "own weights"
+            )
+            lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
+        return "; ".join(lines)
+
+
+def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) -> Cast:
+    """Agents and policies: those the config names; else one agent per seat of the worlds, and one policy per agent."""
+    agents = (
+        list(config.agents)
+        or list(dict.fromkeys(agent for world in worlds for agent in world.template.agents))
+        or ["agent"]
+    )
+    policies = dict(config.policies)
+    if not policies:
+        names = [section.policy for section in config.agents.values() if section.policy]
+        if not names:
+            names = ["policy"] if len(agents) == 1 else agents
+        policies = {name: PolicyConfig() for name in names}
+    trainable = [name for name, settings in policies.items() if settings.trainable]
+    policy_of: dict[str, str] = {}
+    for agent in agents:
+        section = config.agents.get(agent)
+        named = section.policy if section else None
+        if named is not None and named not in policies:
+            raise ConfigError(registry.unknown(named, list(policies), f"agents.{agent}.policy"))
+        if named is None:
+            named = agent if agent in policies else trainable[0] if len(trainable) == 1 else None
+        if named is None:
+            raise ConfigError(
+                f"agents.{agent}: which policy speaks for it? Set agents.{agent}.policy to one of {', '.join(policies)}"
+            )
+        policy_of[agent] = named
+    idle = [name for name in policies if name not in policy_of.values()]
+    if idle:
+        raise ConfigError(
+            f"policies.{idle[0]}: no agent uses it; name it in agents.<agent>.policy or remove it"
+        )
+    _check_seats(config, worlds, agents, parts)
+    return Cast(policy_of, policies)
+
+
+def _check_seats(
+    config: ExperimentConfig, worlds: Sequence[WorldSpec], agents: Sequence[str], parts: Parts
+) -> None:
+    """Every seat needs an agent of its name; a world with one seat takes the only agent, or whom the workflow sends."""
+    for world in worlds:
+        seats = world.template.agents
+        missing = [seat for seat in seats if seat not in agents]
+        if missing and len(seats) > 1:
+            raise ConfigError(
+                f"environment {world.name!r} has a seat {missing[0]!r}, but the agents are {', '.join(agents)}"
+            )
+        if len(seats) == 1 and len(agents) > 1 and parts.workflow is None:
+            name = config.workflow.name
+            if name in ("turns", "single_turn") and missing:
+                raise ConfigError(
+                    f"environment {world.name!r} has one seat and there are {len(agents)} agents ({', '.join(agents)}), but the "
+                    f"workflow {name!r} does not say whose answer counts; use a workflow that does, or one agent"
+                )
+
+
+def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[str, Policy]:
+    """Every policy, with bases shared where they can be: LoRA policies (and frozen ones) of one model use one copy of it."""
+    bases: dict[tuple[str, str], Any] = {}
+    tokenizers: dict[str, Any] = {}
+    policies: dict[str, Policy] = {}
+    model_section = config.model
+    shareable = {
+        name: _model_key(model_section, section) for name, section in cast.policies.items()
+    }
+    lora_bases = {
+        shareable[name] for name, section in cast.policies.items() if _lora(model_section, section)
+    }
+    owners: dict[int, str] = {}
+    for name, section in cast.policies.items():
+        if section.endpoint is not None:
+            raise ConfigError(
+                f"policies.{name}.endpoint: policies behind an endpoint need an engine this version does not have; "
+                f"the engines are {', '.join(registry.names('engines'))}"
+            )
+        live_model, live_tokenizer = parts.models.get(name, (None, None))
+        path, tokenizer_name = shareable[name]
+        if isinstance(live_model, str | os.PathLike):
+            path, live_model = str(live_model), None
+            tokenizer_name = tokenizer_name if section.tokenizer else path
+        if live_tokenizer is None:
+            if live_model is not None:
+                tokenizer_name = getattr(live_model, "name_or_path", "") or tokenizer_name
+            if tokenizer_name not in tokenizers:
+                tokenizers[tokenizer_name] = load_tokenizer(
+                    tokenizer_name, model_section.trust_remote_code
+                )
+            live_tokenizer = tokenizers[tokenizer_name]
+        lora = _lora(model_section, section)
+        adapter: str | None = None
+        if live_model is not None:
+            model = live_model
+            if id(model) in owners and section.trainable and lora is None:
+                model = copy.deepcopy(model)
+            owners[id(model)] = name
+            key: Any = id(live_model)
+        else:
+            key = (path, model_section.torch_dtype)
+            shared = lora is not None or (not section.trainable and shareable[name] in lora_bases)
+            model = bases.get(key) if shared else None
+            if model is None:
+                model = _load(model_section, path)
+        if lora is not None:
+            model = add_adapter(bases.get(key, model), name, lora.model_dump())
+            bases[key], adapter = model, name
+        elif not section.trainable and key in bases:
+            adapter = BASE
+        chat = Chat(live_tokenizer, model_section.chat_template_kwargs)
+        policy = Policy(
+            name,
+            model,
+            live_tokenizer,
+            adapter=adapter,
+            precision=config.training.precision,
+            chat=chat,
+        )
+        policies[name] = policy
+    return policies
+
+
+def _load(section: ModelConfig, path: str) -> Any:
+    return load_model(
+        path,
+        section.torch_dtype,
+        section.trust_remote_code,
+        section.attn_implementation,
+        section.device,
+    )
+
+
+def _model_key(model: ModelConfig, policy: PolicyConfig) -> tuple[str, str]:
+    path = policy.model or model.model_name_or_path
+    if policy.model:
+        return path, policy.tokenizer or path
+    return path, policy.tokenizer or model.tokenizer_name_or_path or path
+
+
+def _lora(model: ModelConfig, policy: PolicyConfig) -> Any:
+    return (policy.lora or model.lora) if policy.trainable else None
+
+
+def make_seats(
+    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], parts: Parts
+) -> dict[str, Seat]:
+    seats: dict[str, Seat] = {}
+    for agent, policy_name in cast.policy_of.items():
+        section = config.agents.get(agent)
+        sampling = config.generation.sampling(**(section.generation if section else {}))
+        policy = policies[policy_name]
+        room = policy.max_context - sampling.max_new_tokens
+        limit = config.generation.max_prompt_tokens or room
+        if room < 1 or limit > room:
+            raise ConfigError(
+                f"agent {agent!r}: generation.max_prompt_tokens={limit} and max_new_tokens={sampling.max_new_tokens} together "
+                f"exceed the {policy.max_context} positions of policy {policy_name!r}"
+            )
+        prompt = section.system_prompt if section else None
+        seats[agent] = Seat(
+            name=agent,
+            policy=policy_name,
+            chat=policy.chat,
+            sampling=sampling,
+            max_prompt_tokens=limit,
+            system_prompt=prompt if prompt is not None else parts.system_prompts.get(agent),
+            trained=cast.policies[policy_name].trainable,
+        )
+    return seats

@@ -1,0 +1,132 @@
+"""Checks of the first step: what would make a run silently wrong becomes a named error, or a warning with the fix."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from mrlm.core.errors import CheckError
+from mrlm.core.types import Group, Message, Role, Turn
+from mrlm.learn.batch import Sample, as_column, pack
+from mrlm.learn.learner import Learner, samples_of
+
+if TYPE_CHECKING:
+    from mrlm.train import Run
+
+log = logging.getLogger("mrlm")
+
+PROBE = 8
+"""Samples that are looked at."""
+MISMATCH = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 2e-2}
+"""Mean absolute difference of log-probs between engine and trainer that is taken for rounding."""
+
+
+def check_first_step(run: Run, groups: Sequence[Group]) -> None:
+    """Look at the first groups before anything is learned from them.
+
+    Raises:
+        CheckError: with `training.checks=error`, the first thing found wrong. With `warn` everything is logged instead.
+    """
+    for problem in _problems(run, groups):
+        _report(run, problem)
+    if "siblings" in run.algorithm.requires:
+        lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
+        if not lively:
+            log.warning(
+                "check variance: in none of the %d groups of the first step do the episodes' rewards differ, so it teaches "
+                "nothing. If this goes on: easier tasks, a larger group_size, or a supervised stage first",
+                len(groups),
+            )
+
+
+def check_weights(run: Run) -> None:
+    """After the first exchange of weights, engines and learners must hold the same.
+
+    Raises:
+        CheckError: an engine samples with other weights than those that were trained.
+    """
+    for learner in run.learners:
+        engine = run.engines[learner.policy]
+        theirs, ours = engine.fingerprint(learner.policy), learner.weights_of.fingerprint()
+        if theirs is not None and not np.allclose(theirs, ours, rtol=1e-6):
+            _report(
+                run,
+                f"check weights: the engine of policy {learner.policy!r} does not hold the weights that were trained "
+                f"(fingerprint {theirs} against {ours})",
+            )
+
+
+def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:
+    for learner in run.learners:
+        samples = samples_of(groups, learner.policy)[:PROBE]
+        if not samples:
+            continue
+        yield from _wrong_tokens(learner, samples)
+        yield from _wrong_logprobs(learner, samples)
+        yield from _forking_template(learner, samples)
+
+
+def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """What is trained on must be what was sampled: every token, and not one of the world's."""
+    batch = pack(samples, pad_id=learner.weights_of.pad_id)
+    at = batch.keep[batch.column] + 1
+    aligned = torch.equal(batch.input_ids[batch.sequence, at], batch.tokens)
+    count = sum(len(turn) for sample in samples for turn in sample.turns)
+    if (
+        not aligned
+        or len(batch) != count
+        or not bool(batch.attention_mask[batch.sequence, at].all())
+    ):
+        yield (
+            f"check tokens: the trained tokens of policy {learner.policy!r} are not those that were sampled; "
+            "an environment's tokens would get a gradient"
+        )
+
+
+def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """Engine and trainer must give the sampled tokens the same probability."""
+    policy = learner.weights_of
+    probed = [sample for sample in samples if all(_comparable(turn) for turn in sample.turns)]
+    if not probed:
+        return
+    batch = pack(probed, pad_id=policy.pad_id, device=policy.device)
+    with torch.no_grad():
+        ours = policy.forward(batch).logprobs.float().cpu().numpy()
+    theirs = np.concatenate([as_column(turn.logprobs, len(turn)) for turn in batch.turns])
+    gap = float(np.abs(ours - theirs).mean())
+    limit = MISMATCH[policy.precision]
+    if policy.model.dtype in (torch.bfloat16, torch.float16):
+        limit = max(limit, MISMATCH["bf16"])
+    if not gap <= limit:
+        yield (
+            f"check mismatch_kl: engine and trainer give the tokens of policy {learner.policy!r} log-probs that differ by "
+            f"{gap:.4f} on average (rounding explains {limit:g}); do they use the same weights, precision and temperature?"
+        )
+
+
+def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """A template that rewrites the past makes every turn a sample of its own: correct, but slow."""
+    opening = [Message("a"), Message("b", Role.ASSISTANT), Message("c")]
+    first = learner.chat.render(opening[:1])
+    if not learner.chat.render(opening).startswith(first + "b") and any(
+        t.index for s in samples for t in s.turns
+    ):
+        log.warning(
+            "check template: the chat template of policy %r does not keep prefixes, so every turn is read from its start",
+            learner.policy,
+        )
+    yield from ()
+
+
+def _comparable(turn: Turn) -> bool:
+    return turn.logprobs is not None and not turn.sampling.truncates and not turn.sampling.greedy
+
+
+def _report(run: Run, problem: str) -> None:
+    if run.config.training.checks == "error":
+        raise CheckError(f"{problem} (training.checks=warn goes on all the same)")
+    log.warning(problem)

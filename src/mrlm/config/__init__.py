@@ -1,0 +1,78 @@
+"""Floor 1: what a user writes, strictly read. No torch; algorithms' settings are reached by name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mrlm.algorithms.dpo import DPOConfig as DPOConfig
+    from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
+    from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
+    from mrlm.algorithms.ppo import PPOConfig as PPOConfig
+    from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
+    from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
+    from mrlm.algorithms.sft import SFTConfig as SFTConfig
+    from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
+    from mrlm.config.experiment import diff as diff
+    from mrlm.config.loading import load_config as load_config
+    from mrlm.config.loading import parse_config as parse_config
+    from mrlm.config.sections import AgentConfig as AgentConfig
+    from mrlm.config.sections import DataConfig as DataConfig
+    from mrlm.config.sections import DistributedConfig as DistributedConfig
+    from mrlm.config.sections import EngineConfig as EngineConfig
+    from mrlm.config.sections import EnvironmentConfig as EnvironmentConfig
+    from mrlm.config.sections import EvaluationConfig as EvaluationConfig
+    from mrlm.config.sections import GenerationConfig as GenerationConfig
+    from mrlm.config.sections import LoraConfig as LoraConfig
+    from mrlm.config.sections import ModelConfig as ModelConfig
+    from mrlm.config.sections import PolicyConfig as PolicyConfig
+    from mrlm.config.sections import StageConfig as StageConfig
+    from mrlm.config.sections import TrainingConfig as TrainingConfig
+    from mrlm.config.sections import WorkflowConfig as WorkflowConfig
+    from mrlm.config.words import FlatWords as FlatWords
+    from mrlm.config.words import split_config as split_config
+
+_HOME = {
+    "AgentConfig": "mrlm.config.sections",
+    "DPOConfig": "mrlm.algorithms.dpo",
+    "DataConfig": "mrlm.config.sections",
+    "DistributedConfig": "mrlm.config.sections",
+    "EngineConfig": "mrlm.config.sections",
+    "EnvironmentConfig": "mrlm.config.sections",
+    "EvaluationConfig": "mrlm.config.sections",
+    "ExperimentConfig": "mrlm.config.experiment",
+    "FlatWords": "mrlm.config.words",
+    "GRPOConfig": "mrlm.algorithms.grpo",
+    "GenerationConfig": "mrlm.config.sections",
+    "LoraConfig": "mrlm.config.sections",
+    "MAGRPOConfig": "mrlm.algorithms.magrpo",
+    "ModelConfig": "mrlm.config.sections",
+    "PPOConfig": "mrlm.algorithms.ppo",
+    "PolicyConfig": "mrlm.config.sections",
+    "RLOOConfig": "mrlm.algorithms.rloo",
+    "ReinforceConfig": "mrlm.algorithms.reinforce",
+    "SFTConfig": "mrlm.algorithms.sft",
+    "StageConfig": "mrlm.config.sections",
+    "TrainingConfig": "mrlm.config.sections",
+    "WorkflowConfig": "mrlm.config.sections",
+    "diff": "mrlm.config.experiment",
+    "load_config": "mrlm.config.loading",
+    "parse_config": "mrlm.config.loading",
+    "split_config": "mrlm.config.words",
+}
+"""Public name -> the module it lives in; imported at first use."""
+
+__all__ = list(_HOME)  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,333 @@
+"""The whole experiment: every section, the algorithm's settings, the stages of a pipeline, and what
+must hold between them. It builds nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from mrlm.config import compare, normal, yamls
+from mrlm.config.problems import InvalidConfig, Problem, problems_of, unknown_key
+from mrlm.config.sections import (
+    AgentConfig,
+    DataConfig,
+    DistributedConfig,
+    EngineConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    FileName,
+    GenerationConfig,
+    ModelConfig,
+    PolicyConfig,
+    Section,
+    StageConfig,
+    TrainingConfig,
+    WorkflowConfig,
+)
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+
+
+class ExperimentConfig(Section):
+    """Everything a run is made from.
+
+    Besides the fields below it takes one section named after the run's algorithm (`grpo`, `ppo`,
+    ...; `algorithm` for `module:Class`), as a mapping or as an object such as `PPOConfig`, and the
+    flat words of other trainers at the top level.
+
+    Raises:
+        ConfigError: one line per problem, each with its dotted key.
+
+    Example:
+        >>> config = ExperimentConfig(training=TrainingConfig(algorithm="ppo"), ppo={"gamma": 0.99})
+        >>> config.ppo.gamma
+        0.99
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    experiment_name: FileName = "experiment"
+    output_dir: str | None = None
+    """The run folder; `outputs/<experiment_name>` if not set."""
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    policies: dict[str, PolicyConfig] = Field(default_factory=dict)
+    agents: dict[str, AgentConfig] = Field(default_factory=dict)
+    environments: list[EnvironmentConfig] = Field(default_factory=list)
+    """The worlds; `eval_envs` is the same key."""
+    workflow: WorkflowConfig = Field(default_factory=WorkflowConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    generation: GenerationConfig = Field(default_factory=GenerationConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    distributed: DistributedConfig = Field(default_factory=DistributedConfig)
+    stages: list[StageConfig] = Field(default_factory=list)
+    """A pipeline: each stage is this config with changes, and starts from the weights before it."""
+
+    def __init__(self, /, **data: Any) -> None:
+        data = normal.normalise(data)
+        given = {key: value for key, value in data.items() if key in type(self).model_fields}
+        settings, problems = _algorithm_sections(data)
+        try:
+            super(Section, self).__init__(**given, **settings)
+        except ValidationError as error:
+            problems += problems_of(error, type(self))
+        if problems:
+            raise InvalidConfig(problems)
+        if self.stages:
+            self.stage_configs()
+        else:
+            _check(self)
+
+    def algorithm_settings(self) -> Any:
+        """The run's algorithm with its settings: a new object each time, so that no state is
+        shared."""
+        name = self.training.algorithm
+        found = (self.__pydantic_extra__ or {}).get(normal.section_key(name))
+        cls = normal.algorithm_class(name)
+        fields = {} if found is None else normal.changed_fields(found)
+        return _settings(cls, fields, normal.section_key(name))
+
+    def given(self) -> dict[str, Any]:
+        """What was set, in canonical keys; what is not in it has its default."""
+        found: dict[str, Any] = {}
+        for key in normal.SECTIONS:
+            value = getattr(self, key)
+            mapped = normal.as_mappings(value)
+            if key in self.model_fields_set or (isinstance(value, Section) and mapped):
+                found[key] = mapped
+        for key, value in (self.__pydantic_extra__ or {}).items():
+            changed = normal.changed_fields(value)
+            if changed:
+                found[key] = changed
+        return found
+
+    def merged(self, changes: Mapping[str, Any]) -> ExperimentConfig:
+        """This config with changes laid over it.
+
+        Args:
+            changes: nested mappings, dotted paths (`{"training.seed": 1}`) and flat words, in any
+                mixture; mappings are merged, lists are replaced.
+
+        Raises:
+            ConfigError: the changes are wrong, or the result is.
+        """
+        base = self.given()
+        return ExperimentConfig(**normal.merge(base, normal.normalise(_nested(changes), base=base)))
+
+    def joined(
+        self, changes: Mapping[str, Any], fields: Mapping[str, Any] | None = None
+    ) -> ExperimentConfig:
+        """The same, but nothing that was set may get another value.
+
+        Args:
+            changes: as for `merged`.
+            fields: settings of the run's algorithm.
+
+        Raises:
+            ConfigError: a setting with two values (both are shown), or a wrong one.
+        """
+        base = self.given()
+        tree = normal.Tree(base)
+        section = normal.section_key(self.training.algorithm)
+        changed = normal.normalise(_nested(changes), base=base)
+        for part in (changed, {section: dict(fields or {})}):
+            for path, value in normal.leaves(part):
+                tree.put(path, value, "given beside the config")
+        return ExperimentConfig(**tree.data)
+
+    def stage_configs(self) -> list[tuple[str, ExperimentConfig]]:
+        """The runs of this experiment in order, each with its name: its stages, or itself (named
+        `""`). Sections of algorithms that a stage does not use are left out of it.
+
+        Raises:
+            ConfigError: a stage is wrong; its keys start with `stages.<index>`.
+        """
+        if not self.stages:
+            return [("", self)]
+        base = {key: value for key, value in self.given().items() if key != "stages"}
+        runs: list[tuple[str, ExperimentConfig]] = []
+        used: set[str] = {normal.section_key(self.training.algorithm)}
+        for index, stage in enumerate(self.stages):
+            place = f"stages.{index} ({stage.name})"
+            if stage.name in [name for name, _ in runs]:
+                raise InvalidConfig([Problem(f"{place}.name", "another stage has this name")])
+            try:
+                changes = normal.normalise(stage.changes, base=base)
+                whole = normal.merge(base, changes)
+                own = normal.section_key(normal.algorithm_name(whole))
+                foreign = _sections_of_others(whole, own) - changes.keys()
+                kept = {key: value for key, value in whole.items() if key not in foreign}
+                runs.append((stage.name, ExperimentConfig(**kept)))
+            except InvalidConfig as error:
+                raise InvalidConfig(
+                    [Problem(f"{place}.{each.key}", each.text) for each in error.problems]
+                ) from None
+            used.add(own)
+        unused = _sections_of_others(base, "") - used
+        if unused:
+            key = sorted(unused)[0]
+            raise InvalidConfig([Problem(key, "no stage uses this algorithm; remove the section")])
+        return runs
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting as plain data, in a fixed order; `ExperimentConfig(**resolved)` is the same
+        experiment."""
+        result: dict[str, Any] = {}
+        for key in normal.SECTIONS:
+            result[key] = compare.plain(getattr(self, key))
+            if key == "training":
+                result |= self._resolved_algorithms()
+        result["output_dir"] = self.output_dir or f"outputs/{self.experiment_name}"
+        if self.training.learning_rate is None and not self.stages:
+            rate = self.algorithm_settings().default_learning_rate
+            result["training"]["learning_rate"] = rate
+        return result
+
+    def _resolved_algorithms(self) -> dict[str, Any]:
+        sections = dict(self.__pydantic_extra__ or {})
+        if not self.stages:
+            key = normal.section_key(self.training.algorithm)
+            sections = {key: self.algorithm_settings()}
+        return {
+            key: {
+                name: compare.plain(getattr(value, name))
+                for name in normal.algorithm_fields(type(value))
+            }
+            for key, value in sections.items()
+        }
+
+    def to_yaml(self) -> str:
+        """The resolved config as YAML."""
+        return yamls.write(self.resolved())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write `to_yaml()` to a file."""
+        path = Path(path)
+        path.write_text(self.to_yaml(), encoding="utf-8")
+        return path
+
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits of what must stay the same when a run is resumed."""
+        return compare.fingerprint(self.resolved())
+
+
+def diff(old: ExperimentConfig, new: ExperimentConfig) -> list[str]:
+    """`key: old -> new` for every difference that forbids resuming `old` as `new`; what may change
+    is in `compare.MAY_CHANGE`."""
+    return compare.differences(old.resolved(), new.resolved())
+
+
+def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted paths and mappings, in any mixture, as nested mappings."""
+    result: dict[str, Any] = {}
+    for path, value in changes.items():
+        for part in reversed(path.split(".")):
+            value = {part: value}
+        result = normal.merge(result, value)
+    return result
+
+
+def _sections_of_others(data: Mapping[str, Any], own: str) -> set[str]:
+    return {key for key in data if key not in normal.SECTIONS and key != own}
+
+
+def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
+    """An algorithm object of these fields."""
+    try:
+        return cls(**fields)
+    except ValidationError as error:
+        raise InvalidConfig(problems_of(error, cls, key)) from None
+    except InvalidConfig:
+        raise
+    except ConfigError as error:
+        raise InvalidConfig([Problem(key, str(error))]) from None
+
+
+def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The algorithm objects of a canonical config, and what is wrong with them.
+
+    The run's own algorithm is always there. Sections of others are for stages; without stages they
+    are a mistake.
+    """
+    name = normal.algorithm_name(data)
+    own = normal.section_key(name)
+    result: dict[str, Any] = {}
+    problems: list[Problem] = []
+    known = registry.names("algorithms")
+    keys = [own, *sorted(_sections_of_others(data, own))]
+    for key in keys:
+        if key != own and key not in (*known, "algorithm"):
+            everything = [*normal.SECTIONS, "eval_envs", *known]
+            problems.append(unknown_key(key, everything))
+            continue
+        if key != own and not data.get("stages"):
+            text = f"training.algorithm is {name!r}, so nothing reads this section; remove one"
+            problems.append(Problem(key, text))
+            continue
+        fields = data.get(key)
+        if key == "algorithm" and key != own:
+            text = "it is the section of an algorithm given as training.algorithm=module:Class"
+            problems.append(Problem(key, text))
+            continue
+        if fields is not None and not isinstance(fields, Mapping):
+            text = f"must be a mapping of keys to values, not {type(fields).__name__}"
+            problems.append(Problem(key, text))
+            continue
+        try:
+            cls = normal.algorithm_class(name if key == own else key)
+            result[key] = _settings(cls, fields or {}, key)
+        except InvalidConfig as error:
+            problems += error.problems
+        except ConfigError as error:
+            where = "training.algorithm" if key == own else key
+            problems.append(Problem(where, str(error)))
+    return result, problems
+
+
+def _check(config: ExperimentConfig) -> None:
+    """What must hold between sections.
+
+    Raises:
+        ConfigError: all of what does not.
+    """
+    algorithm = config.algorithm_settings()
+    training, problems = config.training, []
+    parts = algorithm.num_minibatches * training.gradient_accumulation_steps
+    if training.batch_size % parts:
+        lower = training.batch_size // parts * parts
+        nearest = " or ".join(str(size) for size in (lower, lower + parts) if size)
+        text = (
+            f"{training.batch_size} cannot be cut into num_minibatches "
+            f"({algorithm.num_minibatches}) x gradient_accumulation_steps "
+            f"({training.gradient_accumulation_steps}) = {parts} equal parts; use {nearest}"
+        )
+        problems.append(Problem("training.batch_size", text))
+    if "siblings" in algorithm.requires and algorithm.group_size < 2:
+        key = f"{normal.section_key(training.algorithm)}.group_size"
+        text = "it compares the plays of one task with each other, so it needs at least 2"
+        problems.append(Problem(key, text))
+    if training.warmup_ratio is not None and training.warmup_steps:
+        text = "give it or training.warmup_steps, not both"
+        problems.append(Problem("training.warmup_ratio", text))
+    if config.evaluation.samples > 1 and config.evaluation.greedy:
+        text = "greedy plays of one task are all the same; set evaluation.greedy=false"
+        problems.append(Problem("evaluation.samples", text))
+    if config.generation.temperature == 0 and not algorithm.requires & {"rows"}:
+        if "siblings" in algorithm.requires:
+            text = "greedy siblings are all the same, so there is nothing to compare; use 1.0"
+            problems.append(Problem("generation.temperature", text))
+    named = [section.name for section in config.environments if section.name]
+    for name in sorted({name for name in named if named.count(name) > 1}):
+        text = f"two environments are called {name!r}"
+        problems.append(Problem("environments", text))
+    for agent, section in config.agents.items():
+        if config.policies and section.policy and section.policy not in config.policies:
+            text = registry.unknown(section.policy, list(config.policies), "policies")
+            problems.append(Problem(f"agents.{agent}.policy", text))
+    if problems:
+        raise InvalidConfig(problems)

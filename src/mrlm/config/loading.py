@@ -1,0 +1,162 @@
+"""From a file and the overrides of a command line to an `ExperimentConfig`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrlm.config import normal, yamls
+from mrlm.config.experiment import ExperimentConfig
+from mrlm.config.problems import InvalidConfig, Problem, show
+from mrlm.config.words import PER_DEVICE, UNSET
+from mrlm.core.errors import ConfigError
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One `key=value` of a command line."""
+
+    path: str
+    value: Any
+    text: str
+
+
+def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> ExperimentConfig:
+    """Read a YAML file and lay overrides over it.
+
+    Args:
+        path: the file.
+        overrides: `training.num_iterations=50`, `environments.0.difficulty_range=[1, 2]`,
+            `num_generations=4`; values are YAML. Or a mapping of such keys to values.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it (or in an override) is wrong: one
+            line per problem, with its dotted key.
+    """
+    where = str(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: it is not UTF-8 text (byte {error.start})") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: it cannot be read: {error}") from error
+    data = yamls.read(text, where)
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        text = f"a config is a mapping of keys to values, not {show(data)}"
+        raise ConfigError(f"{where}: {text}")
+    return parse_config(data, overrides, where)
+
+
+def parse_config(
+    data: Mapping[str, Any], overrides: Overrides = (), where: str = ""
+) -> ExperimentConfig:
+    """The same for data that was read already; `where` is how messages call it."""
+    parsed = [_parsed(each) for each in _items(overrides)]
+    applied: dict[str, Override] = {}
+    try:
+        name = normal.algorithm_name(data)
+        for each in parsed:
+            if each.path in ("training.algorithm", "algorithm") and isinstance(each.value, str):
+                name = each.value
+        tree = normal.normalise(data, algorithm=name)
+        for each in parsed:
+            applied[_apply(tree, each, name)] = each
+        return ExperimentConfig(**tree)
+    except InvalidConfig as error:
+        raise InvalidConfig([_placed(each, applied) for each in error.problems], where) from None
+    except RecursionError:
+        raise ConfigError(f"{where}: it is nested too deeply") from None
+
+
+def _items(overrides: Overrides) -> list[str | tuple[str, Any]]:
+    if isinstance(overrides, str):
+        return [overrides]
+    return list(overrides.items()) if isinstance(overrides, Mapping) else list(overrides)
+
+
+def _parsed(item: str | tuple[str, Any]) -> Override:
+    if isinstance(item, tuple):
+        return Override(item[0], item[1], f"{item[0]}={show(item[1])}")
+    path, equals, text = item.partition("=")
+    path = path.strip().lstrip("-")
+    if not equals or not path or "" in path.split("."):
+        raise ConfigError(f"override {show(item)}: write it as key=value, such as training.seed=1")
+    return Override(path, yamls.read(text, f"override {show(item)}"), item)
+
+
+def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
+    """Write one override into the canonical config; returns the path it was written to."""
+    section = normal.section_key(algorithm)
+    parts = override.path.split(".")
+    if parts[0] == "eval_envs":
+        parts[0] = "environments"
+    if parts == ["algorithm"] and isinstance(override.value, str):
+        parts = ["training", "algorithm"]
+    elif parts[0] == "algorithm":
+        parts[0] = section
+    value = override.value
+    place = parts[0] if len(parts) == 2 else ""
+    if len(parts) == 1 or place in ("training", section):
+        word = normal.word_at(place, parts[-1], algorithm, normal.known_fields(algorithm) or {})
+        if word is not None and word.path != PER_DEVICE:
+            value = word.value(value)
+            if value is UNSET:
+                return override.path
+            path = word.path
+            if path.startswith("algorithm."):
+                path = f"{section}.{path.removeprefix('algorithm.')}"
+            parts = path.split(".")
+        elif word is not None:
+            tree.get("training", {}).pop("batch_size", None)
+            parts = PER_DEVICE.split(".")
+    _set(tree, parts, value, override)
+    return ".".join(parts)
+
+
+def _set(tree: dict[str, Any], parts: list[str], value: Any, override: Override) -> None:
+    """Set a value at a path; mappings that are missing on the way are made, list items are not."""
+    place: Any = tree
+    for depth, part in enumerate(parts):
+        last = depth == len(parts) - 1
+        if isinstance(place, list):
+            key: Any = _index(place, part, parts[:depth], override)
+        elif isinstance(place, dict):
+            key = part
+            if not last and place.get(part) is None:
+                place[part] = {}
+        else:
+            above = ".".join(parts[:depth])
+            text = f"{above} is {show(place)}, so there is nothing called {part!r} inside it"
+            raise ConfigError(f"override {show(override.text)}: {text}")
+        if last:
+            place[key] = value
+        else:
+            place = place[key]
+
+
+def _index(items: list[Any], part: str, above: list[str], override: Override) -> int:
+    count = len(items)
+    if not part.isdecimal() or len(part) > 9 or int(part) >= count:
+        known = [str(index) for index in range(count)]
+        hint = f" (known: {', '.join(known)})" if known else ""
+        text = f"{'.'.join(above)} is a list of {count}, so {part!r} is no index of it{hint}"
+        raise ConfigError(f"override {show(override.text)}: {text}")
+    return int(part)
+
+
+def _placed(problem: Problem, applied: Mapping[str, Override]) -> Problem:
+    """A problem that an override made says so."""
+    for path, override in applied.items():
+        if problem.key == path or problem.key.startswith(f"{path}."):
+            text = f"{problem.text} (from the override {show(override.text)})"
+            return Problem(problem.key, text)
+    return problem

@@ -1,0 +1,85 @@
+"""From the keys of a section to the arguments of a plug-in's constructor. It knows signatures, not
+plug-ins."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from mrlm.config.problems import InvalidConfig, Problem, did_you_mean, show
+
+_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def accepted(plugin: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """The parameters a class or function takes by keyword, and whether it takes any other."""
+    parameters = inspect.signature(plugin).parameters
+    named = {name: each for name, each in parameters.items() if each.kind in _KEYWORD}
+    return named, any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def fitted_arguments(
+    plugin: Callable[..., Any], given: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """`given`, checked against the signature of `plugin`.
+
+    Names must exist, parameters without a default must be there, and where a parameter has a type a
+    value is converted to it (a YAML list becomes a tuple) or refused.
+
+    Args:
+        plugin: a class or a function.
+        given: keyword arguments as they were written.
+        where: how messages call the section.
+
+    Raises:
+        ConfigError: one line per problem.
+    """
+    named, open_ended = accepted(plugin)
+    hints = _hints(plugin)
+    problems: list[Problem] = []
+    arguments: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in named and not open_ended:
+            text = f"there is no argument {name!r}{did_you_mean(name, named)}"
+            problems.append(Problem(where, text))
+            continue
+        try:
+            arguments[name] = _converted(hints.get(name), value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            expected = str(first["msg"]).removeprefix("Input should be ").split(", ")[0]
+            problems.append(Problem(where, f"{name} must be {expected}, not {show(value)}"))
+    missing = [
+        name for name, each in named.items() if each.default is each.empty and name not in given
+    ]
+    problems += [Problem(where, f"the argument {name!r} is required") for name in missing]
+    if problems:
+        raise InvalidConfig(problems)
+    return arguments
+
+
+def _hints(plugin: Callable[..., Any]) -> dict[str, Any]:
+    """Types of the parameters; nothing where annotations cannot be read in their module."""
+    target = plugin.__init__ if inspect.isclass(plugin) else plugin
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _converted(hint: Any, value: Any) -> Any:
+    if hint is None or hint is Any:
+        return value
+    try:
+        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        try:
+            adapter = TypeAdapter(hint)
+        except (PydanticSchemaGenerationError, PydanticUserError):
+            return value
+    return adapter.validate_python(value)

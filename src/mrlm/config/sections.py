@@ -1,0 +1,420 @@
+"""The sections of an experiment, field by field: types, ranges, defaults. Strict: an unknown key, a
+wrong type or a value out of range is a `ConfigError`. No algorithm's settings live here."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from mrlm.config.plugins import accepted, fitted_arguments
+from mrlm.config.problems import InvalidConfig, did_you_mean, problems_of
+from mrlm.core.types import EnvironmentMode, SamplingParams
+
+MOST = 10**12
+"""Larger whole numbers are mistakes."""
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Reference = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*([./-]\w+)*(:[A-Za-z_]\w*(\.\w+)*)?$")]
+"""A plug-in by name, or `module:Name`."""
+FileName = Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$", max_length=200)]
+"""A name that can be a folder's."""
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _trackers(value: Any) -> Any:
+    return [] if value in ("none", None, ["none"]) else _listed(value)
+
+
+class Section(BaseModel):
+    """Base of all sections: strict, and wrong values are `ConfigError`s here too."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_assignment=True,
+        validate_default=False,
+        coerce_numbers_to_str=True,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+    )
+
+    if not TYPE_CHECKING:  # type checkers read the fields themselves
+
+        def __init__(self, /, **data: Any) -> None:
+            try:
+                super().__init__(**data)
+            except ValidationError as error:
+                name = type(self).__name__
+                raise InvalidConfig(problems_of(error, type(self), name)) from None
+
+        __init__.__pydantic_base_init__ = True  # sections inside sections report to the outermost
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            try:
+                super().__setattr__(name, value)
+            except ValidationError as error:
+                name = type(self).__name__
+                raise InvalidConfig(problems_of(error, type(self), name)) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: Any) -> Any:
+        """Pydantic reads `true` as 1; where a number is expected that is a mistake."""
+        field = cls.model_fields.get(info.field_name)
+        if isinstance(value, bool) and field is not None and _numeric(field.annotation):
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
+
+
+def _numeric(annotation: Any) -> bool:
+    leaves = _leaves(annotation)
+    return bool({int, float} & leaves) and bool not in leaves
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    arguments = typing.get_args(annotation)
+    if not arguments:
+        return {annotation}
+    if typing.get_origin(annotation) is Annotated:
+        return _leaves(arguments[0])
+    return set().union(*map(_leaves, arguments))
+
+
+class TrainingConfig(Section):
+    """How long, how much at once, how it is optimised, what is kept."""
+
+    algorithm: Reference = "grpo"
+    """An algorithm's name, or `module:Class`."""
+    num_iterations: Whole | None = None
+    """Iterations of the run; if not set, `num_epochs` passes over the tasks."""
+    num_epochs: Count = 1
+    """Passes over the tasks; where tasks never end one epoch is one iteration."""
+    batch_size: Count = 8
+    """Tasks (rows, pairs) per iteration; each is played `group_size` times."""
+    gradient_accumulation_steps: Count = 1
+    """Equal parts an optimiser batch is cut into; the gradient stays the same."""
+    max_tokens_per_microbatch: Count = 16384
+    """Tokens, padding included, that go through the model at once while learning."""
+    learning_rate: Positive | None = None
+    """Peak learning rate; the algorithm's own if not set."""
+    critic_learning_rate: Positive | None = None
+    """Peak learning rate of value heads; ten times the policy's if not set."""
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    weight_decay: NotNegative = 0.0
+    max_grad_norm: Positive | None = 1.0
+    """The gradient is clipped to this norm; null is off."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after the warm-up."""
+    warmup_steps: Whole = 0
+    """Iterations over which the learning rate rises to its peak."""
+    warmup_ratio: Share | None = None
+    """The same as a share of the run, instead of `warmup_steps`."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """What forward passes compute in while learning; weights keep their own type."""
+    gradient_checkpointing: bool = False
+    """Compute activations twice instead of keeping them."""
+    seed: Whole = 0
+    save_steps: Count | None = None
+    """Iterations between checkpoints; at the end only, if not set."""
+    save_total_limit: Count = 2
+    """Checkpoints that are kept; while a run goes on never fewer than two."""
+    logging_steps: Count = 1
+    """Iterations between lines on the terminal; files get every one."""
+    report_to: Annotated[list[str], BeforeValidator(_trackers)] = Field(
+        default_factory=lambda: ["tensorboard"]
+    )
+    """Trackers beside the metrics file that is always written; `none` is an empty list."""
+    max_nonfinite_steps: Count = 3
+    """Steps in a row with a non-finite loss or gradient after which the run stops."""
+    threads: Count | None = None
+    """CPU threads; chosen by the size of the model if not set."""
+    checks: Literal["error", "warn", "off"] = "error"
+    """What happens when the checks of the first step find something silently wrong."""
+
+    def warmup(self, total: int) -> int:
+        """Warm-up iterations of a run of `total` iterations."""
+        if self.warmup_ratio is None:
+            return self.warmup_steps
+        return round(self.warmup_ratio * total)
+
+
+class LoraConfig(Section):
+    """A low-rank adapter on a base that stays as it is."""
+
+    r: Count = 8
+    """Rank."""
+    alpha: Positive = 16
+    """Scale: the update counts `alpha / r`."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_modules: Any = "all-linear"
+    """`all-linear`, or a list of module names."""
+
+    @field_validator("target_modules")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        listed = isinstance(value, list | tuple) and bool(value)
+        if value != "all-linear" and not (listed and all(isinstance(each, str) for each in value)):
+            raise ValueError(f"must be 'all-linear' or a list of module names, not {value!r}")
+        return value if isinstance(value, str) else list(value)
+
+
+class ModelConfig(Section):
+    """The model that every policy starts from unless it names its own."""
+
+    model_name_or_path: str = "mrlm/tiny"
+    """A hub id, a Hugging Face folder, or `mrlm/tiny`, the embedded model."""
+    tokenizer_name_or_path: str | None = None
+    """The model's own if not set."""
+    torch_dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    """Type of the weights; `auto` is what they were saved in."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+    attn_implementation: Literal["sdpa", "eager"] = "sdpa"
+    device: str = "auto"
+    """`auto` is the first CUDA device, else the CPU."""
+    lora: LoraConfig | None = None
+    """An adapter for every trained policy that does not set its own."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """More variables for the chat template."""
+
+
+class PolicyConfig(Section):
+    """One set of weights. What is not set comes from `model` and `training`."""
+
+    model: str | None = None
+    """A hub id or folder."""
+    tokenizer: str | None = None
+    trainable: bool = True
+    """A policy that is not trained is frozen: a judge, an opponent."""
+    lora: LoraConfig | None = None
+    learning_rate: Positive | None = None
+    max_grad_norm: Positive | None = None
+    weight_decay: NotNegative | None = None
+    endpoint: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    """URL of an OpenAI-compatible server that speaks for this policy."""
+
+
+class GenerationConfig(Section):
+    """How tokens are drawn."""
+
+    max_new_tokens: Count = 128
+    temperature: NotNegative = 1.0
+    """0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """1 is off."""
+    top_k: Whole = 0
+    """0 is off."""
+    min_p: Share = 0.0
+    """0 is off."""
+    stop: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
+    """Strings that end a completion."""
+    max_prompt_tokens: Count | None = None
+    """A longer prompt ends the episode as truncated; what fits the model if not set."""
+
+    def sampling(self, **overrides: Any) -> SamplingParams:
+        """The sampling parameters, with some fields replaced.
+
+        Raises:
+            ConfigError: an override is unknown or out of range.
+        """
+        merged = GenerationConfig(**{**self.model_dump(), **overrides})
+        return SamplingParams(
+            max_new_tokens=merged.max_new_tokens,
+            temperature=merged.temperature,
+            top_p=merged.top_p,
+            top_k=merged.top_k,
+            min_p=merged.min_p,
+            stop=tuple(merged.stop),
+        )
+
+
+class AgentConfig(Section):
+    """A seat: who speaks with which policy, and how."""
+
+    policy: str | None = None
+    """Name of a policy; the one of the agent's own name, or the only one, if not set."""
+    system_prompt: str | None = None
+    """Put before every conversation of this agent."""
+    generation: dict[str, Any] = Field(default_factory=dict)
+    """Fields of `generation` that are different for this agent."""
+
+    @field_validator("generation")
+    @classmethod
+    def _known(cls, value: dict[str, Any]) -> dict[str, Any]:
+        known = set(GenerationConfig.model_fields) - {"max_prompt_tokens"}
+        for key in value:
+            if key not in known:
+                raise ValueError(f"there is no {key!r} for one agent{did_you_mean(key, known)}")
+        try:
+            checked = GenerationConfig(**value)
+        except InvalidConfig as error:
+            raise ValueError("; ".join(map(str, error.problems))) from None
+        return checked.model_dump(exclude_unset=True)
+
+
+class EnvironmentConfig(Section):
+    """A world. Every key that is not listed here is an argument of its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+
+    env_type: Reference
+    """An environment's name, or `module:Class`."""
+    name: FileName | None = None
+    """What metrics call it; its type if not set."""
+    weight: Positive = 1.0
+    """How often its tasks come, compared with other worlds."""
+    mode: EnvironmentMode = EnvironmentMode.CLIENT
+    """`client`: a world that is only asked."""
+    max_turns: Count | None = None
+    """Joint steps after which an episode is cut short."""
+    timeout: Positive = 60.0
+    """Seconds one reset or step may take."""
+    retries: Whole = 0
+    """Times an episode that failed is played again."""
+
+    @field_validator("mode")
+    @classmethod
+    def _not_trained(cls, value: EnvironmentMode) -> EnvironmentMode:
+        if value is EnvironmentMode.SERVER:
+            raise ValueError(
+                "a world is not a trained policy, so its mode is 'client'; "
+                "what is trained is named in policies: or model:"
+            )
+        return value
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The keys that are arguments of the constructor."""
+        return dict(self.__pydantic_extra__ or {})
+
+    def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
+        """Keyword arguments for the constructor of the world, checked against its signature;
+        `max_turns` goes to a parameter of that name, or to `max_attempts`.
+
+        Raises:
+            ConfigError: an argument that does not exist, is missing, or has the wrong type.
+        """
+        given = self.parameters
+        if self.max_turns is not None:
+            named, _ = accepted(plugin)
+            for alias in ("max_turns", "max_attempts"):
+                if alias in named and alias not in given:
+                    given[alias] = self.max_turns
+                    break
+        return fitted_arguments(plugin, given, f"environment {self.name or self.env_type!r}")
+
+
+class WorkflowConfig(Section):
+    """Who speaks when. Every other key is an argument of the workflow's constructor."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Reference = "turns"
+    """A workflow's name, or `module:function`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The keys that are arguments of the constructor."""
+        return dict(self.__pydantic_extra__ or {})
+
+    def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
+        """Keyword arguments for the workflow's constructor, checked against its signature.
+
+        Raises:
+            ConfigError: an argument that does not exist, is missing, or has the wrong type.
+        """
+        return fitted_arguments(plugin, self.parameters, f"workflow {self.name!r}")
+
+
+class EngineConfig(Section):
+    """What samples."""
+
+    name: Reference = "hf"
+    timeout: Positive = 600.0
+    """Seconds one completion may take."""
+    batch_size: Count = 256
+    """Rows that are decoded at once."""
+
+
+class EvaluationConfig(Section):
+    """Held-out tasks, played now and then."""
+
+    every: Count | None = None
+    """Iterations between evaluations; at the start and the end only, if not set."""
+    episodes: Whole = 0
+    """Tasks per evaluation; 0 is off."""
+    greedy: bool = True
+    """Take the most probable token; `false` samples as in training."""
+    samples: Count = 1
+    """Plays of each task, for the mean and the best of k; more than one needs `greedy: false`."""
+    at_start: bool = True
+    """Evaluate before the first iteration, too."""
+
+
+class DataConfig(Section):
+    """Rows to learn from, for supervised and preference learning."""
+
+    dataset: Any = None
+    """A file, a folder, a hub id, or the rows themselves (a list of mappings)."""
+    split: str | None = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Our name of a column -> its name in the data."""
+    on_bad_row: Literal["raise", "skip"] = "raise"
+    max_rows: Count | None = None
+    shuffle: bool = True
+
+    @field_validator("dataset")
+    @classmethod
+    def _rows(cls, value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        rows = isinstance(value, list) and all(isinstance(row, Mapping) for row in value)
+        if value is None or rows or (isinstance(value, str) and value):
+            return value
+        raise ValueError("must be a path, a hub id or a list of rows (mappings)")
+
+
+class DistributedConfig(Section):
+    """Several devices."""
+
+    enabled: bool = False
+    strategy: Literal["ddp", "fsdp", "ray"] = "ddp"
+
+
+class StageConfig(Section):
+    """One run of a pipeline: a name, and the keys of the experiment that are different in it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: FileName
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is different in this stage, as it was written."""
+        return dict(self.__pydantic_extra__ or {})

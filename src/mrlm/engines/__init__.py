@@ -1,0 +1,1 @@
+"""Engines: what samples. One file each."""

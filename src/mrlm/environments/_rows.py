@@ -1,0 +1,122 @@
+"""The rows behind a question world: a training side and a held-out side that every copy of the
+world shares."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrlm.core.environment import Split
+from mrlm.core.errors import ConfigError
+from mrlm.play.tasks import OnBadRow, Row, read_rows, split_rows
+
+log = logging.getLogger("mrlm")
+
+FEW = 10
+"""Below this many rows nothing is held out: evaluation sees the training rows, and the log says
+so."""
+
+
+class Table:
+    """Rows by split; never copied with the world that reads it.
+
+    Args:
+        dataset: anything `read_rows` takes.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split: which split of `dataset`, where it has several.
+        columns: our name -> the source's name.
+        on_bad_row: `raise` or `skip`.
+        required: columns that every row must have.
+        held_out: share of the prompts that is held out.
+        seed: of the split.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        required: Sequence[str] = (),
+        held_out: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        rows = read_rows(
+            dataset, split=split, columns=columns, on_bad_row=on_bad_row, required=required
+        )
+        if eval_dataset is not None:
+            held = read_rows(
+                eval_dataset, columns=columns, on_bad_row=on_bad_row, required=required
+            )
+        elif len(rows) < FEW:
+            log.warning(
+                "%d rows are too few to hold some out: evaluation uses the training rows", len(rows)
+            )
+            held = rows
+        else:
+            rows, held = split_rows(rows, held_out, seed)
+            held = held or rows
+        self._rows: dict[str, list[Row]] = {"train": rows, "eval": held}
+
+    def __len__(self) -> int:
+        return len(self._rows["train"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
+        return self
+
+    def count(self, split: Split) -> int:
+        """How many rows a split has."""
+        return len(self._rows[split])
+
+    def row(self, seed: int, split: Split) -> tuple[int, Row]:
+        """The index of a seed in its split, and the row."""
+        index = seed % len(self._rows[split])
+        return index, self._rows[split][index]
+
+
+def others(row: Row) -> Row:
+    """The columns that travel in `Task.info`: all but `answer`, which the task holds in its own
+    field."""
+    return {name: value for name, value in row.items() if name != "answer"}
+
+
+def is_held_out(key: str) -> bool:
+    """Whether a generated problem belongs to the held-out tenth: decided by the problem, so that
+    no seed can leak it."""
+    return hashlib.blake2b(key.encode(), digest_size=4).digest()[0] < 26
+
+
+def at_least(name: str, value: Any, least: float, whole: bool = False) -> None:
+    """Check a numeric argument.
+
+    Raises:
+        ConfigError: it is no number, below `least`, or not whole where that is wanted.
+    """
+    numeric = isinstance(value, int) if whole else isinstance(value, int | float)
+    if isinstance(value, bool) or not numeric or not value >= least:
+        kind = "a whole number" if whole else "a number"
+        raise ConfigError(f"{name} must be {kind} of at least {least:g}, not {value!r}")
+
+
+def seats(agents: Any, count: int | None = None) -> tuple[str, ...]:
+    """Names of seats from what a user wrote.
+
+    Raises:
+        ConfigError: no names, a name twice, or not `count` of them.
+    """
+    names = (agents,) if isinstance(agents, str) else tuple(agents)
+    if (
+        not names
+        or not all(isinstance(name, str) and name for name in names)
+        or len(set(names)) < len(names)
+    ):
+        raise ConfigError(f"agents must be different names, not {agents!r}")
+    if count is not None and len(names) != count:
+        raise ConfigError(
+            f"this world has {count} seats; agents names {len(names)}: {', '.join(names)}"
+        )
+    return names

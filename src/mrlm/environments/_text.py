@@ -1,0 +1,39 @@
+"""Exact match and F1 of short answers after SQuAD normalisation; shared by the question worlds."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_VERDICTS = frozenset({"yes", "no", "noanswer"})
+
+
+def normalised(text: str) -> str:
+    """Lower case, without punctuation and articles, single spaces (Rajpurkar et al. 2016, the
+    official SQuAD script)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, accepted: Sequence[str]) -> float:
+    """1.0 if the answer equals one of the accepted ones after normalisation and is not empty, else
+    0.0."""
+    said = normalised(answer)
+    return float(bool(said) and any(said == normalised(one) for one in accepted))
+
+
+def f1(answer: str, accepted: Sequence[str]) -> float:
+    """Best token F1 with any accepted answer, from 0 to 1; yes, no and noanswer count only as a
+    whole."""
+    return max((_f1(normalised(answer), normalised(one)) for one in accepted), default=0.0)
+
+
+def _f1(said: str, gold: str) -> float:
+    if said != gold and (said in _VERDICTS or gold in _VERDICTS):
+        return 0.0
+    ours, theirs = said.split(), gold.split()
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs)) if common else 0.0

@@ -1,0 +1,98 @@
+"""Length: two agents speak at once; both are paid if one writes two to three times as much."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+from collections.abc import Sequence
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments._rows import seats
+
+WORDS = ("red", "blue", "sun", "sky", "sea", "oak", "fox", "ice")
+BEST = (2.0, 3.0)
+MIDDLE = 2.5
+
+
+class LengthEnvironment(Environment):
+    """Two agents write about one word, the first briefly and the second at length. With r the
+    second's number of words over the first's, both earn the share of real words of the agent that
+    has fewer of them, times 1 for 2 <= r <= 3, else max(0, 1 - |r - 2.5| / 2.5). Silence of either
+    earns 0.
+
+    Args:
+        agents: names of the two seats, the short one first.
+        words: the lexicon; a quarter of it (at least one word) is held out as subjects.
+        seed: another seed gives another word for the same task seed.
+
+    Raises:
+        ConfigError: not two names, or fewer than two different words.
+    """
+
+    max_turns = 1
+
+    def __init__(
+        self,
+        agents: Sequence[str] = ("short", "long"),
+        words: Sequence[str] = WORDS,
+        seed: int = 0,
+    ) -> None:
+        self.agents = seats(agents, 2)
+        plain = not isinstance(words, str) and all(
+            isinstance(word, str) and word and not any(map(str.isspace, word)) for word in words
+        )
+        if not plain or len(set(words)) != len(words) or len(words) < 2:
+            raise ConfigError(
+                f"words must be at least two different words without spaces, not {words!r}"
+            )
+        ranked = sorted(words, key=lambda word: hashlib.blake2b(word.encode()).digest())
+        held = max(1, len(ranked) // 4)
+        self.words = tuple(words)
+        self._subjects = {"eval": ranked[:held], "train": ranked[held:]}
+        self.seed = seed
+        self._task = Task("none", info={"word": self.words[0]})
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        word = random.Random(f"length/{self.seed}/{split}/{seed}").choice(self._subjects[split])
+        prompt = [Message(f"short {word}:")]
+        return Task(f"length-{self.seed}-{split}-{seed}", prompt, seed=seed, info={"word": word})
+
+    def spawn(self) -> LengthEnvironment:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task or self.task(seed or 0)
+        if "word" not in self._task.info:
+            raise ConfigError(f"length: task {self._task.id!r} has no word in its info")
+        word = self._task.info["word"]
+        wanted = zip(self.agents, ("short", "long"), strict=True)
+        return StepResult(
+            {agent: Observation([Message(f"{how} {word}:")]) for agent, how in wanted}
+        )
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        said = [actions[agent].content.split() if agent in actions else [] for agent in self.agents]
+        short, long = said
+        real = min(sum(word in self.words for word in words) / max(1, len(words)) for words in said)
+        ratio = len(long) / len(short) if short else 0.0
+        fit = 1.0 if BEST[0] <= ratio <= BEST[1] else max(0.0, 1.0 - abs(ratio - MIDDLE) / MIDDLE)
+        fit = fit if short and long else 0.0
+        components = {"real_words": real, "length_fit": fit}
+        rewards = {agent: Reward(real * fit, dict(components)) for agent in self.agents}
+        return StepResult(rewards=rewards, done=True)
+
+    def state(self) -> str:
+        return f"short and long about {self._task.info['word']}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        rng = random.Random(f"length/{self._task.id}")
+        count = rng.randint(1, 2)
+        longer = rng.randint(2 * count, 3 * count)
+        words = [self._task.info["word"], *rng.choices(self.words, k=longer - 1)]
+        return " ".join(words[:count] if agent == self.agents[0] else words)
+
+
+PLUGIN = LengthEnvironment

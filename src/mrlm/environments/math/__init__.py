@@ -1,0 +1,23 @@
+"""Math: questions with one right answer, generated or from a data set, checked as mathematics.
+
+The world is in `world.py`, problems in `generator.py`, checking in `answers.py` (text),
+`verifier.py` and `worker.py` (computer algebra in killable processes), the reward over rollouts in
+`boxed.py`.
+"""
+
+from __future__ import annotations
+
+from mrlm.environments.math.boxed import BoxedReward
+from mrlm.environments.math.generator import MathProblem, MathProblemGenerator
+from mrlm.environments.math.verifier import verify
+from mrlm.environments.math.world import MathReasoningEnvironment
+
+__all__ = [
+    "BoxedReward",
+    "MathProblem",
+    "MathProblemGenerator",
+    "MathReasoningEnvironment",
+    "verify",
+]
+
+PLUGIN = MathReasoningEnvironment

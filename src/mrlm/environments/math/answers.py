@@ -1,0 +1,288 @@
+"""Answers as text: where a reply states its final answer, what a data set's answer column says, and
+which answers can be compared without computer algebra. It starts no process and evaluates no
+model-written text."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+MAX_ANSWER = 400
+"""Longest answer, in characters, that is looked at."""
+MAX_TEXT = 100_000
+"""Longest reply, in characters, that is searched for an answer; of a longer one the end is
+searched."""
+MAX_DEPTH = 30
+MAX_EXPONENT = 10_000
+
+_DIGITS = r"\d{1,200}"
+_DECIMAL = re.compile(rf"[+-]?(?:\d{{1,3}}(?:,\d{{3}}){{1,60}}|{_DIGITS})?(?:\.{_DIGITS})?")
+_SLASH = re.compile(rf"(?:([+-]?{_DIGITS})\s+)?([+-]?{_DIGITS})\s*/\s*({_DIGITS})")
+_FRAC = re.compile(rf"([+-]?)({_DIGITS})?\\frac\{{([+-]?{_DIGITS})\}}\{{({_DIGITS})\}}")
+_UNITS = re.compile(r"\s*\\(?:text|mbox|mathrm)\{([^{}]*)\}$|\s+([A-Za-z°][A-Za-z° ]*)$")
+_NO_UNITS = re.compile(
+    r"\b(or|and|to|not|times|plus|minus|over|squared|cubed|dozen|hundred|thousand|[mbtr]+illion)\b",
+    re.IGNORECASE,
+)
+_ASSIGNED = re.compile(r"^\(?\s*[A-Za-z]\s*=\s*([^=<>]+)$")
+_UNWORKED = re.compile(
+    r"[\d)}\]]\s*(?:[+\-*/^!×÷·]|\\(?:times|cdot|div|pm|mp|over)\b)"
+    r"|\\(?:sqrt|max|min|int|sum|prod|lim|binom|log|ln)|sqrt"
+    r"|[,;]|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\}"
+)
+_SCIENTIFIC = re.compile(
+    r"([+-]?\d{1,50}(?:\.\d{1,50})?)"
+    r"\s*(?:(?:\\times|\\cdot|[*×])\s*10\s*(?:\^|\*\*)\s*|[eE])\{?([+-]?\d{1,3})\}?"
+)
+_RELATION = re.compile(r"(.+?)\s*(<=|>=|<|>)\s*(.+)")
+_MIRROR = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_SPELLINGS = {
+    "−": "-", "–": "-", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "{,}": ",", "\\%": "%",
+    "≤": "<=", "\\leq": "<=", "\\le": "<=", "\\lt": "<", "π": "\\pi", "∞": "\\infty",
+    "≥": ">=", "\\geq": ">=", "\\ge": ">=", "\\gt": ">", "\\displaystyle": "",
+    "\\left": "", "\\right": "", "\\!": "", "\\,": "", "\\;": "",
+    "\\$": "", "$": "", "€": "", "£": "",
+}  # fmt: skip
+_SPELLING = re.compile(
+    "|".join(re.escape(s) + (r"(?![a-z])" if s[-1].isalpha() else "") for s in _SPELLINGS)
+)
+_ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may be hostile
+    r"(?:####|\banswer\b(?:\s{1,5}is\b)?\s{0,5}+[:=]?|\btherefore\b[,:]?|\\therefore)"
+    r"\s{0,5}+([^\n]{1,400})",
+    re.IGNORECASE,
+)
+_SPACED = re.compile(r" ?([/^*×÷]) ?")
+_RUN = re.compile(
+    r"(?<![A-Za-z\d.\\])[-+$]?[\d.][\d.,/^*+\-!×÷%()]*+(?![A-Za-z](?![A-Za-z]))"
+    r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
+)
+_SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
+_EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
+_WORD = re.compile(
+    r"(?<!\\)\b(?!(?:sqrt|pi|or|and|oo|inf|infinity|sin|cos|tan|log|ln)\b)[A-Za-z]{2,}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as it was written."""
+
+    value: Fraction
+    decimal: bool = False
+    ratio: bool = False
+    percent: bool = False
+
+
+# -- where the answer stands -----------------------------------------------------------------------
+
+
+def boxed(text: str) -> str | None:
+    r"""What the last `\boxed{...}` holds; `None` if there is none or its brace is never closed."""
+    text = text[-MAX_TEXT:]
+    start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
+    if start < 0:
+        return None
+    begin = text.index("{", start) + 1
+    depth = 1
+    for place in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[begin:place].strip()
+    return None
+
+
+def stated(text: str) -> str | None:
+    """The final answer of a reply: the last box, else what follows the last "answer is" or "####",
+    else a reply that is nothing but an expression, else the last number with all that belongs to it
+    (`3/8` is one number).
+
+    Returns:
+        The answer's text, or `None` if none is stated.
+    """
+    text = text[-MAX_TEXT:]
+    if "\\boxed" in text or "\\fbox" in text:
+        return boxed(text)
+    anchored = [match[1] for match in _ANCHOR.finditer(text)]
+    part = anchored[-1] if anchored else text
+    whole = cleaned(part)
+    return whole if _is_expression(whole) else _number_in(part)
+
+
+def before_answer(text: str) -> str:
+    """The part of a reply that stands before its final answer."""
+    answer = stated(text)
+    place = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    if place < 0 and answer is not None:
+        anchors = [match.start() for match in _ANCHOR.finditer(text)]
+        place = anchors[-1] if anchors else text.rfind(answer)
+    return text[:place] if place > 0 else ""
+
+
+def gold_of(value: Any) -> str:
+    """The answer in an answer column: after `####` (GSM8K), in the last box (MATH), else the text
+    itself."""
+    text = str(value).strip()
+    if "####" in text:
+        return text.rsplit("####", 1)[1].strip().replace(",", "")
+    return boxed(text) or text
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a cleaned text is an expression and no prose."""
+    if len(text) > MAX_ANSWER:
+        return False
+    without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
+    plain = bool(_EXPRESSION.fullmatch(text)) and not _WORD.search(without_commands)
+    return plain or number(text) is not None
+
+
+def _number_in(text: str) -> str | None:
+    together = _SPACED.sub(r"\1", " ".join(text.split()))
+    runs = [match[0].rstrip(".,(+-*/^×÷") for match in _RUN.finditer(together)]
+    runs = [run for run in runs if any(map(str.isdigit, run))]
+    return runs[-1] if runs else None
+
+
+# -- reading without computer algebra --------------------------------------------------------------
+
+
+def cleaned(text: str) -> str:
+    """One spelling for what is written in several ways: signs, spaces, dollar marks, a final full
+    stop."""
+    text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text.strip())
+    inner = boxed(text)
+    if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
+        text = inner
+    return " ".join(text.split()).rstrip(".").strip("*` ")
+
+
+def number(text: str) -> Number | None:
+    """The number a cleaned text writes out (integer, decimal, fraction, mixed number, percentage,
+    perhaps with a unit or `x =` in front); `None` if it is anything else."""
+    assigned = _ASSIGNED.match(text)
+    text = assigned[1].strip() if assigned else text
+    units = _UNITS.search(text)
+    if units and not _NO_UNITS.search(units[0]) and not any(map(str.isdigit, units[0])):
+        words = (units[1] or units[2] or "").strip()
+        if words.lower() in ("percent", "per cent"):
+            text = text[: units.start()] + "%"
+        elif units[1] is not None or len(words) > 1 or words in "mghsl°":
+            text = text[: units.start()]
+    percent = text.endswith("%")
+    text = text.removesuffix("%").strip()
+    if len(text) > 2 and text[0] + text[-1] in ("()", "{}"):
+        text = text[1:-1].strip()
+    match = _SCIENTIFIC.fullmatch(text)
+    if match:
+        return Number(
+            Fraction(match[1]) * Fraction(10) ** int(match[2]), decimal=True, percent=percent
+        )
+    if any(map(str.isdigit, text)) and _DECIMAL.fullmatch(text):
+        return Number(Fraction(text.replace(",", "")), decimal="." in text, percent=percent)
+    match = _SLASH.fullmatch(text)
+    if match:
+        whole, above, below = match.groups()
+        sign = -1 if (whole or "").startswith("-") else 1
+        return _ratio(sign, abs(int(whole or 0)), int(above), int(below), percent)
+    match = _FRAC.fullmatch(text.replace(" ", ""))
+    if match:
+        sign, whole, above, below = match.groups()
+        return _ratio(-1 if sign == "-" else 1, int(whole or 0), int(above), int(below), percent)
+    return None
+
+
+def several(text: str) -> frozenset[Fraction] | None:
+    r"""The numbers of a cleaned list such as `2, 5`, `x = 2 or x = 5` or `\{2, 5\}`; `None` if it
+    is no list of two or more different numbers."""
+    text = re.sub(r"^\\?\{(.*?)\\?\}$", r"\1", text)
+    parts = re.split(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*", text)
+    numbers = [number(part) for part in parts if part]
+    if len(numbers) < 2 or any(one is None or one.percent for one in numbers):
+        return None
+    values = frozenset(one.value for one in numbers if one is not None)
+    return values if len(values) == len(numbers) else None
+
+
+def relation(text: str) -> tuple[str, str, Fraction] | None:
+    """`x > 3` or `3 < x` as `("x", ">", 3)`; `None` if a cleaned text is no variable compared with
+    a number."""
+    match = _RELATION.fullmatch(text)
+    if not match:
+        return None
+    left, sign, right = match[1].strip(), match[2], match[3].strip()
+    if len(left) != 1 or not left.isalpha():
+        left, sign, right = right, _MIRROR[sign], left
+    value = number(right)
+    if len(left) != 1 or not left.isalpha() or value is None or value.percent:
+        return None
+    return left, sign, value.value
+
+
+def same_number(answer: Number, gold: Number) -> bool:
+    """Whether an answer is the right number, worked out: `84/4` is not accepted for 21, and a
+    decimal stands for a fraction if it agrees to six places."""
+    if (
+        answer.ratio
+        and not gold.ratio
+        and gold.value.denominator == 1
+        and answer.value.denominator == 1
+    ):
+        return False
+    if answer.percent != gold.percent:
+        scaled = answer.value / 100 if answer.percent else answer.value * 100
+        return answer.value == gold.value or scaled == gold.value
+    if answer.value == gold.value:
+        return True
+    close = abs(answer.value - gold.value) <= abs(gold.value) / 10**6
+    return close and answer.decimal and gold.value.denominator > 1
+
+
+def unworked(text: str) -> bool:
+    """Whether a cleaned text that `number` does not read is a calculation, a choice or plain words
+    rather than a number in LaTeX that only computer algebra can read."""
+    return bool(_UNWORKED.search(text)) or "\\" not in text
+
+
+def repeats(text: str, question: str) -> bool:
+    """Whether an expression only copies a part of the question."""
+    bare = re.sub(r"\s+", "", text)
+    operators = any(not (character.isalnum() or character in ".,") for character in bare)
+    return operators and len(bare) > 2 and bare in re.sub(r"\s+", "", cleaned(question))
+
+
+def costly(text: str) -> bool:
+    """Whether a text is refused unread: too long, too deep, or numbers that nobody writes as an
+    answer."""
+    if len(text) > MAX_ANSWER or re.search(r"\d{201}", text):
+        return True
+    depth = deepest = 0
+    for character in text:
+        depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(character, 0)
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH or re.search(r"\d{4,}\s*!|!\s*!|\)\s*!", text):
+        return True
+    plain = re.sub(r"[\s{}()]", "", text.replace("**", "^"))
+    return any(
+        _power_too_big(chain[0])
+        for chain in re.finditer(r"\d+(?:\.\d+)?(?:\^-?\d+)+|\^-?\d{5,}", plain)
+    )
+
+
+def _power_too_big(chain: str) -> bool:
+    """Whether a tower such as `9^9^9`, read from the top, has an exponent above `MAX_EXPONENT`."""
+    exponents = [abs(int(part)) for part in chain.split("^")[1:]]
+    top = exponents[-1]
+    for base in reversed(exponents[:-1]):
+        if top > MAX_EXPONENT or top * math.log10(max(base, 1) + 1) > math.log10(MAX_EXPONENT) + 1:
+            return True
+        top = base**top
+    return top > MAX_EXPONENT
+
+
+def _ratio(sign: int, whole: int, above: int, below: int, percent: bool) -> Number | None:
+    if below == 0 or (whole and (above < 0 or above >= below)):
+        return None
+    return Number(sign * (whole + Fraction(above, below)), ratio=True, percent=percent)

@@ -1,0 +1,75 @@
+"""A reward over rollouts: whether the last thing the model said boxes the right answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.types import Role, Rollout
+from mrlm.environments.math.answers import boxed, gold_of, stated
+from mrlm.environments.math.verifier import TIMEOUT, verify
+
+
+class BoxedReward:
+    r"""Rewards for answers in `\boxed{}`, checked as mathematics by the verifier of the math world.
+
+    Only the last message with role `MODEL` counts, and of it only the last box. A number that is
+    not in a box is no answer unless `plain` is set.
+
+    Args:
+        correct: for the right answer.
+        wrong: for another answer.
+        unparseable: for no answer, or one that cannot be read.
+        plain: also take an answer outside a box, as the math world does.
+        timeout: seconds that computer algebra may take for one answer.
+
+    Example:
+        >>> rollout = Rollout().add_messages(Message("2+3?"), Message("It is \boxed{5}",
+        MessageType.MODEL)) >>> BoxedReward()([rollout], ["5"])
+        [1.0]
+    """
+
+    __name__ = "boxed"
+
+    def __init__(
+        self,
+        correct: float = 1.0,
+        wrong: float = 0.0,
+        unparseable: float = 0.0,
+        plain: bool = False,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        for name, value in (("correct", correct), ("wrong", wrong), ("unparseable", unparseable)):
+            if not math.isfinite(value):
+                raise ConfigError(f"BoxedReward: {name} must be a finite number, not {value!r}")
+        self.rewards = {True: float(correct), False: float(wrong), None: float(unparseable)}
+        self.plain = plain
+        self.timeout = timeout
+
+    def __call__(self, rollouts: Sequence[Rollout], answers: Sequence[Any]) -> list[float]:
+        """One reward per rollout.
+
+        Args:
+            rollouts: hand-built or sampled.
+            answers: the right answers, in the same order.
+
+        Raises:
+            RewardError: not as many answers as rollouts.
+        """
+        if len(rollouts) != len(answers):
+            raise RewardError(f"BoxedReward: {len(rollouts)} rollouts but {len(answers)} answers")
+        return [
+            self._one(rollout, gold_of(gold))
+            for rollout, gold in zip(rollouts, answers, strict=True)
+        ]
+
+    def _one(self, rollout: Rollout, gold: str) -> float:
+        said = [m.content for m in rollout.messages if m.role is Role.ASSISTANT]
+        said = said or [turn.message.content for turn in rollout.turns if turn.message is not None]
+        if not said:
+            return self.rewards[None]
+        asked = [m.content for m in rollout.messages if m.role is Role.USER]
+        answer = stated(said[-1]) if self.plain else boxed(said[-1])
+        return self.rewards[verify(answer, gold, question="\n".join(asked), timeout=self.timeout)]

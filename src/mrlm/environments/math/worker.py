@@ -1,0 +1,108 @@
+"""The child process that compares two mathematical expressions with math-verify, one request per
+line. It runs alone under limits that it sets itself, and whoever started it kills it when it takes
+too long."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import re
+import resource
+import sys
+from typing import Any
+
+MEMORY = 2 << 30
+"""Bytes of address space."""
+
+REWRITES = [
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\^\(([^()]*)\)"), r"^{\1}"),
+    (re.compile(r"\^(-?\d{2,}|-\d)"), r"^{\1}"),
+    (re.compile(r"(?<!\\)\bsqrt\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"√\(?(\w+)\)?"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
+    (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"<="), r"\\le "),
+    (re.compile(r">="), r"\\ge "),
+    (re.compile(r"[*×·]"), r"\\cdot "),
+    (re.compile(r"÷"), "/"),
+]
+"""Plain notation -> LaTeX, which is all that the parser is given."""
+
+
+def limit() -> None:
+    """No core files, no files written, little memory, few open files."""
+    for what, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_AS, MEMORY),
+    ):
+        with contextlib.suppress(ValueError, OSError):  # a stricter limit is in force already
+            resource.setrlimit(what, (most, most))
+
+
+def allow(seconds: float) -> None:
+    """CPU time for one request, on top of what was used: should the parent be gone, nothing runs
+    on for ever."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def latex(text: str) -> str:
+    """A plain or LaTeX expression as LaTeX."""
+    for pattern, replacement in REWRITES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    logging.disable(logging.CRITICAL)
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    def read(text: str) -> Any:
+        return parse(
+            f"${latex(text)}$",
+            [LatexExtractionConfig()],
+            fallback_mode="no_fallback",
+            extraction_mode="first_match",
+            parsing_timeout=None,  # type: ignore[arg-type]
+        )
+
+    def verdict(answer: str, gold: str) -> str:
+        wanted = read(gold)
+        if not wanted:
+            return "gold"
+        said = read(answer)
+        if not said:
+            return "unparseable"
+        return "right" if verify(wanted, said, timeout_seconds=None) else "wrong"
+
+    verdict("x+1", "1+x")  # loads what is loaded late, before time counts
+    limit()
+    replies = sys.stdout
+    sys.stdout = sys.stderr
+    replies.write("ready\n")
+    replies.flush()
+    for line in sys.stdin:
+        request = json.loads(line)
+        allow(request["seconds"])
+        try:
+            reply = verdict(request["answer"], request["gold"])
+        except (
+            Exception,
+            RecursionError,
+            MemoryError,
+        ):  # whatever computer algebra trips over cannot be read
+            reply = "unparseable"
+        replies.write(reply + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

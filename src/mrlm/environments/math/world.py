@@ -1,0 +1,259 @@
+"""The math world: one seat, a question, some attempts, and a reward for the right answer. It knows
+nothing of models."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments._rows import Table, at_least, others, seats
+from mrlm.environments.math.answers import before_answer, gold_of, number, stated
+from mrlm.environments.math.generator import MathProblemGenerator
+from mrlm.environments.math.verifier import TIMEOUT, verify
+from mrlm.play.tasks import OnBadRow, question_of, row_messages
+
+CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
+INSTRUCTION = "Put the final answer in \\boxed{}."
+SHOW = "Show your working first."
+ANSWERS = ("answer", "final_answer", "solution")
+"""Columns that may hold the answer, in the order in which they are looked for."""
+
+
+class MathReasoningEnvironment(Environment):
+    r"""Questions with one right answer, checked as mathematics.
+
+    Each attempt earns 1.0 if it is right, 0 if it is wrong and -0.3 if no answer can be read. With
+    `require_solution` a right answer earns 0.2 more if working is shown before it. What is said
+    between attempts never reveals the answer.
+
+    Args:
+        generator: where problems come from; built from `difficulty_range`, `seed` and `families`
+            when `None`.
+        dataset: rows instead of a generator: `prompt` (or `question`, `problem`) and `answer` (or
+            `final_answer`, `solution`; GSM8K's `#### 72` and MATH's `\boxed{}` are understood);
+            anything `read_rows` takes.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split: which split of the data set.
+        columns: our column name -> the data set's.
+        on_bad_row: `raise` or `skip`.
+        difficulty_range: of the generated problems, 1 to 5.
+        families: of the generated problems.
+        seed: of the generator and of the split.
+        require_solution: ask for working, and pay for it.
+        max_attempts: how often the agent may answer.
+        max_turns: the same under another name.
+        timeout: seconds that computer algebra may take for one answer.
+        instruction: put after the question; none if empty.
+        agents: name of the seat.
+
+    Raises:
+        ConfigError: impossible arguments.
+        DataError: rows that cannot be used.
+    """
+
+    def __init__(
+        self,
+        generator: MathProblemGenerator | None = None,
+        *,
+        dataset: Any = None,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        difficulty_range: Sequence[int] | None = None,
+        families: Sequence[str] | None = None,
+        seed: int | None = None,
+        require_solution: bool = False,
+        max_attempts: int | None = None,
+        max_turns: int | None = None,
+        timeout: float = TIMEOUT,
+        instruction: str = INSTRUCTION,
+        agents: str | Sequence[str] = "agent",
+    ) -> None:
+        made = difficulty_range is not None or families is not None
+        if dataset is not None and (generator is not None or made):
+            raise ConfigError(
+                "the math world takes a dataset or a generator with its difficulty_range and "
+                "families, not both"
+            )
+        if generator is not None and (made or seed is not None):
+            raise ConfigError(
+                "give difficulty_range, families and seed to the generator, or leave the generator "
+                "out"
+            )
+        if generator is not None and not isinstance(generator, MathProblemGenerator):
+            raise ConfigError(
+                f"generator must be a MathProblemGenerator, not {type(generator).__name__}"
+            )
+        if max_attempts is not None and max_turns is not None and max_attempts != max_turns:
+            raise ConfigError(
+                f"max_turns={max_turns} and max_attempts={max_attempts} mean the same thing: give "
+                f"one of them"
+            )
+        attempts = next((given for given in (max_attempts, max_turns) if given is not None), 1)
+        at_least("max_attempts", attempts, 1, whole=True)
+        if not timeout > 0:
+            raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        self.agents = seats(agents, 1)
+        self.generator = generator or MathProblemGenerator(
+            difficulty_range or (1, 3), seed or 0, families
+        )
+        self._table: Table | None = None
+        if dataset is not None:
+            self._table = Table(
+                dataset,
+                eval_dataset=eval_dataset,
+                split=split,
+                columns=columns,
+                on_bad_row=on_bad_row,
+                seed=seed or 0,
+            )
+        self.require_solution = require_solution
+        self.max_turns = self.max_attempts = attempts
+        self.timeout = timeout
+        self.instruction = instruction
+        self._task = Task("none")
+        self._attempts = 0
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return None if self._table is None else self._table.count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        if self._table is None:
+            problem = self.generator.problem(seed, split)
+            info = {
+                "difficulty": problem.difficulty,
+                "family": problem.family,
+                "solution": problem.solution,
+            }
+            prompt = [Message(self._asked(problem.question))]
+            name = f"math-{self.generator.seed}-{split}-{seed}"
+            return Task(name, prompt, problem.answer, seed, {"question": problem.question, **info})
+        index, row = self._table.row(seed, split)
+        asked = question_of(row)
+        gold = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
+        if asked is None or gold is None:
+            raise ConfigError(
+                f"math data set, {split} row {index}: it needs a question (prompt, question or "
+                f"problem) and an answer ({', '.join(ANSWERS)}); "
+                f"it has {', '.join(row)} (rename with columns)"
+            )
+        messages = row_messages(asked, f"math data set, {split} row {index}")
+        last = messages[-1].content
+        messages[-1] = Message(self._asked(last), messages[-1].role)
+        info = others(row) | {"question": last}
+        return Task(f"math-{split}-{index}", messages, gold_of(gold), seed, info)
+
+    def _asked(self, question: str) -> str:
+        wanted = f"{SHOW} {self.instruction}" if self.require_solution else self.instruction
+        return f"{question}\n{wanted}".strip()
+
+    # -- play --------------------------------------------------------------------------------------
+
+    def spawn(self) -> MathReasoningEnvironment:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task or self.task(seed or 0)
+        if self._task.answer is None:
+            raise ConfigError(f"math world: task {self._task.id!r} has no answer to compare with")
+        self._attempts = 0
+        return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        text = next(iter(actions.values())).content
+        self._attempts += 1
+        correct = verify(
+            stated(text),
+            gold_of(self._task.answer),
+            question=self._question(),
+            timeout=self.timeout,
+        )
+        reward, words = self._paid(text, correct)
+        over = bool(correct) or self._attempts >= self.max_attempts
+        if not over:
+            words += f" Try again (attempt {self._attempts + 1} of {self.max_attempts})."
+        return StepResult(
+            {self.agents[0]: Observation([Message(words)], done=over)},
+            {self.agents[0]: reward},
+            done=over,
+        )
+
+    def _paid(self, text: str, correct: bool | None) -> tuple[Reward, str]:
+        if correct is None:
+            return Reward(
+                UNPARSEABLE, {"correct": 0.0, "unparseable": 1.0}
+            ), "No answer could be read."
+        components = {"correct": float(correct), "unparseable": 0.0}
+        value = CORRECT if correct else WRONG
+        if self.require_solution:
+            components["reasoning"] = REASONED * (
+                correct and shows_working(before_answer(text), self._question())
+            )
+            value += components["reasoning"]
+        return Reward(value, components), "That is correct." if correct else "That is not correct."
+
+    def _question(self) -> str:
+        return str(
+            self._task.info.get("question") or "\n".join(m.content for m in self._task.prompt)
+        )
+
+    def state(self) -> str:
+        return f"{self._question()}\nattempt {self._attempts + 1} of {self.max_attempts}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        gold = gold_of(self._task.answer)
+        answer = f"\\boxed{{{gold}}}" if "boxed" in self.instruction else gold
+        steps = self._task.info.get("solution")
+        return f"{steps}\n{answer}" if self.require_solution and steps else answer
+
+
+_SIDES = re.compile(r"[=<>]")
+_CLAUSES = re.compile(r"[\n;,]")
+_NUMBER = r"(-?\d{1,18}(?:\.\d{1,6}|/\d{1,18})?)"
+_OPERATION = re.compile(rf"{_NUMBER}\s*([-+*/×÷])\s*{_NUMBER}\s*$")
+_RESULT = re.compile(rf"\s*{_NUMBER}\s*(?![\s\w(])")
+
+
+def shows_working(text: str, question: str) -> bool:
+    """Whether a text holds working: an equation or inequality with an operation in it, about a
+    number of the question, and none of the plain ones false; or a dozen different words without
+    much repetition, some of them the question's."""
+    numbers = set(re.findall(r"\d+", question))
+    if numbers and not numbers & set(re.findall(r"\d+", text)):
+        return False
+    checked = [
+        _holds(left[-80:], right[:80])
+        for clause in _CLAUSES.split(text[-20_000:])
+        for left, right in pairwise(_SIDES.split(clause))
+        if any(map(str.isdigit, left)) and any(map(str.isdigit, right))
+    ]
+    if checked:
+        return any(checked) and False not in checked
+    words = re.findall(r"[a-z]{2,}", text[-20_000:].lower())
+    distinct = set(words)
+    asked = set(re.findall(r"[a-z]{2,}", question.lower()))
+    return len(distinct) >= 12 and len(distinct) > len(words) / 3 and len(distinct & asked) >= 2
+
+
+def _holds(left: str, right: str) -> bool | None:
+    """Whether `left = right` is working that is not false; `None` if it says nothing either way."""
+    operation, outcome = _OPERATION.search(left), _RESULT.match(right)
+    alone = operation is not None and not left[: operation.start()].strip()
+    if operation is None or outcome is None or not alone:
+        return True if re.search(r"\d\s*[a-z(]|[a-z)\d]\s*[-+*/×÷]\s*[a-z(\d]", left) else None
+    first, second, result = (number(part) for part in (operation[1], operation[3], outcome[1]))
+    if first is None or second is None or result is None:
+        return None
+    a, b = first.value, second.value
+    if operation[2] in "/÷":
+        return b != 0 and a / b == result.value
+    return {"+": a + b, "-": a - b}.get(operation[2], a * b) == result.value

@@ -1,0 +1,171 @@
+"""QA: a question from a data set and a short answer, paid by exact match or F1 after SQuAD
+normalisation."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
+from mrlm.environments._rows import Table, others, seats
+from mrlm.environments._text import exact_match, f1
+from mrlm.play.tasks import OnBadRow, question_of, row_messages
+
+SYSTEM_PROMPT = "Answer the question in as few words as possible."
+ANSWERS = ("answer", "answers", "golden_answers")
+MAX_TEXT = 20_000
+"""Characters of a message, from its end, that are searched for the answer."""
+_ANCHORED = re.compile(r"\banswer(?:\s{1,5}is)?\s{0,5}:\s{0,5}(.+)", re.IGNORECASE)
+
+
+class QASolverEnv(Environment):
+    """Questions with short answers. The answer is what stands in the last `<answer>` tag, else
+    after the last `answer:`, else the whole message.
+
+    Args:
+        custom_sys_prompt: system prompt instead of the built-in one; an empty one is left out.
+        dataset: rows with `question` (or `prompt`) and `answer` (or `answers`, `golden_answers`;
+            text, a list, or SQuAD's `{"text": [...]}`); anything `read_rows` takes. `None` where
+            only `setup` is used.
+        eval_dataset: held-out rows; a tenth of the questions of `dataset` when `None`.
+        split: which split of the data set.
+        columns: our column name -> the data set's.
+        on_bad_row: `raise` or `skip`.
+        reward: `em` (exact match) or `f1`; the other one is logged.
+        seed: of the split into training and held-out rows.
+        agents: name of the seat.
+
+    Raises:
+        ConfigError: impossible arguments, or a row without an answer.
+    """
+
+    max_turns = 1
+
+    def __init__(
+        self,
+        custom_sys_prompt: str | None = None,
+        dataset: Any = None,
+        *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        reward: Literal["em", "f1"] = "em",
+        seed: int = 0,
+        agents: str | Sequence[str] = "agent",
+    ) -> None:
+        if reward not in ("em", "f1"):
+            raise ConfigError(f"reward must be 'em' or 'f1', not {reward!r}")
+        self.agents = seats(agents, 1)
+        self.system_prompt = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
+        self.reward = reward
+        self._table: Table | None = None
+        if dataset is not None:
+            self._table = Table(
+                dataset,
+                eval_dataset=eval_dataset,
+                split=split,
+                columns=columns,
+                on_bad_row=on_bad_row,
+                seed=seed,
+            )
+        self._state: dict[str, Any] = {"question": "", "answer": []}
+
+    def setup(self, question: str, answer: Any) -> tuple[list[Message], dict[str, Any]]:
+        """The opening of one question: `(messages, state)`, the state with `question` and the list
+        of accepted answers as `answer`."""
+        system = [Message(self.system_prompt, Role.SYSTEM)] if self.system_prompt else []
+        return [*system, Message(question)], {
+            "question": question,
+            "answer": accepted_answers(answer),
+        }
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return self._rows().count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        index, row = self._rows().row(seed, split)
+        asked = question_of(row)
+        gold = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
+        where = f"QA data set, {split} row {index}"
+        if asked is None or gold is None:
+            raise ConfigError(
+                f"{where}: it needs a question (question or prompt) and an answer "
+                f"({', '.join(ANSWERS)}); it has {', '.join(row)} "
+                "(rename with columns)"
+            )
+        messages = row_messages(asked, where)
+        opening, state = self.setup(messages[-1].content, gold)
+        if not state["answer"]:
+            raise ConfigError(f"{where}: its answer is empty")
+        prompt = opening if len(messages) == 1 else messages
+        return Task(
+            f"qa-{split}-{index}",
+            prompt,
+            state["answer"],
+            seed,
+            others(row) | {"question": state["question"]},
+        )
+
+    def spawn(self) -> QASolverEnv:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        task = task or self.task(seed or 0)
+        accepted = accepted_answers(task.answer)
+        if not accepted:
+            raise ConfigError(f"QA: task {task.id!r} has no answer to compare with")
+        self._state = {
+            "question": task.prompt[-1].content if task.prompt else "",
+            "answer": accepted,
+        }
+        return StepResult({self.agents[0]: Observation(list(task.prompt))})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        said = _stated(next(iter(actions.values())).content)
+        scores = {
+            "em": exact_match(said, self._state["answer"]),
+            "f1": f1(said, self._state["answer"]),
+        }
+        return StepResult(rewards={self.agents[0]: Reward(scores[self.reward], scores)}, done=True)
+
+    def state(self) -> str:
+        return self._state["question"]
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        return self._state["answer"][0]
+
+    def _rows(self) -> Table:
+        if self._table is None:
+            raise ConfigError(
+                "the QA world has no questions: give it dataset= (a list, a file or a hub id)"
+            )
+        return self._table
+
+
+def accepted_answers(value: Any) -> list[str]:
+    """The answers in an answer column: text, a number, a list of them, or SQuAD's `{"text":
+    [...]}`."""
+    if isinstance(value, Mapping):
+        value = value.get("text")
+    if value is None:
+        return []
+    many = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return [str(one) for one in many if str(one).strip()]
+
+
+def _stated(text: str) -> str:
+    text = text[-MAX_TEXT:]
+    before, closed, _ = text.rpartition("</answer>")
+    _, opened, tagged = before.rpartition("<answer>")
+    if closed and opened:
+        return tagged.strip()
+    anchored = _ANCHORED.findall(text)
+    return anchored[-1].strip() if anchored else text.strip()
+
+
+PLUGIN = QASolverEnv

@@ -1,0 +1,100 @@
+"""Relay: one agent sees `a+b=`, the next what it said and `+c=`; both are paid for the total."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments._rows import at_least, is_held_out, seats
+
+LONGEST = 16
+"""Characters of the first agent's message that the second is shown."""
+
+
+class RelayEnvironment(Environment):
+    """Two agents add three numbers, one after the other. The one shared reward, at the end, is 1.0
+    if the second says exactly `a+b+c` (spaces around it aside) and 0.0 otherwise.
+
+    Args:
+        agents: names of the two seats, in the order in which they speak.
+        max_number: the numbers are 0 to this one.
+        seed: another seed gives other numbers for the same task seed.
+
+    Raises:
+        ConfigError: not two names, or `max_number` below 1.
+    """
+
+    max_turns = 2
+
+    def __init__(
+        self, agents: Sequence[str] = ("first", "second"), max_number: int = 9, seed: int = 0
+    ) -> None:
+        at_least("max_number", max_number, 1, whole=True)
+        self.agents = seats(agents, 2)
+        self.max_number = max_number
+        self.seed = seed
+        if not any(_held_out(a, b, c) for a, b, c in self._corner()):
+            raise ConfigError(f"max_number={max_number} leaves no held-out task; take at least 3")
+        self._numbers = (0, 0, 0)
+        self._passed: str | None = None
+
+    def _corner(self) -> list[tuple[int, int, int]]:
+        """All tasks, or enough of them to know that both splits have some."""
+        values = range(min(self.max_number, 3) + 1)
+        return [(a, b, c) for a in values for b in values for c in values]
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        rng = random.Random(f"relay/{self.seed}/{split}/{seed}")
+        while True:
+            a, b, c = (rng.randint(0, self.max_number) for _ in range(3))
+            if _held_out(a, b, c) == (split == "eval"):
+                break
+        prompt = [Message(f"{a}+{b}=")]
+        name = f"relay-{self.seed}-{split}-{seed}"
+        return Task(name, prompt, str(a + b + c), seed, {"a": a, "b": b, "c": c})
+
+    def spawn(self) -> RelayEnvironment:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        task = task or self.task(seed or 0)
+        if not {"a", "b", "c"} <= task.info.keys():
+            raise ConfigError(f"relay: task {task.id!r} has no numbers a, b and c in its info")
+        self._numbers = (task.info["a"], task.info["b"], task.info["c"])
+        self._passed = None
+        a, b, _ = self._numbers
+        return StepResult({self.agents[0]: Observation([Message(f"{a}+{b}=")])})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        first, second = self.agents
+        a, b, c = self._numbers
+        if self._passed is None:
+            said = actions[first].content if first in actions else ""
+            self._passed = " ".join(said.split())[:LONGEST]
+            return StepResult({second: Observation([Message(f"{self._passed}+{c}=")])})
+        said = actions[second].content if second in actions else ""
+        components = {
+            "correct": float(said.strip() == str(a + b + c)),
+            "partial": float(self._passed == str(a + b)),
+        }
+        rewards = {agent: Reward(components["correct"], dict(components)) for agent in self.agents}
+        return StepResult(rewards=rewards, done=True)
+
+    def state(self) -> str:
+        a, b, c = self._numbers
+        return f"{a}+{b}={'?' if self._passed is None else self._passed}, then +{c}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        a, b, c = self._numbers
+        return str(a + b if agent == self.agents[0] else a + b + c)
+
+
+def _held_out(a: int, b: int, c: int) -> bool:
+    return is_held_out(f"relay {min(a, b)} {max(a, b)} {c}")
+
+
+PLUGIN = RelayEnvironment

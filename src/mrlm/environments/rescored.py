@@ -1,0 +1,93 @@
+"""Another world with its rewards replaced by a reward function's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from mrlm.core.environment import Environment, Split, validated_reward
+from mrlm.core.errors import RewardError
+from mrlm.core.types import Message, Reward, StepResult, Task
+
+
+class RescoredEnvironment(Environment):
+    """Plays `environment` and pays what `reward_fn` says about the messages of each step.
+
+    Args:
+        environment: the world.
+        reward_fn: `reward_fn(prompts, completions, **columns) -> list[float]`, called once per step with one entry per agent that
+            spoke; columns are the task's `answer` and other fields, one entry per agent.
+    """
+
+    def __init__(self, environment: Environment, reward_fn: Callable[..., Any]) -> None:
+        self.environment = environment
+        self.reward_fn = reward_fn
+        self.agents = environment.agents
+        self.name = environment.name
+        self.max_turns = environment.max_turns
+        self._task: Task | None = None
+        self._seen: dict[str, list[Message]] = {}
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        """As the world underneath."""
+        return self.environment.num_tasks(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        """As the world underneath."""
+        return self.environment.task(seed, split)
+
+    def state(self) -> str | None:
+        """As the world underneath."""
+        return self.environment.state()
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        """As the world underneath; its expert does not know the new reward."""
+        return self.environment.expert(agent, messages)
+
+    def spawn(self) -> Environment:
+        """A fresh copy of the world underneath, with the same function."""
+        return RescoredEnvironment(self.environment.spawn(), self.reward_fn)
+
+    async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        """Start the world underneath."""
+        self._task, self._seen = task, {}
+        return self._noted(await _settled(self.environment.reset(task, seed)))
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        """Step the world underneath and replace its rewards."""
+        prompts = [list(self._seen.get(agent, [])) for agent in actions]
+        completions = [message.content for message in actions.values()]
+        result = self._noted(await _settled(self.environment.step(actions)))
+        columns: dict[str, Any] = {}
+        if self._task is not None:
+            shared = {"answer": self._task.answer, **self._task.info}
+            columns = {name: [value] * len(actions) for name, value in shared.items()}
+        name = getattr(self.reward_fn, "__name__", "reward_fn")
+        accepted = inspect.signature(self.reward_fn).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
+            columns = {key: value for key, value in columns.items() if key in accepted}
+        values = await _settled(self.reward_fn(prompts=prompts, completions=completions, **columns))
+        if len(values) != len(actions):
+            raise RewardError(
+                f"reward function {name}: {len(values)} rewards for {len(actions)} completions"
+            )
+        result.rewards = {
+            agent: validated_reward(
+                Reward(value, {name: value}), f"reward function {name}, agent {agent!r}"
+            )
+            for agent, value in zip(actions, values, strict=True)
+        }
+        return result
+
+    def _noted(self, result: StepResult) -> StepResult:
+        for agent, observation in result.observations.items():
+            self._seen.setdefault(agent, []).extend(observation.messages)
+        return result
+
+
+async def _settled(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+PLUGIN = RescoredEnvironment

@@ -1,0 +1,207 @@
+"""Reward function: rows of a data set as prompts, every agent answers once, and the user's own
+function pays."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError, DataError, EpisodeError
+from mrlm.core.registry import load
+from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
+from mrlm.environments._rows import Table, at_least, seats
+from mrlm.environments._scoring import Sample, Scorers
+from mrlm.play.tasks import OnBadRow, row_messages
+
+Formatter = Callable[[JSON], Any]
+
+
+class RewardEnvironment(Environment):
+    """Every agent gets a prompt made from the row and answers once, all side by side; all of them
+    earn the same reward.
+
+    A reward function with parameters named `prompts` or `completions` is called in the batched form
+    `f(prompts, completions, **columns) -> list[float | None]`: columns come as lists, `None` means
+    that this function adds nothing, and all episodes that wait at the same time are in one call
+    (with several agents each completion is a sample of its own, the column `agent` says whose, and
+    the team earns the mean). Any other function is called once per joint action with one list per
+    agent, `f(["..."], ["..."]) -> [float]`; columns go to parameters of their name after these.
+    Either may be a coroutine.
+
+    Args:
+        dataset: the rows; anything `read_rows` takes.
+        reward_func: one function, a list whose values are added (each is logged by its name), or
+            `module:name`.
+        formatters: row -> the agent's prompt (text or messages): one for all, a list in the order
+            of the agents, or a dictionary by agent. The row's `prompt` when `None`.
+        agents: names of the seats.
+        num_agents: how many seats `agent_0`, `agent_1`, ... there are, instead of `agents`.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (of fewer than
+            ten rows, all).
+        split: which split of the data set.
+        columns: our column name -> the data set's.
+        on_bad_row: `raise` or `skip`.
+        seed: of the split into training and held-out rows.
+
+    Raises:
+        ConfigError: impossible arguments.
+        RewardError: from `step`; names the function, the sample and the value.
+    """
+
+    max_turns = 1
+
+    def __init__(
+        self,
+        dataset: Any = None,
+        reward_func: Any = None,
+        formatters: Any = None,
+        agents: Sequence[str] | str | None = None,
+        num_agents: int | None = None,
+        *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        seed: int = 0,
+    ) -> None:
+        if dataset is None or reward_func is None:
+            missing = "dataset" if dataset is None else "reward_func"
+            raise ConfigError(
+                f"the reward-function world needs a dataset and a reward_func; {missing} is missing"
+            )
+        self.agents = _seats(agents, num_agents)
+        self._formatters = _formatters(formatters, self.agents)
+        self._scorers = Scorers(reward_func, self.agents)
+        self._table = Table(
+            dataset,
+            eval_dataset=eval_dataset,
+            split=split,
+            columns=columns,
+            on_bad_row=on_bad_row,
+            required=() if self._formatters else ("prompt",),
+            seed=seed,
+        )
+        self._conversational = isinstance(self._table.row(0, "train")[1].get("prompt"), list)
+        self._task = Task("none")
+        self._prompts: dict[str, list[Message]] = {}
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return self._table.count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        index, row = self._table.row(seed, split)
+        name = f"row-{split}-{index}"
+        prompt = self._shown(self.agents[0], row, name)
+        info = {column: value for column, value in row.items() if column != "prompt"}
+        if "prompt" in row:
+            info["row_prompt"] = row["prompt"]
+        return Task(name, prompt, row.get("answer"), seed, info)
+
+    def spawn(self) -> RewardEnvironment:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task = task or self.task(seed or 0)
+        row = self._columns(task)
+        row["prompt"] = task.info.get(
+            "row_prompt", "\n".join(message.content for message in task.prompt)
+        )
+        self._prompts = {
+            agent: self._shown(agent, row, task.id) if self._formatters else list(task.prompt)
+            for agent in self.agents
+        }
+        return StepResult(
+            {agent: Observation(list(shown)) for agent, shown in self._prompts.items()}
+        )
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        silent = [agent for agent in self.agents if agent not in actions]
+        if silent:
+            raise EpisodeError(
+                f"task {self._task.id!r}: the reward function needs a message of every agent; "
+                f"{silent[0]!r} has none"
+            )
+        texts = {agent: actions[agent].content for agent in self.agents}
+        sample = Sample(
+            self._task.id,
+            {agent: self._as_given(shown) for agent, shown in self._prompts.items()},
+            {
+                agent: self._as_given([Message(text, Role.ASSISTANT)], [text])
+                for agent, text in texts.items()
+            },
+            texts,
+            self._columns(self._task),
+        )
+        components = await self._scorers.score(sample)
+        value = sum(components.values())
+        rewards = {agent: Reward(value, dict(components)) for agent in self.agents}
+        return StepResult(rewards=rewards, done=True)
+
+    def state(self) -> str:
+        return "\n".join(f"{agent}: {shown[-1].content}" for agent, shown in self._prompts.items())
+
+    def _columns(self, task: Task) -> JSON:
+        columns = {name: value for name, value in task.info.items() if name != "row_prompt"}
+        return columns if task.answer is None else {"answer": task.answer, **columns}
+
+    def _as_given(self, messages: Sequence[Message], texts: Sequence[str] | None = None) -> Any:
+        """Messages as the batched form takes them: objects where the data set's prompts are
+        conversations, else text."""
+        if self._conversational:
+            return [{"role": str(message.role), "content": message.content} for message in messages]
+        return "\n".join(texts or [message.content for message in messages])
+
+    def _shown(self, agent: str, row: JSON, name: str) -> list[Message]:
+        if not self._formatters:
+            return row_messages(row["prompt"], name)
+        try:
+            made = self._formatters[agent](dict(row))
+        except Exception as error:  # a user's function may raise anything
+            raise DataError(
+                f"formatter of agent {agent!r}, task {name!r}: it raised {error!r}"
+            ) from error
+        return row_messages(made, f"formatter of agent {agent!r}, task {name!r}")
+
+
+def _seats(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[str, ...]:
+    if num_agents is None:
+        return seats("agent" if agents is None else agents)
+    at_least("num_agents", num_agents, 1, whole=True)
+    if agents is not None:
+        return seats(agents, num_agents)
+    return ("agent",) if num_agents == 1 else tuple(f"agent_{index}" for index in range(num_agents))
+
+
+def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
+    """Agent -> its formatter; empty where the row's prompt is shown as it is."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        unknown = [name for name in [*given, *agents] if name not in agents or name not in given]
+        if unknown:
+            raise ConfigError(
+                f"formatters must have one entry per agent ({', '.join(agents)}); {unknown[0]!r} "
+                f"does not fit"
+            )
+        listed = [given[agent] for agent in agents]
+    else:
+        listed = list(given) if isinstance(given, list | tuple) else [given] * len(agents)
+    if len(listed) != len(agents):
+        raise ConfigError(
+            f"there are {len(listed)} formatters for {len(agents)} agents ({', '.join(agents)})"
+        )
+    return {agent: _formatter(one) for agent, one in zip(agents, listed, strict=True)}
+
+
+def _formatter(given: Any) -> Formatter:
+    function = load("environments", given) if isinstance(given, str) and ":" in given else given
+    if not callable(function):
+        raise ConfigError(
+            f"a formatter is a function row -> prompt or 'module:name', not {given!r}"
+        )
+    return function
+
+
+PLUGIN = RewardEnvironment

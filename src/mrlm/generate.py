@@ -1,0 +1,117 @@
+"""Batched generation over rollouts, for people with a loop of their own: each rollout gets the message its policy says next,
+with the sampled tokens recorded in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+from mrlm.core.running import run_async
+from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
+from mrlm.learn.policy import Policy
+from mrlm.play.agent import seed_of
+from mrlm.play.engine import Request
+
+
+class Generator:
+    """Says what comes next in rollouts.
+
+    Args:
+        model: a causal language model, a PEFT model or a `Policy`.
+        tokenizer: its tokenizer.
+        max_new_tokens, temperature, top_p, top_k, min_p, stop: how tokens are drawn; temperature 0 is greedy.
+        seed: calls draw from numbers that follow from the seed and from how many messages were generated before.
+        batch_size: rows decoded at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+        batch_size: int = 256,
+    ) -> None:
+        if isinstance(model, Policy):
+            policy = model
+        else:
+            adapter = getattr(model, "active_adapter", None)
+            policy = Policy(
+                "policy", model, tokenizer, adapter=adapter if isinstance(adapter, str) else None
+            )
+        self.policy = policy
+        self.sampling = SamplingParams(
+            max_new_tokens, temperature, top_p, top_k, min_p, tuple(stop)
+        )
+        self.seed = seed
+        self.generated = 0
+        engine = registry.load("engines", "hf")
+        self._engine = engine(policies={policy.name: policy}, batch_size=batch_size)
+
+    def generate(self, rollout: Rollout) -> Message:
+        """Append the next MODEL message to one rollout and return it."""
+        return self.batch_generate([rollout])[0]
+
+    def batch_generate(self, rollouts: Sequence[Rollout]) -> list[Message]:
+        """Append the next MODEL message to each rollout, all in one batch.
+
+        Raises:
+            ConfigError: a rollout has no message to answer, or does not fit the model.
+        """
+        prompts = []
+        for index, rollout in enumerate(rollouts):
+            if not rollout.messages:
+                raise ConfigError(
+                    f"rollout {index} has no message to answer; add one with add_messages"
+                )
+            prompts.append(self._prompt(rollout))
+            if len(prompts[-1]) + self.sampling.max_new_tokens > self._engine.max_context:
+                raise ConfigError(
+                    f"rollout {index}: {len(prompts[-1])} prompt tokens and max_new_tokens={self.sampling.max_new_tokens} "
+                    f"exceed the model's {self._engine.max_context} positions"
+                )
+        requests = [
+            Request(
+                self.policy.name, prompt, self.sampling, seed_of((self.seed, self.generated + i))
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        self.generated += len(requests)
+        completions = run_async(self._engine.generate(requests))
+        messages = []
+        for rollout, request, completion in zip(rollouts, requests, completions, strict=True):
+            turn = Turn(
+                agent=rollout.agent or "agent",
+                policy=self.policy.name,
+                prompt_ids=request.prompt_ids,
+                completion_ids=completion.token_ids,
+                logprobs=completion.logprobs,
+                index=len(rollout.turns),
+                step=len(rollout.turns),
+                finish_reason=completion.finish_reason,
+                sampling=self.sampling,
+            )
+            turn.message = Message(completion.text, Role.ASSISTANT, agent=rollout.agent, turn=turn)
+            rollout.turns.append(turn)
+            rollout.add_messages(turn.message)
+            messages.append(turn.message)
+        return messages
+
+    def _prompt(self, rollout: Rollout) -> list[int]:
+        """Ids of the conversation so far; what was sampled before keeps its tokens."""
+        chat = self.policy.chat
+        spoken = [i for i, message in enumerate(rollout.messages) if message.turn is not None]
+        if not spoken:
+            return chat.prompt(rollout.messages).ids
+        last = rollout.messages[spoken[-1]].turn
+        assert last is not None
+        before = chat.prompt(rollout.messages[: spoken[-1]])
+        return chat.prompt(rollout.messages, after=(before, last)).ids

@@ -1,0 +1,112 @@
+"""What an algorithm is: who earned what (`credit`), and what to minimise (`loss`). Nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.core.types import Group
+from mrlm.learn.batch import Batch, Loss, Outputs
+
+STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """How an algorithm that learns from episodes as from a data set wants them collected.
+
+    Args:
+        demonstrate: the worlds' experts play instead of the policies.
+        every: iterations between two collections.
+        min_reward: least reward of an episode that is kept; `None` keeps all.
+        most: how many episodes of a collection are kept; `None` is all.
+    """
+
+    demonstrate: bool = False
+    every: int = 1
+    min_reward: float | None = None
+    most: int | None = None
+
+
+@dataclass(kw_only=True, config=STRICT)
+class Algorithm:
+    """Base of every algorithm. A subclass is a dataclass of its settings with `credit_group` (or
+    `credit`) and `loss`.
+
+    State (a moving baseline, a mixer) may live in `credit` and goes through `state_dict`; `loss` is
+    a pure function of its arguments, because it runs beside the weights and once per micro-batch.
+
+    `metrics` holds numbers about the latest `credit` (of all processes together), to be logged with
+    the step; `credit` begins by emptying it. A subclass with a `__post_init__` calls its parent's.
+
+    Args:
+        group_size: episodes played from each task, which are then compared.
+        update_epochs: times the optimiser goes over the played episodes.
+        num_minibatches: optimiser steps per epoch.
+        target_kl: stop the epochs early when the policy has moved further than this (`approx_kl`).
+    """
+
+    group_size: int = Field(default=1, ge=1)
+    update_epochs: int = Field(default=1, ge=1)
+    num_minibatches: int = Field(default=1, ge=1)
+    target_kl: float | None = Field(default=None, gt=0)
+
+    requires: ClassVar[frozenset[str]] = frozenset()
+    """What the sampling plan must offer: `siblings` (several episodes of one task), `rows` (a data
+    set instead of play)."""
+    unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "turn"
+    """What packing never splits."""
+    default_learning_rate: ClassVar[float] = 1e-6
+    """Used when `training.learning_rate` is not set."""
+
+    def __post_init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Columns to compute before `credit`: `values`, `ref_logprobs`, `old_logprobs`."""
+        return frozenset()
+
+    @property
+    def collection(self) -> Collection | None:
+        """How episodes are collected before they are learned from; `None`: each is learned from
+        once, as it was played."""
+        return None
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the loss differentiates the entropy."""
+        return False
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        """Write `advantages` (and `returns`) on every turn that is to be trained. Called once per
+        iteration. Turns of failed episodes, and others that must not count, are left with
+        `advantages=None`, and the learner drops them."""
+        self.metrics = {}
+        for group in groups:
+            self.credit_group(group)
+
+    def credit_group(self, group: Group) -> None:
+        """The same for one group, where groups do not depend on each other."""
+        raise NotImplementedError(f"{type(self).__name__} must define credit or credit_group")
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        """What to minimise on a micro-batch: its part of a loss normalised by `batch.totals`."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss")
+
+    def order(self, learners: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """Stages of learners: those of one stage update together, stages one after the other."""
+        return [learners]
+
+    def carry(self, stage: Sequence[Any], groups: Sequence[Group]) -> None:
+        """Called after a stage has updated, to recompute columns for the next."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state of `credit`, for checkpoints."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""

@@ -1,0 +1,171 @@
+"""Exact save and resume. A checkpoint is written beside its place and renamed, with a digest of every file; the newest one
+that verifies is what a run resumes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import CheckpointError
+from mrlm.learn.learner import Learner
+
+log = logging.getLogger("mrlm")
+
+MANIFEST = "manifest.json"
+
+
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    learners: Sequence[Learner],
+    parts: dict[str, dict[str, Any]],
+    keep: int,
+) -> Path:
+    """Write `folder/checkpoint-<step>` and remove the oldest beyond `keep` (at least two stay).
+
+    Args:
+        folder: the run's folder.
+        step: iterations done.
+        learners: their policies are written as Hugging Face folders, their optimisers beside them.
+        parts: name -> JSON-able state of everything else.
+        keep: checkpoints to keep.
+    """
+    from safetensors.torch import save_file
+
+    target = folder / f"checkpoint-{step}"
+
+    def fill(temporary: Path) -> None:
+        state: dict[str, Any] = {"step": step, "parts": parts, "learners": {}}
+        for learner in learners:
+            learner.weights_of.save(temporary / "policies" / learner.policy)
+            tensors, rest = learner.optimizer_state()
+            place = temporary / "optimizers"
+            place.mkdir(exist_ok=True)
+            save_file(
+                {name: tensor.contiguous() for name, tensor in tensors.items()},
+                place / f"{learner.policy}.safetensors",
+            )
+            state["learners"][learner.policy] = rest
+        (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+    write_folder(target, fill)
+    for old in checkpoints(folder)[max(2, keep) :]:
+        shutil.rmtree(old)
+    return target
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The JSON part of a checkpoint: `step`, `parts`, `learners`."""
+    return json.loads((folder / "state.json").read_text(encoding="utf-8"))
+
+
+def read_checkpoint(folder: Path, learners: Sequence[Learner]) -> dict[str, Any]:
+    """Load weights and optimisers in place from a verified checkpoint folder; returns its state (`step`, `parts`)."""
+    from safetensors.torch import load_file
+
+    state = read_state(folder)
+    for learner in learners:
+        learner.weights_of.load(folder / "policies" / learner.policy)
+        tensors = load_file(folder / "optimizers" / f"{learner.policy}.safetensors")
+        learner.load_optimizer_state(tensors, state["learners"][learner.policy])
+    return state
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint folders of a run, newest first."""
+    found = [
+        path
+        for path in folder.glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdigit()
+    ]
+    return sorted(found, key=lambda path: -int(path.name.removeprefix("checkpoint-")))
+
+
+def newest_verified(folder: Path) -> Path:
+    """The newest checkpoint whose files are all there and unchanged; says what it skipped and clears stale temporaries.
+
+    Args:
+        folder: a run's folder, or one checkpoint.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    clear_temporaries(folder)
+    candidates = [folder] if (folder / MANIFEST).is_file() else checkpoints(folder)
+    for candidate in candidates:
+        damage = verify(candidate)
+        if damage is None:
+            return candidate
+        log.warning("%s is damaged (%s); an older checkpoint is tried", candidate, damage)
+    what = "no checkpoint" if not candidates else "no undamaged checkpoint"
+    raise CheckpointError(f"{folder}: there is {what} to resume from; start without --resume")
+
+
+def verify(folder: Path) -> str | None:
+    """What is wrong with a folder that has a manifest; `None` if nothing is."""
+    try:
+        digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{MANIFEST}: {error}"
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if _digest(path) != digest:
+            return f"{name} has changed"
+    return None
+
+
+def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make a folder all at once: filled under another name, digests added, everything flushed to disk, then renamed."""
+    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    fill(temporary)
+    files = sorted(path for path in temporary.rglob("*") if path.is_file())
+    digests = {path.relative_to(temporary).as_posix(): _digest(path) for path in files}
+    (temporary / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
+    for path in [*files, temporary / MANIFEST]:
+        _flush(path)
+    for place in [*(path for path in temporary.rglob("*") if path.is_dir()), temporary]:
+        _flush(place)
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    if target.exists():
+        target.rename(old)
+    temporary.rename(target)
+    _flush(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def clear_temporaries(folder: Path) -> None:
+    """Remove what interrupted writes left behind; a checkpoint that was set aside and not replaced is put back."""
+    for old in folder.glob(".*.old-*"):
+        target = folder / old.name[1:].rsplit(".old-", 1)[0]
+        if target.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(target)
+    for temporary in folder.glob(".*.tmp-*"):
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

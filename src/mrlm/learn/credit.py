@@ -1,0 +1,155 @@
+"""Walking over groups: who is compared with whom, what they earned, and what is said about it.
+
+It knows the nouns of the house but no algorithm, no model and no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mrlm.core.errors import TrainingError
+from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.learn import ops
+from mrlm.learn.batch import as_column
+
+Member = tuple[Episode, Rollout]
+
+
+def trained_turns(rollout: Rollout) -> list[Turn]:
+    """The turns of a rollout that tokens are trained of."""
+    return [turn for turn in rollout.turns if turn.trained and turn.completion_ids]
+
+
+def clear(groups: Iterable[Group]) -> None:
+    """Forget earlier credit: a turn without advantages is not trained."""
+    for group in groups:
+        for episode in group:
+            for turn in episode.turns:
+                turn.advantages = turn.returns = None
+
+
+def members(group: Group) -> dict[str, list[Member]]:
+    """Agent -> its rollouts that may be compared: of episodes that did not fail, with finite
+    rewards and something to train."""
+    found: dict[str, list[Member]] = {}
+    for episode in group.valid:
+        for agent, rollout in episode.rollouts.items():
+            finite = math.isfinite(episode.reward) and math.isfinite(rollout.reward)
+            if finite and trained_turns(rollout):
+                found.setdefault(agent, []).append((episode, rollout))
+    return found
+
+
+def all_members(groups: Iterable[Group]) -> dict[str, list[Member]]:
+    """Agent -> its comparable rollouts in all groups."""
+    found: dict[str, list[Member]] = {}
+    for group in groups:
+        for agent, rollouts in members(group).items():
+            found.setdefault(agent, []).extend(rollouts)
+    return found
+
+
+def credited_turns(groups: Iterable[Group]) -> dict[str, list[Turn]]:
+    """Agent -> its turns that have advantages."""
+    found: dict[str, list[Turn]] = {}
+    for agent, rollouts in all_members(groups).items():
+        turns = [turn for _, rollout in rollouts for turn in trained_turns(rollout)]
+        found[agent] = [turn for turn in turns if turn.advantages is not None]
+    return found
+
+
+def assign(rollout: Rollout, advantage: float) -> None:
+    """The same advantage for every trained turn of a rollout."""
+    for turn in trained_turns(rollout):
+        turn.advantages = float(advantage)
+
+
+def discounted(
+    rewards: Sequence[float], gamma: float, times: Sequence[int] | None = None
+) -> list[float]:
+    """Returns to go: `G_t = sum_{k >= t} gamma^(time_k - time_t) r_k`; times count 0, 1, 2, ... by
+    default."""
+    found = [0.0] * len(rewards)
+    following = 0.0
+    for t in range(len(rewards) - 1, -1, -1):
+        if t + 1 < len(rewards):
+            gap = 1 if times is None else times[t + 1] - times[t]
+            following *= gamma**gap
+        found[t] = following = rewards[t] + following
+    return found
+
+
+def centred(x: np.ndarray) -> np.ndarray:
+    """`x - mean(x)`; exactly 0 where all are equal or there are fewer than two."""
+    return np.zeros(len(x)) if _constant(x) else x - x.mean()
+
+
+def leave_one_out(x: np.ndarray) -> np.ndarray:
+    """Each entry minus the mean of the others; exactly 0 like `centred`."""
+    return centred(x) * len(x) / max(len(x) - 1, 1)
+
+
+def group_std(x: np.ndarray) -> float:
+    """Unbiased standard deviation; 0 where all are equal or there are fewer than two."""
+    return 0.0 if _constant(x) else float(x.std(ddof=1))
+
+
+def _constant(x: np.ndarray) -> bool:
+    return len(x) < 2 or bool(x.max() == x.min())
+
+
+def overlong_penalty(length: int, max_length: int, cache: int) -> float:
+    """0 up to `max_length - cache` tokens, then linearly down to -1 at `max_length` (DAPO, arXiv
+    2503.14476, eq. 13)."""
+    over = length - (max_length - cache)
+    return -min(1.0, over / cache if cache else 1.0) if over > 0 else 0.0
+
+
+def adaptive_kl_coef(coef: float, kl: float, target: float, num: int, horizon: float) -> float:
+    """`coef (1 + clip(kl / target - 1, -0.2, 0.2) num / horizon)` (arXiv 1909.08593, section
+    2.2)."""
+    return coef * (1 + min(max(kl / target - 1, -0.2), 0.2) * num / horizon)
+
+
+def column(turn: Turn, name: str) -> np.ndarray:
+    """A column of a turn as (tokens,) numbers.
+
+    Raises:
+        TrainingError: nobody wrote it.
+    """
+    value = getattr(turn, name)
+    if value is None:
+        raise TrainingError(
+            f"a turn of agent {turn.agent!r} (policy {turn.policy!r}) has no {name}; "
+            "annotate the groups with what the algorithm needs before credit"
+        )
+    return as_column(value, len(turn))
+
+
+def sampled_kl(turn: Turn) -> np.ndarray:
+    """`log pi_old - log ref` of each token (tokens,): the k1 estimate, as it goes into a reward."""
+    old = "logprobs" if turn.old_logprobs is None else "old_logprobs"
+    return column(turn, old) - column(turn, "ref_logprobs")
+
+
+def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Share of the comparisons (an agent in a group) that teach nothing, over all processes:
+    `frac_zero_variance` (every advantage is 0) and `frac_small_groups` (fewer than two left)."""
+    flags = [0, 0, 0]
+    for group in groups:
+        compared = members(group)
+        rollouts = [pair for episode in group for pair in episode.rollouts.items()]
+        for agent in {agent for agent, rollout in rollouts if trained_turns(rollout)}:
+            found = compared.get(agent, [])
+            turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
+            columns = [turn.advantages for turn in turns if turn.advantages is not None]
+            small = len(found) < 2
+            flat = not small and not any(np.any(np.asarray(column)) for column in columns)
+            flags = [flags[0] + 1, flags[1] + flat, flags[2] + small]
+    ((number, flat, small),) = ops.global_sum({"groups": flags}).values()
+    if not number:
+        return {}
+    return {"frac_zero_variance": flat / number, "frac_small_groups": small / number}

@@ -1,0 +1,166 @@
+"""From a name, a folder or a live object to a causal language model with its tokenizer. Errors say what is missing where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrlm.core.errors import ModelError
+from mrlm.tiny import resolve_model
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "auto": "auto",
+}
+
+
+def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a hub id or folder (of its base model, for an adapter folder without one).
+
+    Raises:
+        ModelError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    path = resolve_model(name)
+    _require_folder(path)
+    if Path(path).is_dir() and not _has_tokenizer(Path(path)):
+        base = adapter_base(path)
+        if base is not None:
+            return load_tokenizer(base, trust_remote_code)
+        raise ModelError(
+            f"{path}: the folder has no tokenizer (no tokenizer.json or tokenizer_config.json); "
+            "save it there with tokenizer.save_pretrained, or set model.tokenizer_name_or_path"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise ModelError(f"{name}: its tokenizer cannot be loaded: {first_line(error)}") from error
+
+
+def load_model(
+    name: str,
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    attn_implementation: str = "sdpa",
+    device: str = "auto",
+) -> Any:
+    """A causal language model from a hub id, a folder or an adapter folder (adapters are merged into their base).
+
+    Raises:
+        ModelError: it cannot be loaded; the message says what was looked for and where.
+    """
+    from transformers import AutoModelForCausalLM
+
+    path = resolve_model(name)
+    _require_folder(path)
+    base = adapter_base(path)
+    if base is not None:
+        return _merged(
+            path, load_model(base, dtype, trust_remote_code, attn_implementation, device)
+        )
+    try:
+        with quietly():
+            model = AutoModelForCausalLM.from_pretrained(
+                path,
+                dtype=DTYPES[dtype],
+                trust_remote_code=trust_remote_code,
+                attn_implementation=attn_implementation,
+            )
+    except Exception as error:
+        hint = "" if Path(path).is_dir() else "; without a network, give a local folder instead"
+        raise ModelError(
+            f"{name}: the model cannot be loaded: {first_line(error)}{hint}"
+        ) from error
+    return model.to(pick_device(device))
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the progress bars of the loading library: models here are many and the console is the run's."""
+    from transformers.utils import logging as hub
+
+    shown = hub.is_progress_bar_enabled()
+    hub.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hub.enable_progress_bar()
+
+
+def pick_device(name: str) -> torch.device:
+    """The device called `name`; `auto` is the first CUDA device, else the CPU.
+
+    Raises:
+        ModelError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(
+            f"model.device={name!r} is no device torch knows: {first_line(error)}"
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(
+            f"model.device={name!r}, but torch finds no CUDA device here; use 'cpu' or 'auto'"
+        )
+    return device
+
+
+def adapter_base(path: str) -> str | None:
+    """The base model of an adapter folder; `None` if it is no adapter folder."""
+    config = Path(path) / "adapter_config.json"
+    if not config.is_file():
+        return None
+    return json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+
+
+def import_peft() -> Any:
+    """The peft library.
+
+    Raises:
+        ModelError: it is not installed.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError("LoRA needs the peft library: pip install 'mrlm[lora]'") from error
+    return peft
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it has none."""
+    return (str(error).strip().split("\n") or [""])[0] or type(error).__name__
+
+
+def _merged(path: str, base: Any) -> Any:
+    return import_peft().PeftModel.from_pretrained(base, path).merge_and_unload()
+
+
+def _require_folder(path: str) -> None:
+    """A path that is plainly a path must exist; anything else may be a hub id."""
+    if path.startswith((".", "/", "~")) and not Path(path).expanduser().is_dir():
+        raise ModelError(
+            f"{path}: there is no such folder; give a folder with config.json, or a hub id"
+        )
+    if Path(path).is_dir() and not any(
+        (Path(path) / name).is_file() for name in ("config.json", "adapter_config.json")
+    ):
+        raise ModelError(
+            f"{path}: the folder has no config.json, so it holds no Hugging Face model"
+        )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+    return any((folder / name).is_file() for name in names)

@@ -1,0 +1,377 @@
+"""Pure functions of losses and advantages, over flat vectors with one entry per trained token.
+
+Nothing here knows agents, episodes or models; `global_*` add up over processes where there are
+several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrlm.learn.batch import Batch
+
+Aggregation = Literal[
+    "token_mean",
+    "sequence_mean_token_mean",
+    "sequence_mean_token_sum",
+    "constant",
+    "turn_mean",
+    "turn_mean_token_sum",
+    "sequence_mean_turn_mean",
+    "agent_balanced",
+]
+KLEstimator = Literal["k1", "k2", "k3", "k1+", "k3+"]
+MismatchKind = Literal["token", "icepop", "sequence", "sequence_mask", "geometric_mask"]
+
+LOG_RATIO_LIMIT = 20.0
+TURN_LOG_RATIO_LIMIT = 3.0
+
+
+# -- what a distribution says ----------------------------------------------------------------------
+
+
+def token_logprobs(logits: Tensor, targets: Tensor) -> Tensor:
+    """Log-probs (N,) of `targets` (N,) under `logits` (N, V), in float32."""
+    logits = logits.float()
+    return logits.gather(-1, targets[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy (N,) in nats of `logits` (N, V), in float32: `logsumexp(z) - sum_v p_v z_v`."""
+    logits = logits.float()
+    top = logits.logsumexp(-1)
+    return top - torch.einsum("nv,nv->n", (logits - top[:, None]).exp(), logits)
+
+
+# -- sums over parts of a batch --------------------------------------------------------------------
+
+
+def segment_sum(x: Tensor, index: Tensor, size: int) -> Tensor:
+    """Sums (size,) of the entries of `x` (N,) that share an `index` (N,)."""
+    return x.new_zeros(size).index_add(0, index, x)
+
+
+def segment_mean(x: Tensor, index: Tensor, size: int) -> Tensor:
+    """Means (size,) of the entries of `x` (N,) that share an `index`; 0 where there are none."""
+    return segment_sum(x, index, size) / _counts(x, index, size).clamp(min=1)
+
+
+def _counts(like: Tensor, index: Tensor, size: int) -> Tensor:
+    return segment_sum(torch.ones_like(like), index, size)
+
+
+def aggregate(
+    per_token: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
+) -> Tensor:
+    """One number from per-token losses (N,), divided by counts of the whole optimiser batch: the
+    results of its micro-batches add up, however it was cut.
+
+    `token_mean`: over all tokens (DAPO). `sequence_mean_token_mean`: GRPO paper, GSPO.
+    `sequence_mean_token_sum`: the exact policy gradient. `constant`: sums over sequences x a fixed
+    length (Dr. GRPO). `turn_mean`, `turn_mean_token_sum`: the same with turns for sequences.
+    `sequence_mean_turn_mean`: turns are averaged inside a sequence first (ReMA). `agent_balanced`:
+    mean over agents of the agent's own token mean, so that a verbose one does not dominate.
+
+    Args:
+        per_token: (N,) losses.
+        batch: where the tokens belong, and the totals.
+        mode: one of the above.
+        constant_length: tokens that `constant` divides by; `None` takes what each turn was allowed
+            to write (`SamplingParams.max_new_tokens`).
+    """
+    return (per_token * token_weights(per_token, batch, mode, constant_length)).sum()
+
+
+def token_weights(
+    like: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
+) -> Tensor:
+    """What `aggregate` multiplies each token with, (N,)."""
+    totals = batch.totals
+    ones = torch.ones_like(like, requires_grad=False)
+    sequences = ones / totals.sequences
+    if mode == "token_mean":
+        return ones / totals.tokens
+    if mode == "sequence_mean_token_sum":
+        return sequences
+    if mode == "sequence_mean_token_mean":
+        return sequences / _counts(ones, batch.sequence, batch.num_sequences)[batch.sequence]
+    if mode == "turn_mean_token_sum":
+        return ones / totals.turns
+    if mode == "constant":
+        if constant_length is not None:
+            return sequences / constant_length
+        allowed = [float(turn.sampling.max_new_tokens) for turn in batch.turns]
+        return sequences / ones.new_tensor(allowed)[batch.turn]
+    if mode == "agent_balanced":
+        counts = [float(totals.tokens_by_agent[agent]) for agent in batch.agents]
+        return ones / ones.new_tensor(counts)[batch.agent] / len(totals.tokens_by_agent)
+    in_turn = _counts(ones, batch.turn, batch.num_turns)[batch.turn]
+    if mode == "turn_mean":
+        return ones / in_turn / totals.turns
+    turns = segment_sum(ones / in_turn, batch.sequence, batch.num_sequences)[batch.sequence]
+    return sequences / in_turn / turns
+
+
+# -- ratios and surrogates -------------------------------------------------------------------------
+
+
+def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """`log pi / pi_old` per token, within +-20 so that its exponential stays finite."""
+    return (logprobs - old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def sequence_ratio(
+    difference: Tensor,
+    index: Tensor,
+    size: int,
+    mean: bool = False,
+    limit: float = LOG_RATIO_LIMIT,
+) -> Tensor:
+    """`pi / pi_old` of whole segments, repeated for each of their tokens (N,).
+
+    Args:
+        difference: (N,) log-ratios of the tokens.
+        index: (N,) the sequence (or turn) each token belongs to.
+        size: how many there are.
+        mean: take the geometric mean over tokens rather than the product.
+        limit: largest log-ratio.
+    """
+    together = (segment_mean if mean else segment_sum)(difference, index, size)
+    return together.clamp(-LOG_RATIO_LIMIT, limit).exp()[index]
+
+
+def gspo_ratio(difference: Tensor, logprobs: Tensor, index: Tensor, size: int) -> Tensor:
+    """`sg(s) pi / sg(pi)` (N,), with `s` the geometric mean of the token ratios of a sequence
+    (GSPO, arXiv 2507.18071, token form): the value is the sequence's, the gradient each token's
+    own."""
+    log_s = segment_mean(difference.detach(), index, size)[index]
+    return (log_s + logprobs - logprobs.detach()).exp()
+
+
+def ppo_clip(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float | None = None
+) -> Tensor:
+    """`max(-A r, -A clip(r, 1 - low, 1 + high))`: the pessimistic side of the two (PPO, eq. 7)."""
+    high = clip_low if clip_high is None else clip_high
+    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + high))
+
+
+def clipped(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float | None = None
+) -> Tensor:
+    """1 for the tokens whose gradient `ppo_clip` removes, else 0."""
+    high = clip_low if clip_high is None else clip_high
+    above = (ratio > 1 + high) & (advantages > 0)
+    return (above | ((ratio < 1 - clip_low) & (advantages < 0))).to(ratio.dtype)
+
+
+def dual_clip(loss: Tensor, advantages: Tensor, bound: float) -> Tensor:
+    """Bound the loss of a token with a negative advantage by `-A bound` (arXiv 1912.09729)."""
+    return torch.where(advantages < 0, torch.minimum(loss, -advantages * bound), loss)
+
+
+def cispo(
+    logprobs: Tensor, ratio: Tensor, advantages: Tensor, low: float | None, high: float
+) -> Tensor:
+    """`-sg(clip(r, low, high)) A log pi`: weights are clipped, gradients never (arXiv 2506.13585).
+
+    Args:
+        logprobs, ratio, advantages: (N,).
+        low, high: bounds of the ratio itself; `low=None` leaves it open.
+    """
+    return -ratio.detach().clamp(min=low, max=high) * advantages * logprobs
+
+
+def mismatch_weights(
+    new: Tensor,
+    behaviour: Tensor,
+    kind: MismatchKind = "token",
+    cap: float = 2.0,
+    floor: float = 0.5,
+    index: Tensor | None = None,
+    size: int = 0,
+) -> Tensor:
+    """Importance weights `pi_new / pi_behaviour` (N,), without gradient, that make up for sampling
+    from another distribution than the one that is trained.
+
+    Args:
+        new, behaviour: (N,) log-probs.
+        kind: `token`: `min(w, cap)`. `icepop`: `w` inside [floor, cap], else 0. `sequence`: the
+            product over a sequence, at most `cap`. `sequence_mask`: the product, 0 where above
+            `cap`. `geometric_mask`: the geometric mean, 0 outside [floor, cap].
+        cap, floor: bounds of the weight.
+        index, size: the sequences, for the last three kinds.
+    """
+    difference = log_ratio(new.detach(), behaviour)
+    if kind in ("token", "icepop"):
+        weight = difference.exp()
+    elif index is None:
+        raise ValueError(f"mismatch weights of kind {kind!r} need the index of the sequences")
+    else:
+        weight = sequence_ratio(difference, index, size, mean=kind == "geometric_mask")
+    if kind in ("token", "sequence"):
+        return weight.clamp(max=cap)
+    low = 0.0 if kind == "sequence_mask" else floor
+    return torch.where((weight >= low) & (weight <= cap), weight, 0.0)
+
+
+def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3") -> Tensor:
+    """Estimates (N,) of `KL(pi || ref)` from sampled tokens, with `x = log pi - log ref`.
+
+    `k1`: `x` (right as a reward; as a loss its expected gradient is zero). `k2`: `x^2 / 2`, whose
+    gradient is right on-policy. `k3`: `exp(-x) - 1 + x` with the exponent within +-20 and the
+    result within +-10. `k1+`, `k3+`: the value of k1 or k3 with the gradient of k2.
+    """
+    x = logprobs - ref_logprobs
+    if kind.endswith("+"):
+        straight = x.square() / 2
+        value = kl_estimate(logprobs, ref_logprobs, "k1" if kind == "k1+" else "k3")
+        return straight - straight.detach() + value.detach()
+    if kind == "k1":
+        return x
+    if kind == "k2":
+        return x.square() / 2
+    y = (-x).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return (y.exp() - 1 - y).clamp(-10.0, 10.0)
+
+
+def approx_kl(difference: Tensor) -> Tensor:
+    """`r - 1 - log r` (N,): how far the policy has moved from the one that sampled, never
+    negative."""
+    return difference.exp() - 1 - difference
+
+
+def value_loss(
+    values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None = None
+) -> Tensor:
+    """Half the squared error (N,); with `clip`, the larger of it and the error of the value held
+    within `clip` of the old one."""
+    error = (values - returns).square()
+    if clip is not None:
+        held = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (held - returns).square())
+    return error / 2
+
+
+# -- advantages, on arrays of numbers --------------------------------------------------------------
+
+
+def gae(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    lengths: Sequence[int],
+    gamma: float | np.ndarray = 1.0,
+    lam: float = 0.95,
+    bootstrap: float | np.ndarray = 0.0,
+) -> np.ndarray:
+    """Generalised advantage estimates (N,) of ragged rows that stand one after the other:
+    `A_t = r_t + gamma_t V_next - V_t + gamma_t lam A_next` (arXiv 1506.02438, eq. 16).
+
+    Only what a row contains counts: tokens of the world between two turns neither bootstrap nor
+    decay. Returns are `A + V`.
+
+    Args:
+        rewards, values: (N,).
+        lengths: (R,) how the rows divide N.
+        gamma: discount of what comes after each entry, one or (N,).
+        lam: exponential weight of longer estimates.
+        bootstrap: value after the end of each row, one or (R,); 0 where the world is over.
+    """
+    sizes = np.asarray(lengths, dtype=np.int64)
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    column = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    width = int(sizes.max(initial=0))
+
+    def grid(x: float | np.ndarray) -> np.ndarray:
+        table = np.zeros((len(sizes), width))
+        table[row, column] = x
+        return table
+
+    discount, value, delta = grid(gamma), grid(values), grid(rewards)
+    following = np.zeros_like(value)
+    following[:, :-1] = value[:, 1:]
+    full = sizes > 0
+    following[full, sizes[full] - 1] = np.broadcast_to(bootstrap, sizes.shape)[full]
+    delta += discount * following - value
+    for t in range(width - 2, -1, -1):
+        delta[:, t] += discount[:, t] * lam * delta[:, t + 1]
+    return delta[row, column]
+
+
+# -- statistics of the whole batch, over all processes ---------------------------------------------
+
+
+def global_gather(value: Any) -> list[Any]:
+    """What every process holds, in order of rank; `[value]` where there is one process."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return [value]
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, value)
+    return found
+
+
+def global_sum(table: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Sums of short lists of numbers by name, over all processes; a name may be missing on some."""
+    found: dict[str, list[float]] = {}
+    for part in global_gather({key: [float(x) for x in row] for key, row in table.items()}):
+        for key, row in part.items():
+            known = found.get(key)
+            found[key] = row if known is None else [a + b for a, b in zip(known, row, strict=True)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and unbiased variance of a sample (`variance` is exactly 0 for equal numbers)."""
+
+    count: int
+    mean: float
+    variance: float
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.variance)
+
+
+def global_moments(table: Mapping[str, np.ndarray]) -> dict[str, Moments]:
+    """Moments by name over all processes. Every process must call it; names may differ."""
+    table = {key: np.asarray(x, dtype=np.float64) for key, x in table.items() if np.size(x)}
+    sums = global_sum({key: [x.size, x.sum()] for key, x in table.items()})
+    means = {key: total / count for key, (count, total) in sums.items()}
+    squares = global_sum({key: [np.square(x - means[key]).sum()] for key, x in table.items()})
+    ranges: dict[str, list[float]] = {}
+    for part in global_gather({key: (float(x.min()), float(x.max())) for key, x in table.items()}):
+        for key, pair in part.items():
+            ranges.setdefault(key, []).extend(pair)
+    found: dict[str, Moments] = {}
+    for key, (count, _) in sums.items():
+        flat = count < 2 or min(ranges[key]) == max(ranges[key])
+        found[key] = Moments(int(count), means[key], 0.0 if flat else squares[key][0] / (count - 1))
+    return found
+
+
+def whiten(
+    x: np.ndarray, mask: np.ndarray | None = None, moments: Moments | None = None
+) -> np.ndarray:
+    """`(x - mean) / sqrt(var + 1e-8)` with the unbiased variance; zeros where it is 0 or there are
+    fewer than two numbers.
+
+    Args:
+        x: (N,) numbers.
+        mask: (N,) which of them count; the others become 0.
+        moments: of the whole batch; counted from `x` (over all processes) when `None`.
+    """
+    counted = x if mask is None else x[mask.astype(bool)]
+    found = moments or global_moments({"": counted}).get("", Moments(0, 0.0, 0.0))
+    if found.variance == 0.0:
+        return np.zeros_like(x, dtype=np.float64)
+    scaled = (x - found.mean) / math.sqrt(found.variance + 1e-8)
+    return scaled if mask is None else scaled * mask

@@ -1,0 +1,206 @@
+"""What policy gradient algorithms share: the surrogate loss and its knobs. It does not know who
+earned what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from mrlm.core.types import Group
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT, Algorithm
+from mrlm.learn.batch import Batch, Loss, Outputs
+from mrlm.learn.credit import clear, sibling_metrics
+
+LossType = Literal[
+    "reinforce",
+    "ppo",
+    "dapo",
+    "bnpo",
+    "grpo",
+    "dr_grpo",
+    "gspo",
+    "cispo",
+    "sequence",
+    "turn",
+]
+AGGREGATIONS: dict[str, ops.Aggregation] = {
+    "reinforce": "sequence_mean_token_sum",
+    "ppo": "token_mean",
+    "dapo": "token_mean",
+    "bnpo": "token_mean",
+    "grpo": "sequence_mean_token_mean",
+    "dr_grpo": "constant",
+    "gspo": "sequence_mean_token_mean",
+    "cispo": "token_mean",
+    "sequence": "sequence_mean_token_mean",
+    "turn": "turn_mean",
+}
+"""How each loss is averaged unless `aggregation` says otherwise."""
+
+
+@dataclass(kw_only=True, config=STRICT)
+class PolicyGradient(Algorithm):
+    """Base of algorithms that raise the log-probs of what earned more. A subclass gives
+    `credit_group`, `credit_batch` or both.
+
+    Args:
+        loss_type: `reinforce` has no ratio; `ppo`, `dapo`, `bnpo`, `grpo` and `dr_grpo` are the
+            clipped token ratio, averaged in different ways; `gspo` (token form), `sequence`
+            (product over a sequence) and `turn` (geometric mean over a turn) clip the ratio of a
+            whole; `cispo` clips weights and keeps every gradient.
+        aggregation: how per-token losses become one number (`ops.aggregate`); `None` is what
+            `loss_type` is known with. A ratio of whole sequences does not go well with
+            `token_mean`, which weighs sequences by their length.
+        constant_length: length that `constant` divides by; `None` takes the longest completion that
+            was allowed.
+        clip_range: how far below 1 (and above, unless `clip_range_high` is given) a ratio may earn.
+        dual_clip: bound of the loss for negative advantages, as a multiple of them; `None` is off,
+            3 is usual.
+        cispo_cap: bound of the weight of `cispo`; with `cispo_cap_mode="relative"` the clip ranges
+            are used instead.
+        kl_coef: weight of the divergence from the reference; above 0 a reference is kept.
+        kl_estimator: how the divergence is estimated where it is part of the loss.
+        entropy_coef: weight of an entropy bonus.
+        importance: weights for sampling that differs from what is trained. `auto`: `token` for
+            tokens drawn with top-p, top-k or min-p where the loss uses a ratio, else none. The
+            kinds are those of `ops.mismatch_weights`.
+        importance_cap, importance_floor: bounds of those weights.
+    """
+
+    loss_type: LossType = "ppo"
+    aggregation: ops.Aggregation | None = None
+    constant_length: int | None = Field(default=None, ge=1)
+    clip_range: float = Field(default=0.2, gt=0)
+    clip_range_high: float | None = Field(default=None, gt=0)
+    dual_clip: float | None = Field(default=None, gt=1)
+    cispo_cap: float = Field(default=5.0, gt=0)
+    cispo_cap_mode: Literal["absolute", "relative"] = "absolute"
+    kl_coef: float = Field(default=0.0, ge=0)
+    kl_estimator: ops.KLEstimator = "k3"
+    entropy_coef: float = 0.0
+    importance: Literal["auto", "none"] | ops.MismatchKind = "auto"
+    importance_cap: float = Field(default=2.0, gt=0)
+    importance_floor: float = Field(default=0.5, ge=0)
+
+    kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
+    """Where `kl_coef` acts: in one place only."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        found = {"ref_logprobs"} if self.kl_coef else set()
+        if self.importance not in ("auto", "none") and self.loss_type != "reinforce":
+            found.add("old_logprobs")
+        return frozenset(found)
+
+    @property
+    def needs_entropy(self) -> bool:
+        return self.entropy_coef != 0.0
+
+    # -- credit -----------------------------------------------------------------------------------
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        self.metrics = {}
+        clear(groups)
+        for group in groups:
+            self.credit_group(group)
+        self.credit_batch(groups)
+        if "siblings" in self.requires:
+            self.metrics |= sibling_metrics(groups)
+
+    def credit_group(self, group: Group) -> None:
+        """Credit inside one group; nothing by default."""
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        """Credit that looks at all groups, after `credit_group`; nothing by default."""
+
+    # -- loss -------------------------------------------------------------------------------------
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        difference = ops.log_ratio(outputs.logprobs, batch.old_logprobs)
+        per_token, was_clipped = self._surrogate(batch, outputs.logprobs, difference)
+        weights = self._importance(batch, outputs.logprobs)
+        if weights is not None:
+            per_token = per_token * weights
+        policy = total = self._aggregate(per_token, batch)
+        metrics = {
+            "policy_loss": policy,
+            "entropy": _token_mean(outputs.entropy, batch),
+            "approx_kl": _token_mean(ops.approx_kl(difference), batch),
+        }
+        if was_clipped is not None:
+            metrics["clip_fraction"] = _token_mean(was_clipped, batch)
+        if self.kl_coef and self.kl_in == "loss":
+            kl = ops.kl_estimate(outputs.logprobs, batch.ref_logprobs, self.kl_estimator)
+            total = total + self.kl_coef * self._aggregate(kl, batch)
+            metrics["kl"] = _token_mean(kl, batch)
+        if self.entropy_coef:
+            total = total - self.entropy_coef * self._aggregate(outputs.entropy, batch)
+        return Loss(total, {name: value.detach() for name, value in metrics.items()})
+
+    def _aggregate(self, per_token: Tensor, batch: Batch) -> Tensor:
+        mode = self.aggregation or AGGREGATIONS[self.loss_type]
+        return ops.aggregate(per_token, batch, mode, self.constant_length)
+
+    def _surrogate(
+        self, batch: Batch, logprobs: Tensor, difference: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Losses per token (N,), and which tokens were clipped (`None` where nothing ever is)."""
+        advantages = batch.advantages
+        low, high = self.clip_range, self.clip_range_high or self.clip_range
+        if self.loss_type == "reinforce":
+            return -advantages * logprobs, None
+        if self.loss_type == "cispo":
+            ratio, bounds = difference.exp(), (1 - low, 1 + high)
+            if self.cispo_cap_mode == "absolute":
+                bounds = (None, self.cispo_cap)
+            was_clipped = (ratio > bounds[1]) | (ratio < (bounds[0] or 0.0))
+            return ops.cispo(logprobs, ratio, advantages, *bounds), was_clipped.to(ratio.dtype)
+        if self.loss_type == "gspo":
+            ratio = ops.gspo_ratio(difference, logprobs, batch.sequence, batch.num_sequences)
+        elif self.loss_type in ("sequence", "turn"):
+            whole = self.loss_type == "sequence"
+            index, size = (
+                (batch.sequence, batch.num_sequences) if whole else (batch.turn, batch.num_turns)
+            )
+            limit = ops.LOG_RATIO_LIMIT if whole else ops.TURN_LOG_RATIO_LIMIT
+            ratio = ops.sequence_ratio(difference, index, size, mean=not whole, limit=limit)
+            advantages = ops.segment_mean(advantages, index, size)[index]
+        else:
+            ratio = difference.exp()
+        per_token = ops.ppo_clip(ratio, advantages, low, high)
+        if self.dual_clip is not None:
+            per_token = ops.dual_clip(per_token, advantages, self.dual_clip)
+        return per_token, ops.clipped(ratio, advantages, low, high)
+
+    def _importance(self, batch: Batch, logprobs: Tensor) -> Tensor | None:
+        """Weights (N,) for a mismatch of sampling and training, or `None`.
+
+        With a ratio the weight is `pi_old / pi_behaviour` (1 where the old log-probs are the
+        engine's own: the ratio holds the correction already); without one it is `pi /
+        pi_behaviour`.
+        """
+        if self.importance == "none":
+            return None
+        new = logprobs if self.loss_type == "reinforce" else batch.old_logprobs
+        bounds = (self.importance_cap, self.importance_floor)
+        if self.importance != "auto":
+            where = (batch.sequence, batch.num_sequences)
+            return ops.mismatch_weights(
+                new, batch.behaviour_logprobs, self.importance, *bounds, *where
+            )
+        if self.loss_type == "reinforce" or not batch.truncated_sampling:
+            return None
+        weights = ops.mismatch_weights(new, batch.behaviour_logprobs, "token", *bounds)
+        cut = [turn.sampling.truncates for turn in batch.turns]
+        return torch.where(torch.tensor(cut, device=weights.device)[batch.turn], weights, 1.0)
+
+
+def _token_mean(x: Tensor, batch: Batch) -> Tensor:
+    """This micro-batch's share of the mean over all tokens, without gradient."""
+    return x.detach().sum() / batch.totals.tokens

@@ -1,0 +1,305 @@
+"""What a run amounts to before it starts: plays, sequences, optimiser steps, memory. It loads no
+model and plays no world; what it cannot know it bounds, and says so."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mrlm import tiny
+from mrlm.config import ExperimentConfig, LoraConfig
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+"""Bytes of one weight; `auto` is taken as 16 bit, as models are saved."""
+ACTIVATIONS = 17
+"""Values kept per token, layer and hidden unit (arXiv 2205.05198, eq. 1, without the attention
+matrix, which SDPA does not keep)."""
+VALUES_PER_LOGIT = 2
+"""The logits in float32 and their gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What memory depends on.
+
+    Args:
+        hidden, layers, vocab, intermediate: as in the model's `config.json`.
+        query_width, kv_width: heads times head size, of queries and of keys.
+        tied: the output layer is the embedding.
+    """
+
+    hidden: int
+    layers: int
+    vocab: int
+    intermediate: int
+    query_width: int
+    kv_width: int
+    tied: bool = True
+
+    @property
+    def linears(self) -> tuple[tuple[int, int], ...]:
+        """(in, out) of the linear maps of a layer."""
+        up = (self.hidden, self.intermediate)
+        keys = (self.hidden, self.kv_width)
+        return (
+            (self.hidden, self.query_width),
+            keys,
+            keys,
+            (self.query_width, self.hidden),
+            up,
+            up,
+            (self.intermediate, self.hidden),
+        )
+
+    @property
+    def parameters(self) -> int:
+        """Weights, norms and biases left out."""
+        layer = sum(rows * columns for rows, columns in self.linears)
+        return self.layers * layer + self.vocab * self.hidden * (1 if self.tied else 2)
+
+    def adapter(self, lora: LoraConfig) -> int:
+        """Weights of a LoRA adapter on every linear map."""
+        return self.layers * sum(lora.r * (rows + columns) for rows, columns in self.linears)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The arithmetic of a run.
+
+    Args:
+        iterations: of the run; `None` where it depends on the number of tasks.
+        tasks, samples, agents, turns: per iteration; `turns` is the most joint steps of an episode.
+        model_calls: completions sampled per iteration at most (0 when learning from rows).
+        sequences: sequences that are trained on per iteration at most, all policies together.
+        policies: how many are trained.
+        minibatches, epochs: optimiser steps per iteration and policy are their product.
+        microbatches: forward and backward passes per optimiser step, at least.
+        tokens: of the longest sequence, as far as it is known.
+        memory: policy -> what -> bytes.
+        notes: what was assumed.
+    """
+
+    algorithm: str
+    iterations: int | None
+    tasks: int
+    samples: int
+    agents: int
+    trained_agents: int
+    turns: int
+    rows: bool
+    policies: int
+    minibatches: int
+    epochs: int
+    microbatches: int
+    tokens: int
+    memory: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def episodes(self) -> int:
+        return self.tasks * self.samples
+
+    @property
+    def model_calls(self) -> int:
+        return 0 if self.rows else self.episodes * self.agents * self.turns
+
+    @property
+    def sequences(self) -> int:
+        return self.episodes * self.trained_agents
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Per iteration and policy."""
+        return self.epochs * self.minibatches
+
+    def __str__(self) -> str:
+        what = "rows" if self.rows else "tasks"
+        lines = [f"one iteration of {self.algorithm}:"]
+        lines.append(
+            f"  {self.tasks} {what} x {self.samples} = {self.episodes} episodes"
+            f" x {self.trained_agents} trained agent(s) = {self.sequences} trained sequences"
+        )
+        if not self.rows:
+            lines.append(
+                f"  {self.episodes} episodes x {self.agents} agent(s) x {self.turns} turn(s)"
+                f" = at most {self.model_calls} completions"
+            )
+        lines.append(
+            f"  {self.epochs} epoch(s) x {self.minibatches} mini-batch(es) = {self.optimizer_steps}"
+            f" optimizer step(s) per policy, each in at least {self.microbatches} micro-batch(es)"
+        )
+        steps = "as the tasks decide"
+        if self.iterations is not None:
+            steps = f"{self.iterations} iterations, {self.iterations * self.optimizer_steps}"
+            steps += f" optimizer steps per policy ({self.policies} trained)"
+        lines.append(f"the run: {steps}")
+        for policy, parts in self.memory.items():
+            total = sum(parts.values())
+            inside = ", ".join(f"{name} {_size(count)}" for name, count in parts.items())
+            lines.append(f"memory of {policy}: about {_size(total)} ({inside})")
+        return "\n".join([*lines, *(f"note: {each}" for each in self.notes)])
+
+
+def arithmetic(
+    config: ExperimentConfig,
+    *,
+    num_agents: int,
+    trained_agents: int,
+    parameters: Mapping[str, int] | None = None,
+    shapes: Mapping[str, ModelShape] | None = None,
+) -> Plan:
+    """Count what one stage of an experiment will do.
+
+    Args:
+        config: the stage.
+        num_agents: agents that speak.
+        trained_agents: agents whose policies are trained.
+        parameters: policy -> number of weights, where it is known better than from its shape.
+        shapes: policy -> shape; read from the models' folders where `None`.
+    """
+    algorithm = config.algorithm_settings()
+    training, generation = config.training, config.generation
+    rows = "rows" in algorithm.requires or config.data.dataset is not None
+    turns, notes = _turns(config, rows)
+    trained = [name for name, policy in config.policies.items() if policy.trainable]
+    plan = Plan(
+        algorithm=training.algorithm,
+        iterations=training.num_iterations,
+        tasks=training.batch_size,
+        samples=algorithm.group_size,
+        agents=num_agents,
+        trained_agents=trained_agents,
+        turns=turns,
+        rows=rows,
+        policies=len(trained) or trained_agents,
+        minibatches=algorithm.num_minibatches,
+        epochs=algorithm.update_epochs,
+        microbatches=training.gradient_accumulation_steps,
+        tokens=(generation.max_prompt_tokens or 0) + turns * generation.max_new_tokens,
+        notes=notes,
+    )
+    if generation.max_prompt_tokens is None:
+        plan.notes.append(
+            "prompts are not counted in tokens: generation.max_prompt_tokens is not set"
+        )
+    per_step = (
+        math.ceil(plan.sequences / (plan.policies * plan.minibatches)) if plan.policies else 0
+    )
+    together = max(1, training.max_tokens_per_microbatch // plan.tokens)
+    plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
+    plan.memory = _memory(config, algorithm, plan, parameters or {}, shapes)
+    if plan.memory:
+        plan.notes.append(
+            f"memory = weights N*b + gradients T*b + optimizer 2*T*b (adam) + reference N*b + "
+            f"activations {ACTIVATIONS}*M*hidden*layers*c + logits {VALUES_PER_LOGIT}*M*vocab*4 + "
+            "kv_cache rows*tokens*2*kv_width*layers*b; N weights, T trained ones, b and c bytes of a "
+            "weight and of a computed value, M tokens of a micro-batch"
+        )
+    return plan
+
+
+def shape_of(name: str) -> ModelShape | None:
+    """The shape of the embedded model or of a Hugging Face folder; `None` for a hub id, which is not
+    looked up, and for folders of an unusual kind."""
+    if name == tiny.NAME:
+        return _shape(tiny.ARCHITECTURE | {"vocab_size": 259})
+    path = Path(name).expanduser() / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return _shape(found) if isinstance(found, dict) else None
+
+
+def _shape(found: Mapping[str, Any]) -> ModelShape | None:
+    keys = ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
+    heads = found.get("num_attention_heads")
+    if not heads or any(not isinstance(found.get(key), int) for key in keys):
+        return None
+    size = found.get("head_dim") or found["hidden_size"] // heads
+    kv_heads = found.get("num_key_value_heads") or heads
+    tied = bool(found.get("tie_word_embeddings", True))
+    return ModelShape(*(found[key] for key in keys), heads * size, kv_heads * size, tied)
+
+
+def _turns(config: ExperimentConfig, rows: bool) -> tuple[int, list[str]]:
+    """The most turns of an episode, and what was assumed."""
+    if rows:
+        return 1, []
+    asked = config.workflow.parameters.get("max_turns")
+    if isinstance(asked, int):
+        return asked, []
+    known = [section.max_turns for section in config.environments if section.max_turns]
+    if known:
+        return max(known), []
+    return 1, ["one turn per episode is assumed: no max_turns is set"]
+
+
+def _memory(
+    config: ExperimentConfig,
+    algorithm: Any,
+    plan: Plan,
+    parameters: Mapping[str, int],
+    shapes: Mapping[str, ModelShape] | None,
+) -> dict[str, dict[str, int]]:
+    """Bytes of each policy, by what they are for. A base that adapters share counts for each."""
+    policies = config.policies or {"policy": None}
+    result: dict[str, dict[str, int]] = {}
+    for name, section in policies.items():
+        path = (section.model if section else None) or config.model.model_name_or_path
+        shape = shapes.get(name) if shapes is not None else shape_of(path)
+        count = parameters.get(name) or (shape.parameters if shape else 0)
+        if not count:
+            plan.notes.append(f"memory of {name} is not known: {path} is not a local folder")
+            continue
+        trainable = section.trainable if section else True
+        lora = (section.lora if section else None) or config.model.lora
+        width = BYTES[config.model.torch_dtype]
+        parts = {"weights": count * width}
+        if trainable:
+            trained = count if lora is None else shape.adapter(lora) if shape else 0
+            if lora is not None and shape is None:
+                plan.notes.append(
+                    f"memory of {name} leaves its adapter out: its shape is not known"
+                )
+            parts["gradients"] = trained * width
+            parts["optimizer"] = 0 if config.training.optimizer == "sgd" else 2 * trained * width
+            if "ref_logprobs" in algorithm.needs and lora is None:
+                parts["reference"] = count * width
+        if shape is not None:
+            parts |= _passing(config, plan, shape, width, trainable)
+        result[name] = parts
+    return result
+
+
+def _passing(
+    config: ExperimentConfig, plan: Plan, shape: ModelShape, width: int, trainable: bool
+) -> dict[str, int]:
+    """Bytes that are needed while a model runs."""
+    parts: dict[str, int] = {}
+    if trainable:
+        tokens = min(config.training.max_tokens_per_microbatch, plan.sequences * plan.tokens)
+        computed = 4 if config.training.precision == "fp32" else 2
+        kept = ACTIVATIONS * tokens * shape.hidden * computed
+        if config.training.gradient_checkpointing:
+            parts["activations"] = kept + tokens * shape.hidden * shape.layers * computed
+        else:
+            parts["activations"] = kept * shape.layers
+        parts["logits"] = VALUES_PER_LOGIT * tokens * shape.vocab * 4
+    if not plan.rows:
+        rows = min(config.engine.batch_size, plan.episodes * plan.agents)
+        parts["kv_cache"] = rows * plan.tokens * 2 * shape.kv_width * shape.layers * width
+    return parts
+
+
+def _size(count: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

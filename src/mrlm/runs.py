@@ -1,0 +1,312 @@
+"""What one does with runs: train a config to its end stage by stage, evaluate, collect, save. The command line and the trainers
+call this; it knows neither."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrlm.build import build, make_worlds, rehearse
+from mrlm.casting import Parts, assign
+from mrlm.config import ExperimentConfig, diff, load_config
+from mrlm.core.errors import ConfigError
+from mrlm.core.running import run_async
+from mrlm.core.types import Episode
+from mrlm.learn.checkpoint import checkpoints, write_folder
+from mrlm.learn.policy import Policy
+from mrlm.metrics import episode_metrics
+from mrlm.plan import arithmetic
+from mrlm.train import Callback, Run, evaluate_groups, train
+
+log = logging.getLogger("mrlm")
+
+TINY = 5_000_000
+"""Parameters below which one thread is faster than several."""
+
+
+@dataclass(slots=True)
+class TrainResult:
+    """What a run came to.
+
+    Args:
+        metrics: the last step's, plus the last known evaluation's.
+        history: one row of metrics per logged step.
+        run_folder: where everything is.
+    """
+
+    metrics: dict[str, float]
+    history: list[dict[str, Any]]
+    run_folder: Path
+
+
+@dataclass(slots=True)
+class EvalResult:
+    """Metrics of an evaluation and the episodes that were played."""
+
+    metrics: dict[str, float]
+    episodes: list[Episode] = field(default_factory=list)
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    resume: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> TrainResult:
+    """Run a config, stage after stage; a stage starts from what the one before it trained.
+
+    Args:
+        config: the experiment.
+        resume: the run folder to continue from; finished stages are not repeated.
+        callbacks: hooks of every stage.
+
+    Raises:
+        KeyboardInterrupt: interrupted; the run was saved and can be resumed.
+    """
+    if config.distributed.enabled:
+        raise ConfigError(
+            f"distributed.enabled: training on several devices ({config.distributed.strategy}) is not part of this version; "
+            "set distributed.enabled=false"
+        )
+    stages = config.stage_configs()
+    if len(stages) == 1 and not config.stages:
+        _check_resumable(config, resume)
+        return run_to_end(
+            build(config, Parts(callbacks=callbacks), Path(resume) if resume else None)
+        )
+    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    if resume is None:
+        _set_aside(folder)
+    results: list[TrainResult] = []
+    trained: dict[str, str] = {}
+    for number, (name, stage) in enumerate(stages, start=1):
+        place = folder / f"{number}-{name}"
+        stage = stage.merged({"output_dir": str(place), "stages": []})
+        parts = Parts(callbacks=callbacks, models=_inherited(stage, trained))
+        if resume is not None and (place / "final").exists():
+            log.info("stage %s is finished", name)
+        else:
+            unfinished = resume is not None and bool(checkpoints(place))
+            if unfinished:
+                _check_resumable(stage, place)
+            results.append(run_to_end(build(stage, parts, place if unfinished else None)))
+        trained = _final_folders(place)
+    _link_final(folder, folder / f"{len(stages)}-{stages[-1][0]}")
+    if not results:
+        raise ConfigError(
+            f"{folder}: every stage is finished already; raise the iterations of a stage to go on"
+        )
+    history = [row | {"stage": i} for i, result in enumerate(results) for row in result.history]
+    return TrainResult(results[-1].metrics, history, folder)
+
+
+def run_to_end(run: Run) -> TrainResult:
+    """Train a run that was built, write `final/`, close its log."""
+    try:
+        with _threads(run.config, _policies(run)), _signals(run):
+            run_async(train(run))
+        save_policies(run, run.folder / "final")
+    finally:
+        run.log.close()
+    history = run.log.history()
+    metrics: dict[str, float] = {}
+    for row in history:
+        metrics |= {key: value for key, value in row.items() if value is not None}
+    return TrainResult(metrics, history, run.folder)
+
+
+def evaluate(
+    run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
+) -> EvalResult:
+    """Play held-out tasks; works inside a notebook's running event loop too.
+
+    Args:
+        run: a built run, such as `trainer.run`.
+        episodes: how many tasks; `evaluation.episodes` (or 64) when `None`.
+        samples: plays of each task.
+        greedy: take the most probable token instead of sampling.
+    """
+    count = episodes or run.config.evaluation.episodes or 64
+    with _threads(run.config, _policies(run)):
+        metrics, groups = run_async(evaluate_groups(run, count, samples, greedy))
+    return EvalResult(metrics, [episode for group in groups for episode in group])
+
+
+def save_policies(run: Run, folder: Path) -> Path:
+    """One policy: `folder` is its Hugging Face folder; several: `folder/<policy>`. Written all at once."""
+
+    def fill(temporary: Path) -> None:
+        alone = len(run.learners) == 1
+        for learner in run.learners:
+            learner.weights_of.save(temporary if alone else temporary / learner.policy)
+
+    write_folder(folder, fill)
+    return folder
+
+
+def dry_run(config: ExperimentConfig) -> str:
+    """What a run would do: the resolved config and the batch arithmetic of every stage. Nothing is loaded or written.
+
+    Raises:
+        ConfigError: something asked for does not exist; the message holds what could be worked out before that.
+    """
+    text = [config.to_yaml()]
+    problems: list[str] = []
+    for name, stage in config.stage_configs():
+        title = f"stage {name}: " if config.stages else ""
+        try:
+            worlds = make_worlds(stage, Parts())
+            cast = assign(stage, worlds, Parts())
+            trained = sum(
+                1 for policy in cast.policy_of.values() if cast.policies[policy].trainable
+            )
+            plan = arithmetic(
+                stage, num_agents=len(cast.policy_of), trained_agents=trained, parameters=None
+            )
+            text.append(f"{title}{cast}\n{plan}")
+        except ConfigError as error:
+            problems.append(f"{title}{error}")
+    if problems:
+        raise ConfigError("\n".join([*text, *problems]))
+    return "\n".join(text)
+
+
+def evaluate_model(
+    config: ExperimentConfig, episodes: int, samples: int, greedy: bool
+) -> EvalResult:
+    """Play the worlds and agents of a config with its models as they are; nothing is trained and no folder is written."""
+    play, policies = rehearse(config)
+    with _threads(config, policies.values()):
+        groups = run_async(play.evaluate(episodes, samples, greedy))
+    metrics = {f"eval/{name}": value for name, value in episode_metrics(groups).items()}
+    return EvalResult(metrics, [episode for group in groups for episode in group])
+
+
+def collect_trajectories(config: ExperimentConfig, episodes: int) -> list[Episode]:
+    """Play `episodes` training tasks with the models as they are, sampled; nothing is trained."""
+    play, policies = rehearse(config)
+    with _threads(config, policies.values()):
+        groups = run_async(play.take(episodes))
+    return [episode for group in groups for episode in group]
+
+
+def resolve_run_model(path: str) -> str:
+    """A model folder or hub id; for a run folder, its `final/`."""
+    final = Path(path) / "final"
+    return str(final) if final.is_dir() else path
+
+
+# -- small parts ------------------------------------------------------------------------------------------------------
+
+
+def _policies(run: Run) -> list[Policy]:
+    return [learner.weights_of for learner in run.learners]
+
+
+@contextmanager
+def _threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[None]:
+    """`training.threads`, or one thread for tiny models; restored afterwards."""
+    before = torch.get_num_threads()
+    wanted = config.training.threads
+    if wanted is None:
+        sizes = [sum(weight.numel() for weight in each.model.parameters()) for each in policies]
+        wanted = 1 if max(sizes, default=0) < TINY else before
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _signals(run: Run) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends the run at the next step boundary, saved; the second ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if run.interrupted:
+            raise KeyboardInterrupt
+        run.interrupted = run.stopping = True
+        log.warning("stopping after this step; once more stops at once")
+
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in watched}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | None) -> None:
+    """A run is continued with the config it was started with, but for what may change.
+
+    Raises:
+        ConfigError: what differs.
+    """
+    if resume is None:
+        return
+    folder = Path(resume)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such run folder to resume from")
+    known = (
+        folder / "config.yaml"
+        if (folder / "config.yaml").is_file()
+        else folder.parent / "config.yaml"
+    )
+    if not known.is_file():
+        raise ConfigError(f"{folder}: it has no config.yaml, so it is no run folder")
+    changes = diff(load_config(known), config)
+    if changes:
+        raise ConfigError(
+            f"{folder} was started with another config, so it cannot be resumed with this one:\n  "
+            + "\n  ".join(changes)
+        )
+
+
+def _inherited(stage: ExperimentConfig, trained: dict[str, str]) -> dict[str, tuple[Any, Any]]:
+    """The models a stage starts from: each policy from the one of its name in the stage before, or from the only one."""
+    if not trained:
+        return {}
+    names = list(stage.policies) or list(trained)
+    only = next(iter(trained.values())) if len(trained) == 1 else None
+    models = {name: (trained.get(name, only), None) for name in names}
+    missing = [name for name, (path, _) in models.items() if path is None]
+    if missing:
+        raise ConfigError(
+            f"stages: policy {missing[0]!r} does not exist in the stage before, which trained {', '.join(trained)}"
+        )
+    return models
+
+
+def _final_folders(place: Path) -> dict[str, str]:
+    """policy -> folder of a finished stage."""
+    final = place / "final"
+    if (final / "config.json").is_file() or (final / "adapter_config.json").is_file():
+        return {"policy": str(final)}
+    return {folder.name: str(folder) for folder in sorted(final.iterdir()) if folder.is_dir()}
+
+
+def _link_final(folder: Path, last: Path) -> None:
+    """The run's `final` is the last stage's."""
+    link = folder / "final"
+    if link.is_symlink():
+        link.unlink()
+    link.symlink_to(last.relative_to(folder) / "final")
+
+
+def _set_aside(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
+        folder.rename(f"{folder}.{number}")
+        log.info("%s held an earlier run; it is %s.%d now", folder, folder, number)

@@ -1,0 +1,215 @@
+"""The embedded model: a small causal language model that is built offline, on first use, as an
+ordinary Hugging Face folder. It knows where that folder is kept and nothing of training."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import ModelError
+
+log = logging.getLogger("mrlm")
+
+NAME = "mrlm/tiny"
+"""What a config file calls the model of `default_model()`."""
+
+PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message['role'] + '\\n' -}}
+{%- set content = message['content'] or '' -%}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}{{- content + '<|im_end|>' -}}{%- endgeneration -%}
+{%- else -%}
+{{- content + '<|im_end|>' -}}
+{%- endif -%}
+{{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+
+ARCHITECTURE: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+
+_RECIPE = 1  # raise it when the code below changes what is written
+_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+
+
+def default_model() -> str:
+    """The folder of the model that is used where none is named.
+
+    `$MRLM_MODEL` if it is set; else the embedded model, which is built with random weights (seed 0)
+    in `$MRLM_CACHE`, else in `mrlm` under `$XDG_CACHE_HOME` or `~/.cache`. Any number of processes
+    may ask at once. `AutoModelForCausalLM` and `AutoTokenizer` load the folder without a network.
+
+    Raises:
+        ModelError: `$MRLM_MODEL` is not a folder.
+    """
+    if chosen := os.environ.get("MRLM_MODEL"):
+        folder = Path(chosen).expanduser()
+        if not folder.is_dir():
+            raise ModelError(
+                f"MRLM_MODEL={chosen!r} is not a folder; set it to a local Hugging Face model "
+                "folder, or unset it to use the embedded model"
+            )
+        return str(folder.absolute())
+    name = f"tiny-{_content_version()}"
+    cache = _cache_folder()
+    if cache is not None and _is_complete(cache / name):
+        return str(cache / name)
+    root = _writable(cache)
+    if not _is_complete(root / name):
+        _build_into(root, name)
+    return str(root / name)
+
+
+def resolve_model(name: str) -> str:
+    """`name` as Hugging Face loaders take it: `mrlm/tiny` becomes the folder of `default_model()`,
+    every other name stays as it is."""
+    return default_model() if name == NAME else name
+
+
+# -- where it is kept ------------------------------------------------------------------------------
+
+
+def _content_version() -> str:
+    content = json.dumps([_RECIPE, ARCHITECTURE, CHAT_TEMPLATE, PAD, START, END])
+    return hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+
+
+def _cache_folder() -> Path | None:
+    """The user's cache folder; `None` where the user has no home."""
+    try:
+        if own := os.environ.get("MRLM_CACHE"):
+            return Path(own).expanduser().absolute()
+        shared = os.environ.get("XDG_CACHE_HOME", "")
+        return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "mrlm"
+    except RuntimeError:  # no home folder can be determined
+        return None
+
+
+def _writable(cache: Path | None) -> Path:
+    """`cache`, created if need be; a temporary folder, and a warning, if it cannot be written."""
+    if cache is None:
+        reason = "there is no home folder"
+    else:
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=cache):
+                return cache
+        except OSError as error:
+            reason = f"{cache}: {error.strerror}"
+    folder = _temporary_folder()
+    log.warning(
+        "no cache folder can be written (%s); the embedded model is kept in %s; set MRLM_CACHE to "
+        "a folder of yours",
+        reason,
+        folder,
+    )
+    return folder
+
+
+def _temporary_folder() -> Path:
+    """The same private folder every time, unless somebody else has taken its name."""
+    folder = Path(tempfile.gettempdir()) / f"mrlm-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    private = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    if folder.is_symlink() or not private:
+        return Path(tempfile.mkdtemp(prefix="mrlm-"))
+    return folder
+
+
+def _is_complete(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in _FILES)
+
+
+def _build_into(root: Path, name: str) -> None:
+    """Build in a temporary folder and rename it, so that nobody ever sees half a model."""
+    target = root / name
+    with tempfile.TemporaryDirectory(dir=root, prefix=".building-") as work:
+        built = Path(work) / name
+        built.mkdir()
+        _write(built)
+        if target.exists() and not _is_complete(target):  # files were deleted by hand
+            with contextlib.suppress(FileNotFoundError):
+                target.rename(Path(work) / "damaged")
+        try:
+            built.rename(target)
+        except OSError:
+            if not _is_complete(target):
+                raise
+            # another process was faster; its folder holds the same model
+
+
+# -- what it is ------------------------------------------------------------------------------------
+
+
+def _write(folder: Path) -> None:
+    """Write model, tokenizer, template and generation config as `save_pretrained` would."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = _tokenizer()
+    tokens = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = Qwen3Config(
+        **ARCHITECTURE,
+        **tokens,
+        bos_token_id=None,
+        vocab_size=len(tokenizer),
+        architectures=[Qwen3ForCausalLM.__name__],
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(config).float()
+    weights = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight"}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config.save_pretrained(folder)
+    GenerationConfig(**tokens, do_sample=True).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer() -> Any:
+    """One token per byte and three special ones: 259 in all."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([PAD, START, END, *alphabet])}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=END,
+        extra_special_tokens=[START],
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        model_max_length=ARCHITECTURE["max_position_embeddings"],
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,0 +1,1 @@
+"""Trackers: where metrics go besides the run folder. One file each."""

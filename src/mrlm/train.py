@@ -1,0 +1,216 @@
+"""The one loop. Play, credit, learn, share, until the steps are done; everything else is a plug-in."""
+
+from __future__ import annotations
+
+import time
+from asyncio import gather
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mrlm.checks import check_first_step, check_weights
+from mrlm.config import ExperimentConfig
+from mrlm.core.types import Group
+from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
+from mrlm.learn.learner import Learner, samples_of
+from mrlm.metrics import by_policy, credit_metrics, episode_metrics
+from mrlm.play.agent import seed_of
+from mrlm.play.engine import Engine
+from mrlm.play.rollout import Play, Source
+from mrlm.tracking import RunLog
+
+
+class Callback:
+    """What a user may hook into a run; every method does nothing unless it is overridden. `run.stop()` ends the run after
+    the current step, with everything saved."""
+
+    def on_train_begin(self, run: Run) -> None:
+        """Before the first step."""
+
+    def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """After every step, with what was logged."""
+
+    def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """After every evaluation."""
+
+    def on_save(self, run: Run, folder: Path) -> None:
+        """After every checkpoint."""
+
+    def on_train_end(self, run: Run) -> None:
+        """After the last step."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything one training run holds, put together by `build`.
+
+    Args:
+        config: what was asked for.
+        folder: where everything is written.
+        algorithm: credit and loss.
+        source: where groups come from.
+        learners: one per trained policy.
+        engines: policy -> what samples for it.
+        evaluator: plays held-out tasks; `None` where there is no world to play in.
+        log: metrics and episodes.
+        total_steps: iterations to do.
+        step: iterations done.
+    """
+
+    config: ExperimentConfig
+    folder: Path
+    algorithm: Algorithm
+    source: Source
+    learners: list[Learner]
+    engines: dict[str, Engine]
+    evaluator: Play | None
+    log: RunLog
+    total_steps: int
+    step: int = 0
+    callbacks: Sequence[Callback] = ()
+    tokens: int = 0
+    stopping: bool = False
+    interrupted: bool = False
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """End the run after the current step."""
+        self.stopping = True
+
+
+async def train(run: Run) -> Run:
+    """Train until `run.total_steps` iterations are done or somebody stops the run.
+
+    Raises:
+        KeyboardInterrupt: the run was interrupted; it has been saved and can be resumed.
+    """
+    for callback in run.callbacks:
+        callback.on_train_begin(run)
+    if run.step == 0 and run.config.evaluation.at_start and _evaluates(run):
+        run.log.log(0, await evaluate(run))
+    checked = False
+    while run.step < run.total_steps and not run.stopping:
+        metrics = await iterate(run, check=not checked)
+        checked = True
+        run.step += 1
+        if _evaluates(run) and (
+            run.step == run.total_steps or _due(run.config.evaluation.every, run.step)
+        ):
+            metrics |= await evaluate(run)
+        run.log.log(run.step, metrics)
+        for callback in run.callbacks:
+            callback.on_step_end(run, metrics)
+        if (
+            run.stopping
+            or run.step == run.total_steps
+            or _due(run.config.training.save_steps, run.step)
+        ):
+            save(run)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    for callback in run.callbacks:
+        callback.on_train_end(run)
+    return run
+
+
+async def iterate(run: Run, check: bool = False) -> dict[str, float]:
+    """One iteration: groups are played, credited, learned from, and the engines get the new weights."""
+    started, algorithm = time.perf_counter(), run.algorithm
+    groups = await run.source.take(run.config.training.batch_size)
+    played = time.perf_counter()
+    for learner in run.learners:
+        await learner.annotate(groups, algorithm.needs)
+    algorithm.credit(groups)
+    metrics = episode_metrics(groups) | credit_metrics(groups) | algorithm.metrics
+    if check and run.config.training.checks != "off":
+        check_first_step(run, groups)
+    run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
+    updates: dict[str, dict[str, float]] = {}
+    for stage in algorithm.order(run.learners):
+        await gather(*(_update(run, learner, groups, updates) for learner in stage))
+        algorithm.carry(stage, groups)
+    for learner in run.learners:
+        await run.engines[learner.policy].load_weights(
+            learner.policy, learner.weights(), learner.version
+        )
+    if check and run.config.training.checks != "off":
+        check_weights(run)
+    ended = time.perf_counter()
+    tokens = sum(len(turn) for group in groups for episode in group for turn in episode.turns)
+    run.tokens += tokens
+    return (
+        metrics
+        | by_policy(updates)
+        | {
+            "tokens/total": float(run.tokens),
+            "tokens_per_second": tokens / max(ended - started, 1e-9),
+            "seconds/play": played - started,
+            "seconds/learn": ended - played,
+        }
+    )
+
+
+async def evaluate(
+    run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
+) -> dict[str, float]:
+    """Play held-out tasks and return the metrics under `eval/`. Arguments default to the `evaluation` section."""
+    metrics, _ = await evaluate_groups(run, episodes, samples, greedy)
+    for callback in run.callbacks:
+        callback.on_evaluate(run, metrics)
+    return metrics
+
+
+async def evaluate_groups(
+    run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
+) -> tuple[dict[str, float], list[Group]]:
+    """The same, with the episodes that were played."""
+    section = run.config.evaluation
+    if run.evaluator is None:
+        return {}, []
+    groups = await run.evaluator.evaluate(
+        section.episodes if episodes is None else episodes,
+        section.samples if samples is None else samples,
+        section.greedy if greedy is None else greedy,
+    )
+    return {f"eval/{name}": value for name, value in episode_metrics(groups).items()}, groups
+
+
+def save(run: Run) -> Path:
+    """Write a checkpoint of everything the run holds."""
+    parts = {
+        "source": run.source.state_dict(),
+        "algorithm": run.algorithm.state_dict(),
+        "log": run.log.state(),
+        "run": {"tokens": run.tokens},
+    }
+    keep = run.config.training.save_total_limit
+    folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep)
+    for callback in run.callbacks:
+        callback.on_save(run, folder)
+    return folder
+
+
+def restore(run: Run, folder: Path) -> None:
+    """Continue where a verified checkpoint folder was written."""
+    state = read_checkpoint(folder, run.learners)
+    run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
+    run.source.load_state_dict(state["parts"]["source"])
+    run.algorithm.load_state_dict(state["parts"]["algorithm"])
+
+
+async def _update(
+    run: Run, learner: Learner, groups: Sequence[Group], updates: dict[str, dict[str, float]]
+) -> None:
+    samples = samples_of(groups, learner.policy, run.algorithm.unit)
+    seed = seed_of((run.config.training.seed, "update", run.step, learner.policy))
+    updates[learner.policy] = await learner.update(samples, run.algorithm, run.step, seed)
+
+
+def _evaluates(run: Run) -> bool:
+    return run.evaluator is not None and run.config.evaluation.episodes > 0
+
+
+def _due(every: int | None, step: int) -> bool:
+    return bool(every) and step % every == 0  # type: ignore[operator]

@@ -1,0 +1,320 @@
+"""The one-call face: `XTrainer(...).train()`. It turns live objects and familiar words into a config and its parts, and knows no
+algorithm; every algorithm's trainer is this class with a name in it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mrlm.build import build
+from mrlm.casting import Parts
+from mrlm.config import ExperimentConfig
+from mrlm.config.words import FlatWords, apply_words, split_config
+from mrlm.core import registry
+from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import EnvironmentMode, LLMEnvironment
+from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
+from mrlm.train import Callback, Run
+
+
+class Trainer:
+    """Trains agents in one call.
+
+    Args:
+        policy_or_model: an `LLMEnvironment`, a live model, or a folder or hub id.
+        data: environments to play in, or rows to learn from (also: `eval_envs`, `train_dataset`, `preference_dataset`).
+        config: an `ExperimentConfig`; anything given beside it must not contradict it.
+        model, tokenizer: what every policy starts from.
+        agents: agent -> model reference; equal references share one policy. A list names models for agents in order.
+        num_agents: how many agents, where the environment does not say.
+        environment: an environment, a class or function that makes one, or a list of these.
+        workflow: a coroutine function `(task, agents, env)` or a workflow's name.
+        reward_func, formatters: reward function(s) and one prompt formatter per agent, over `train_dataset`.
+        train_dataset, eval_dataset: rows; for algorithms that play they become a reward-function world.
+        args: an `XConfig`, whose words are those of other trainers.
+        callbacks: `Callback` objects.
+        share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter each on one base.
+        **words: any flat word (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`, ...).
+
+    Raises:
+        ConfigError: the arguments contradict each other or leave something open.
+    """
+
+    algorithm: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        policy_or_model: Any = None,
+        data: Any = None,
+        config: ExperimentConfig | None = None,
+        *,
+        model: Any = None,
+        tokenizer: Any = None,
+        processing_class: Any = None,
+        agents: Mapping[str, Any] | Sequence[Any] | None = None,
+        num_agents: int | None = None,
+        environment: Any = None,
+        eval_envs: Any = None,
+        workflow: Any = None,
+        reward_func: Any = None,
+        reward_funcs: Any = None,
+        formatters: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        preference_dataset: Any = None,
+        args: FlatWords | None = None,
+        callbacks: Sequence[Callback] = (),
+        share_policy: bool | str | None = None,
+        **words: Any,
+    ) -> None:
+        model = _one_of("model", policy_or_model, model)
+        tokenizer = _one_of("tokenizer", tokenizer, processing_class)
+        reward_func = _one_of("reward_func", reward_func, reward_funcs)
+        worlds, rows = _worlds_or_rows(data)
+        worlds += _listed(environment) + _listed(eval_envs)
+        rows = _one_of("train_dataset", rows, train_dataset, preference_dataset)
+        self.config = self._config(config, args, words)
+        self._parts = Parts(callbacks=callbacks)
+        if isinstance(model, LLMEnvironment):
+            model, tokenizer, worlds = self._from_llm(model, tokenizer, worlds)
+        if isinstance(workflow, str):
+            self.config = self.config.merged({"workflow": {"name": workflow}})
+        else:
+            self._parts.workflow = workflow
+        plays = "rows" not in self._settings().requires
+        if rows is not None and plays and reward_func is not None:
+            world = registry.load("environments", "reward")
+            count = num_agents or (len(agents) if agents is not None else 1)
+            names = list(agents) if isinstance(agents, Mapping) else None
+            worlds.append(
+                world(
+                    rows,
+                    reward_func,
+                    formatters,
+                    agents=names or _agent_names(count),
+                    eval_dataset=eval_dataset,
+                )
+            )
+            rows = None
+        elif reward_func is not None:
+            raise ConfigError("reward_func= needs train_dataset= (and an algorithm that plays)")
+        self._parts.worlds, self._parts.rows = worlds, rows
+        self._cast(model, tokenizer, agents, num_agents, share_policy)
+        self._run: Run | None = None
+
+    # -- what is asked for --------------------------------------------------------------------------------------------
+
+    def _config(
+        self, config: ExperimentConfig | None, args: FlatWords | None, words: dict[str, Any]
+    ) -> ExperimentConfig:
+        """The config with the algorithm's name, the settings of `args` and the flat words in it."""
+        name = self.algorithm or (config.training.algorithm if config else "grpo")
+        if config is None:
+            config = ExperimentConfig.model_validate(
+                {
+                    "experiment_name": name.rsplit(":", 1)[-1].lower(),
+                    "training": {"algorithm": name},
+                }
+            )
+        elif self.algorithm and config.training.algorithm != self.algorithm:
+            if "algorithm" in config.training.model_fields_set:
+                raise ConfigError(
+                    f"{type(self).__name__} trains with {self.algorithm!r}, but config.training.algorithm is "
+                    f"{config.training.algorithm!r}"
+                )
+            config = config.merged({"training": {"algorithm": self.algorithm}})
+        if args is not None:
+            fields, overrides = split_config(args)
+            config = apply_words(config, overrides, fields)
+        return apply_words(config, words) if words else config
+
+    def _settings(self) -> Any:
+        return self.config.algorithm_settings()
+
+    def _from_llm(
+        self, llm: LLMEnvironment, tokenizer: Any, worlds: list[Any]
+    ) -> tuple[Any, Any, list[Any]]:
+        if llm.mode is EnvironmentMode.CLIENT:
+            raise ConfigError(
+                "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs EnvironmentMode.SERVER"
+            )
+        if llm.generation_config:
+            self.config = self.config.merged({"generation": dict(llm.generation_config)})
+        if llm.reward_fn is not None:
+            rescored = registry.load("environments", "rescored")
+            worlds = [rescored(as_environment(world), llm.reward_fn) for world in worlds]
+        if llm.system_prompt:
+            self._parts.system_prompts = _Everybody(llm.system_prompt)
+        return llm.model, _one_of("tokenizer", tokenizer, llm.tokenizer), worlds
+
+    def _cast(
+        self,
+        model: Any,
+        tokenizer: Any,
+        agents: Mapping[str, Any] | Sequence[Any] | None,
+        num_agents: int | None,
+        share: bool | str | None,
+    ) -> None:
+        """Which agent speaks with which weights (equal references share one policy), as sections of the config."""
+        config, parts = self.config, self._parts
+        seats = [seat for world in parts.worlds for seat in as_environment(world).agents]
+        if isinstance(agents, Mapping):
+            references = dict(agents)
+        elif agents is not None:
+            names = list(dict.fromkeys(seats)) or _agent_names(len(agents))
+            if len(names) != len(agents):
+                raise ConfigError(
+                    f"{len(agents)} models for {len(names)} agents ({', '.join(names)})"
+                )
+            references = dict(zip(names, agents, strict=True))
+        else:
+            names = (
+                list(config.agents) or list(dict.fromkeys(seats)) or _agent_names(num_agents or 1)
+            )
+            references = dict.fromkeys(names, model)
+        if num_agents is not None and len(references) != num_agents:
+            raise ConfigError(
+                f"num_agents={num_agents}, but there are {len(references)} agents: {', '.join(references)}"
+            )
+        if config.policies:
+            live = model if not isinstance(model, str | os.PathLike | type(None)) else None
+            parts.models = (
+                {name: (live, tokenizer) for name in config.policies} if live is not None else {}
+            )
+            if model is not None and live is None:
+                self.config = config.merged({"model": {"model_name_or_path": str(model)}})
+            return
+        together = agents is not None if share is None else share is True
+        policies: dict[str, dict[str, Any]] = {}
+        of: dict[str, str] = {}
+        by_reference: dict[Any, str] = {}
+        for agent, reference in references.items():
+            key = str(reference) if isinstance(reference, str | os.PathLike) else id(reference)
+            name = by_reference.get(key) if together else None
+            if name is None:
+                name = "policy" if len(references) == 1 else agent
+                by_reference[key] = name
+                policies[name] = {"lora": {}} if share == "lora" else {}
+                if isinstance(reference, str | os.PathLike):
+                    policies[name]["model"] = str(reference)
+                if (
+                    reference is not None
+                    and not isinstance(reference, str | os.PathLike)
+                    or tokenizer is not None
+                ):
+                    parts.models[name] = (reference, tokenizer)
+            of[agent] = name
+        if len(policies) == 1 and len(of) > 1:
+            (only,) = policies
+            policies = {"policy": policies.pop(only)}
+            parts.models = {"policy": entry for entry in parts.models.values()}
+            of = dict.fromkeys(of, "policy")
+        sections = {agent: {"policy": name} for agent, name in of.items()}
+        self.config = config.merged({"policies": policies, "agents": sections})
+
+    # -- doing it -----------------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Run:
+        """The run, put together at first use."""
+        if self._run is None:
+            self._run = build(self.config, self._parts)
+        return self._run
+
+    def train(
+        self,
+        num_iterations: int | None = None,
+        resume_from_checkpoint: str | os.PathLike[str] | bool | None = None,
+    ) -> TrainResult:
+        """Train.
+
+        Args:
+            num_iterations: instead of `training.num_iterations` and the epochs.
+            resume_from_checkpoint: a run folder or checkpoint to continue from; `True` is this run's own folder.
+
+        Raises:
+            KeyboardInterrupt: interrupted; the run was saved and can be resumed.
+        """
+        if num_iterations is not None:
+            self.config = self.config.merged({"training": {"num_iterations": num_iterations}})
+            if self._run is not None:
+                self._run.total_steps = self._run.step + num_iterations
+        if resume_from_checkpoint:
+            default = self.config.output_dir or f"outputs/{self.config.experiment_name}"
+            place = default if resume_from_checkpoint is True else resume_from_checkpoint
+            self._run = build(self.config, self._parts, Path(place))
+        return run_to_end(self.run)
+
+    def evaluate(
+        self, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
+    ) -> EvalResult:
+        """Play held-out tasks with the policies as they are."""
+        return evaluate(self.run, episodes, samples, greedy)
+
+    def save_model(self, folder: str | os.PathLike[str]) -> Path:
+        """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for several."""
+        return save_policies(self.run, Path(folder))
+
+
+class _Everybody(dict[str, str]):
+    """The same system prompt for every agent."""
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__()
+        self.prompt = prompt
+
+    def get(self, key: str, default: Any = None) -> str:  # type: ignore[override]
+        """The prompt, whoever asks."""
+        return self.prompt
+
+
+def _one_of(name: str, *values: Any) -> Any:
+    """The one value that is given.
+
+    Raises:
+        ConfigError: two different ones are.
+    """
+    given = [value for value in values if value is not None]
+    if any(value is not given[0] and not _same(value, given[0]) for value in given[1:]):
+        raise ConfigError(
+            f"{name} is given twice, with different values: {given[0]!r} and {given[1]!r}"
+        )
+    return given[0] if given else None
+
+
+def _same(first: Any, second: Any) -> bool:
+    plain = (str, int, float, bool)
+    return isinstance(first, plain) and isinstance(second, plain) and first == second
+
+
+def _worlds_or_rows(data: Any) -> tuple[list[Any], Any]:
+    """What the second argument of a trainer means: worlds, or rows."""
+    if data is None:
+        return [], None
+    if _is_world(data):
+        return [data], None
+    if isinstance(data, list | tuple) and data and all(_is_world(each) for each in data):
+        return list(data), None
+    return [], data
+
+
+def _is_world(value: Any) -> bool:
+    return (
+        isinstance(value, Environment | SimulatedEnvironment)
+        or inspect.isclass(value)
+        or inspect.isfunction(value)
+    )
+
+
+def _listed(worlds: Any) -> list[Any]:
+    if worlds is None:
+        return []
+    return list(worlds) if isinstance(worlds, list | tuple) else [worlds]
+
+
+def _agent_names(count: int) -> list[str]:
+    return ["agent"] if count == 1 else [f"agent_{i}" for i in range(count)]

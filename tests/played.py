@@ -1,0 +1,151 @@
+"""Episodes as worlds and engines leave them, and a causal model of a few lines."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from mrlm.core import registry
+from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
+from mrlm.learn.batch import Batch, Outputs, Sample, merge, pack
+
+VOCABULARY = 11
+
+
+class Prefix(torch.nn.Module):
+    """A causal model in six lines: logits and value at a place depend on every token up to it."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.embedding = torch.nn.Parameter(torch.randn(VOCABULARY, 6, generator=generator))
+        self.output = torch.nn.Parameter(torch.randn(6, VOCABULARY, generator=generator))
+        self.value = torch.nn.Parameter(torch.randn(6, generator=generator))
+
+    def forward(self, batch: Batch) -> Outputs:
+        mask = batch.attention_mask[..., None]
+        history = torch.tanh((self.embedding[batch.input_ids] * mask).cumsum(1))  # (B, T, 6)
+        hidden = history[:, batch.keep][batch.sequence, batch.column]  # (N, 6)
+        logprobs = (hidden @ self.output / batch.temperature[:, None]).log_softmax(-1)
+        chosen = logprobs.gather(-1, batch.tokens[:, None]).squeeze(-1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return Outputs(chosen, entropy, hidden @ self.value)
+
+
+def make(name: str) -> Any:
+    return registry.load("algorithms", name)()
+
+
+def play(algorithm: Any, seed: int = 0, num_groups: int = 3, size: int = 4) -> list[Group]:
+    """Ragged episodes of two agents in two joint steps, as a world and an engine leave them."""
+    rng = random.Random(seed)
+    pairs = algorithm.unit == "pair"
+    groups = []
+    for number in range(num_groups):
+        episodes = []
+        opening = {agent: [1 + number, index] for index, agent in enumerate("ab")}
+        for place in range(2 if pairs else size):
+            paid = [rng.random(), rng.random()]
+            rollouts = {}
+            for agent in "ab":
+                turns, prompt = [], list(opening[agent])
+                for step in range(1 if pairs else 2):
+                    said = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 4))]
+                    turn = Turn(agent, "p", list(prompt), [*said, 3 + place], step=step, index=step)
+                    turn.reward = paid[step] * (1.0 if agent == "a" else 0.5)
+                    turn.sampling = SamplingParams(max_new_tokens=8, temperature=0.8)
+                    turns.append(turn)
+                    prompt = [*prompt, *turn.completion_ids, 9, 2]
+                rollouts[agent] = Rollout(agent, "p", f"t{number}", turns, tail_ids=[9, 4])
+            task = Task(f"t{number}")
+            episode = Episode(f"{number}-{place}", task, rollouts, sum(paid), paid, "done")
+            episodes.append(episode)
+        groups.append(Group(episodes, f"t{number}"))
+    return groups
+
+
+def samples_of(groups: list[Group], unit: str, credited: bool) -> list[Sample]:
+    samples: list[Sample] = []
+    units: dict[Any, int] = {}
+    for number, group in enumerate(groups):
+        for place, episode in enumerate(group):
+            if episode.failed:
+                continue
+            for agent, rollout in episode.rollouts.items():
+                turns = [t for t in rollout.turns if not credited or t.advantages is not None]
+                for sample in merge(turns):
+                    keys = {"turn": len(samples), "pair": (number, agent)}
+                    key = keys.get(unit, (number, place))
+                    sample.unit = units.setdefault(key, len(units))
+                    samples.append(sample)
+    return samples
+
+
+def fill(groups: list[Group], algorithm: Any, policy: Prefix, sampler: Prefix) -> None:
+    """What engines and learners write on turns before credit."""
+    samples = samples_of(groups, "turn", credited=False)
+    batch = pack(samples)
+    with torch.no_grad():
+        sampled, reference = sampler(batch), Prefix(7)(batch)
+        trained = policy(batch)
+    columns = {"logprobs": sampled.logprobs}
+    if "old_logprobs" in algorithm.needs:
+        columns["old_logprobs"] = trained.logprobs
+    if "ref_logprobs" in algorithm.needs:
+        columns["ref_logprobs"] = reference.logprobs
+    if "values" in algorithm.needs:
+        columns["values"] = trained.values
+    for name, column in columns.items():
+        for number, turn in enumerate(batch.turns):
+            setattr(turn, name, column[batch.turn == number].tolist())
+
+
+def moved(policy: Prefix) -> Prefix:
+    """A policy a little way from another: the one that sampled, before the other learned."""
+    sampler = copy.deepcopy(policy)
+    with torch.no_grad():
+        sampler.output += 0.05 * torch.randn(6, VOCABULARY, generator=torch.manual_seed(3))
+    return sampler
+
+
+def credited(algorithm: Any, seed: int = 0) -> tuple[list[Group], Prefix]:
+    """Groups with credit, played by a policy that the trained one has moved away from a little."""
+    policy = Prefix()
+    groups = play(algorithm, seed)
+    fill(groups, algorithm, policy, moved(policy))
+    algorithm.credit(groups)
+    return groups, policy
+
+
+def learn(algorithm: Any, policy: Prefix, batches: list[Batch]) -> tuple[float, torch.Tensor, dict]:
+    """Summed loss, gradient and metrics of the micro-batches of one optimiser batch."""
+    policy.zero_grad()
+    total, metrics = 0.0, {}
+    for batch in batches:
+        loss = algorithm.loss(batch, policy(batch))
+        loss.backward()
+        total += loss.item()
+        for name, value in loss.metrics.items():
+            metrics[name] = metrics.get(name, 0.0) + float(value)
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
+    return total, torch.cat([part.flatten() for part in parts]), metrics
+
+
+def whole(algorithm: Any, groups: list[Group]) -> list[Batch]:
+    return [pack(samples_of(groups, algorithm.unit, credited=True))]
+
+
+def by_text(groups: list[Group]) -> dict[Any, list[float]]:
+    """Advantages by what was said, wherever it stands."""
+    return {
+        (turn.agent, tuple(turn.prompt_ids), tuple(turn.completion_ids)): np.broadcast_to(
+            np.asarray(turn.advantages, dtype=float), len(turn)
+        ).tolist()
+        for group in groups
+        for episode in group
+        for turn in episode.turns
+    }

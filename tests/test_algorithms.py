@@ -1,0 +1,197 @@
+"""The contract of every file in `algorithms/`."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import math
+import pickle
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.ppo import PPO
+from mrlm.core import registry
+from mrlm.learn import ops
+from mrlm.learn.batch import Totals, pack, split
+from mrlm.learn.policy_gradient import AGGREGATIONS
+from played import Prefix, by_text, credited, fill, learn, make, moved, play, samples_of, whole
+
+NAMES = registry.names("algorithms")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_trainable_turn_gets_a_finite_advantage(name):
+    groups, _ = credited(make(name))
+    for group in groups:
+        for episode in group:
+            for turn in episode.turns:
+                assert turn.advantages is not None
+                assert np.isfinite(np.asarray(turn.advantages)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_is_finite_and_teaches_something(name):
+    algorithm = make(name)
+    groups, policy = credited(algorithm)
+    loss, gradient, metrics = learn(algorithm, policy, whole(algorithm, groups))
+    assert math.isfinite(loss)
+    assert torch.isfinite(gradient).all() and gradient.abs().max() > 1e-6
+    assert all(math.isfinite(value) for value in {**metrics, **algorithm.metrics}.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_credit_does_not_depend_on_the_order_of_siblings_or_groups(name):
+    if make(name).unit == "pair":
+        pytest.skip("a pair is ordered: what was chosen stands first")
+    one, _ = credited(make(name))
+    algorithm = make(name)
+    other, policy = play(algorithm), Prefix()
+    fill(other, algorithm, policy, moved(policy))
+    other.reverse()
+    for group in other:
+        group.episodes.reverse()
+    algorithm.credit(other)
+    expected, found = by_text(one), by_text(other)
+    assert expected.keys() == found.keys()
+    for key, advantages in expected.items():
+        np.testing.assert_allclose(found[key], advantages, atol=1e-6)
+
+
+def check_cuts(algorithm: Any, max_tokens: int) -> None:
+    groups, policy = credited(algorithm)
+    samples = samples_of(groups, algorithm.unit, credited=True)
+    totals = Totals.of(samples)
+    together = learn(algorithm, policy, [pack(samples, totals)])
+    parts = [pack(part, totals) for part in split(samples, max_tokens)]
+    assert len(parts) > 1
+    cut = learn(algorithm, policy, parts)
+    assert cut[0] == pytest.approx(together[0], abs=1e-5)
+    torch.testing.assert_close(cut[1], together[1], atol=1e-5, rtol=1e-4)
+    assert cut[2] == pytest.approx(together[2], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("max_tokens", [1, 60])
+def test_loss_gradient_and_metrics_do_not_depend_on_how_the_batch_is_cut(name, max_tokens):
+    check_cuts(make(name), max_tokens)
+
+
+@pytest.mark.parametrize("aggregation", get_args(ops.Aggregation))
+def test_no_aggregation_depends_on_how_the_batch_is_cut(aggregation):
+    check_cuts(GRPO(aggregation=aggregation, kl_coef=0.1, entropy_coef=0.1), 60)
+
+
+@pytest.mark.parametrize("loss_type", AGGREGATIONS)
+@pytest.mark.parametrize("importance", ["token", "sequence_mask"])
+def test_no_surrogate_depends_on_how_the_batch_is_cut(loss_type, importance):
+    check_cuts(GRPO(loss_type=loss_type, importance=importance, importance_cap=1.2), 60)
+
+
+def test_turn_level_ppo_does_not_depend_on_how_the_batch_is_cut():
+    check_cuts(PPO(level="turn", kl_coef=0.1), 60)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_changes_nothing(name):
+    algorithm = make(name)
+    groups, policy = credited(algorithm)
+    batch = whole(algorithm, groups)[0]
+    wide = copy.deepcopy(batch)
+    for field, filler in (("input_ids", 5), ("attention_mask", 0), ("position_ids", 0)):
+        grid = getattr(wide, field)
+        padding = grid.new_full((grid.shape[0], 3), filler)
+        setattr(wide, field, torch.cat([padding, grid, padding], dim=1))
+    wide.keep = wide.keep + 3
+    plain, padded = learn(algorithm, policy, [batch]), learn(algorithm, policy, [wide])
+    assert padded[0] == pytest.approx(plain[0], abs=1e-6)
+    torch.testing.assert_close(padded[1], plain[1], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_can_be_shipped_and_its_state_restored(name):
+    algorithm = make(name)
+    credited(algorithm)
+    shipped = pickle.loads(pickle.dumps(algorithm))
+    state = json.loads(json.dumps(algorithm.state_dict()))
+    fresh = make(name)
+    fresh.load_state_dict(state)
+    expected = by_text(credited(algorithm, seed=1)[0])
+    for other in (shipped, fresh):
+        found = by_text(credited(other, seed=1)[0])
+        assert all(np.allclose(found[key], row, atol=1e-6) for key, row in expected.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_failed_episodes_leave_no_trace(name):
+    algorithm = make(name)
+    if algorithm.unit == "pair":
+        pytest.skip("a pair that lost a side is dropped; see test_a_pair_that_lost_a_side")
+    clean, _ = credited(make(name))
+    groups = play(algorithm)
+    lost = copy.deepcopy(groups[0].episodes[0])
+    lost.status, lost.error, lost.reward, lost.step_rewards = "error", "crashed", 1e6, [1e6]
+    for turn in lost.turns:
+        turn.reward, turn.advantages = 1e6, 3.0
+    for group in groups:
+        group.episodes.insert(1, copy.deepcopy(lost))
+    policy = Prefix()
+    fill(groups, algorithm, policy, moved(policy))
+    algorithm.credit(groups)
+    for group in groups:
+        assert all(turn.advantages is None for turn in group.episodes[1].turns)
+        del group.episodes[1]
+    expected, found = by_text(clean), by_text(groups)
+    for key, row in expected.items():
+        np.testing.assert_allclose(found[key], row, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_settings_are_refused(name):
+    with pytest.raises(Exception, match="clip_rangee"):
+        registry.load("algorithms", name)(clip_rangee=0.1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trainer_and_a_config_stand_beside_it(name):
+    module = importlib.import_module(f"mrlm.algorithms.{name}")
+    trainers = [x for x in vars(module) if x.endswith("Trainer") and x != "Trainer"]
+    assert [getattr(module, x).algorithm for x in trainers] == [name]
+    (config,) = [x for x in vars(module) if x.endswith("Config") and x.lower() == f"{name}config"]
+    assert issubclass(getattr(module, config), module.PLUGIN)
+    assert getattr(module, config)(update_epochs=3).update_epochs == 3
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "siblings" in make(n).requires])
+def test_a_group_of_one_is_refused_early_and_worth_nothing_late(name):
+    with pytest.raises(ValueError, match="group_size"):
+        registry.load("algorithms", name)(group_size=1)
+    algorithm = make(name)
+    groups = play(algorithm)
+    for episode in groups[0].episodes[1:]:
+        episode.status = "error"
+    fill(groups, algorithm, Prefix(), Prefix(1))
+    algorithm.credit(groups)
+    (alone,) = groups[0].valid
+    assert all(np.all(np.asarray(turn.advantages) == 0.0) for turn in alone.turns)
+    assert algorithm.metrics["frac_small_groups"] == pytest.approx(1 / 3)
+    assert algorithm.metrics["frac_zero_variance"] == 0.0
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "siblings" in make(n).requires])
+def test_siblings_that_earn_the_same_teach_exactly_nothing(name):
+    algorithm = make(name)
+    groups = play(algorithm)
+    for episode in groups[0]:
+        episode.reward, episode.step_rewards = 0.3, [0.1, 0.2]
+        for turn in episode.turns:
+            turn.reward = 0.1
+    fill(groups, algorithm, Prefix(), Prefix(1))
+    algorithm.credit(groups)
+    for episode in groups[0]:
+        assert all(np.all(np.asarray(turn.advantages) == 0.0) for turn in episode.turns)
+    assert algorithm.metrics["frac_zero_variance"] == pytest.approx(1 / 3)

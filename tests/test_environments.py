@@ -1,0 +1,298 @@
+"""Every environment keeps the contract: seeded, held out, won by its expert and by nobody lazy."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from mrlm.core import registry
+from mrlm.core.environment import Environment, as_environment, check_environment
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Role, StepResult, Task
+from mrlm.environments.length import LengthEnvironment
+from mrlm.environments.qa import QASolverEnv
+from mrlm.environments.relay import RelayEnvironment
+
+QUESTIONS = [{"question": f"Capital of land {i}?", "answer": f"City {i}"} for i in range(30)]
+PROMPTS = [{"prompt": f"Write about topic {i}.", "topic": f"topic {i}"} for i in range(30)]
+
+
+def mentions_topic(completions: list[str], topic: list[str], **columns: Any) -> list[float]:
+    return [float(name in said) for said, name in zip(completions, topic, strict=True)]
+
+
+def accepted(prompts: list[Any], completions: list[str], answer: list[list[str]]) -> list[float]:
+    return [float(said in right) for said, right in zip(completions, answer, strict=True)]
+
+
+NEEDS: dict[str, dict[str, Any]] = {
+    "qa": {"dataset": QUESTIONS},
+    "reward": {"dataset": PROMPTS, "reward_func": mentions_topic},
+    "rescored": {"environment": QASolverEnv(dataset=QUESTIONS), "reward_fn": accepted},
+}
+"""Arguments of the worlds that cannot be made without any."""
+BEST = {"math": 1.0, "qa": 1.0, "relay": 1.0, "length": 1.0}
+"""What an honest player earns per seat, where that is one number."""
+
+ALL = registry.names("environments")
+
+
+def make(name: str) -> Environment:
+    return as_environment(registry.load("environments", name)(**NEEDS.get(name, {})))
+
+
+def settled(answer: Any) -> StepResult:
+    async def wait() -> StepResult:
+        return await answer
+
+    return asyncio.run(wait()) if inspect.isawaitable(answer) else answer
+
+
+def play(
+    world: Environment, task: Task, words: Any, max_steps: int = 100
+) -> tuple[list[str], float]:
+    """The transcript and the sum of all rewards; `words(world, agent, messages)` speaks for everybody."""
+    world = world.spawn()
+    result, seen, total = settled(world.reset(task, task.seed)), [], 0.0
+    for _ in range(max_steps):
+        seen.append(repr(result))
+        speakers = {agent: o for agent, o in result.observations.items() if not o.done}
+        if result.done or result.truncated or not speakers:
+            break
+        said = {agent: words(world, agent, o.messages) for agent, o in speakers.items()}
+        actions = {a: Message(text, Role.ASSISTANT, agent=a) for a, text in said.items()}
+        result = settled(world.step(actions))
+        total += sum(reward.value for reward in result.rewards.values())
+    world.close()
+    return seen, total
+
+
+def expert(world: Environment, agent: str, messages: list[Message]) -> str:
+    return world.expert(agent, messages) or ""
+
+
+def has_expert(world: Environment) -> bool:
+    task = world.task(0)
+    fresh = world.spawn()
+    result = settled(fresh.reset(task, task.seed))
+    known = all(fresh.expert(a, o.messages) is not None for a, o in result.observations.items())
+    fresh.close()
+    return known
+
+
+def test_the_worlds_that_are_promised_exist() -> None:
+    assert {"math", "reward", "qa", "relay", "length"} <= set(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_contract(name: str) -> None:
+    world = make(name)
+    check_environment(world)
+    check_environment(world, seed=7)
+    assert registry.describe("environments", name)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_same_task_and_seed_play_the_same(name: str) -> None:
+    for split in ("train", "eval"):
+        plays = []
+        for world in (make(name), make(name)):
+            task = world.task(5, split)
+            assert task.id and task.prompt
+            plays.append(play(world, task, lambda w, a, m: "a 5")[0])
+        assert plays[0] == plays[1]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_held_out_tasks_are_not_trained_on(name: str) -> None:
+    world = make(name)
+
+    def shown(split: Any) -> set[str]:
+        count = world.num_tasks(split)
+        tasks = [world.task(i, split) for i in range(300 if count is None else min(count, 300))]
+        assert len({task.id for task in tasks}) == len(tasks)
+        return {
+            repr(([m.content for m in task.prompt], task.answer, sorted(task.info)))
+            for task in tasks
+        }
+
+    train, held = shown("train"), shown("eval")
+    assert train and held
+    if name == "relay":  # there the prompt is a part of the task only
+        train = {str(world.task(i).info) for i in range(300)}
+        held = {str(world.task(i, "eval").info) for i in range(300)}
+    assert not train & held
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_expert_earns_most_and_the_lazy_do_not(name: str) -> None:
+    world = make(name)
+    if not has_expert(world):
+        assert name not in BEST
+        pytest.skip("this world cannot know what an honest player would say")
+    for seed in range(8):
+        for split in ("train", "eval"):
+            task = world.task(seed, split)
+            best = play(world, task, expert)[1]
+            if name in BEST:
+                assert best == pytest.approx(BEST[name] * len(world.agents)), task
+            for words in ("", "yes"):
+                assert play(world, task, lambda w, a, m, words=words: words)[1] < best, (
+                    task,
+                    words,
+                )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_hostile_words_are_paid_for_and_raise_nothing(name: str) -> None:
+    world = make(name)
+    task = world.task(3)
+    best = play(world, task, expert)[1] if has_expert(world) else float("inf")
+    hostile = ["\x00\ud800", "\\boxed{" * 2000, "9" * 100_000, "<answer>" * 9000, " \n" * 50_000]
+    for words in [*hostile, "answer" + "\n" * 50_000 + ":", "1=" * 20_000, "{" * 50_000]:
+        assert play(world, task, lambda w, a, m, words=words: words)[1] < best
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_copies_do_not_share_an_episode(name: str) -> None:
+    world = make(name)
+    one, two = world.spawn(), world.spawn()
+    first, second = one.task(0), two.task(1)
+    settled(one.reset(first, first.seed))
+    alone = settled(world.spawn().reset(first, first.seed))
+    settled(two.reset(second, second.seed))
+    again = settled(one.reset(first, first.seed))
+    assert repr(alone) == repr(again)
+
+
+def test_no_environment_needs_torch() -> None:
+    code = (
+        "import sys\nfrom mrlm.core import registry\n"
+        "for name in registry.names('environments'): registry.load('environments', name)\n"
+        "heavy = {'torch', 'transformers', 'datasets', 'sympy', 'math_verify'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# -- relay -----------------------------------------------------------------------------------------
+
+
+def relayed(first: str, second: str, **kwargs: Any) -> tuple[RelayEnvironment, str, StepResult]:
+    world = RelayEnvironment(**kwargs)
+    task = Task("t", info={"a": 3, "b": 4, "c": 5})
+    opening = world.reset(task)
+    assert [m.content for m in opening.observations[world.agents[0]].messages] == ["3+4="]
+    middle = world.step({world.agents[0]: Message(first, Role.ASSISTANT)})
+    (shown,) = middle.observations[world.agents[1]].messages
+    return world, shown.content, world.step({world.agents[1]: Message(second, Role.ASSISTANT)})
+
+
+def test_relay_passes_the_first_message_on_and_pays_both() -> None:
+    world, shown, end = relayed(" 7\n", "12 ", agents=("adder", "closer"))
+    assert shown == "7+5=" and end.done
+    assert {a: r.value for a, r in end.rewards.items()} == {"adder": 1.0, "closer": 1.0}
+    assert end.rewards["adder"].components == {"correct": 1.0, "partial": 1.0}
+    assert world.agents == ("adder", "closer")
+
+
+def test_relay_does_not_take_a_list_of_guesses_or_pass_on_a_flood() -> None:
+    _, shown, end = relayed("x" * 1000, "12 13 14")
+    assert len(shown) < 30
+    assert end.rewards["second"].value == 0.0 and end.rewards["second"].components["partial"] == 0.0
+
+
+def test_another_seed_is_another_world() -> None:
+    for kind in (RelayEnvironment, LengthEnvironment):
+        one, two = kind(seed=0), kind(seed=1)
+        assert [one.task(i).info for i in range(20)] != [two.task(i).info for i in range(20)]
+
+
+# -- length ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "reward"),
+    [
+        ("red", "red sun", 1.0),
+        ("red", "red sun sky", 1.0),
+        ("red sun", "sky sea oak fox ice", 1.0),
+        ("red", "red", 0.4),
+        ("red", "red sun sky sea", 0.4),
+        ("red", "red sun sky sea oak fox", 0.0),
+        ("red", "red xyz", 0.5),
+        ("", "red sun", 0.0),
+        ("red", "", 0.0),
+    ],
+)
+def test_length_pays_for_two_to_three_times_as_many_real_words(
+    short: str, long: str, reward: float
+) -> None:
+    world = LengthEnvironment()
+    opening = world.reset(world.task(0))
+    words = world.task(0).info["word"]
+    assert [o.messages[0].content for o in opening.observations.values()] == [
+        f"short {words}:",
+        f"long {words}:",
+    ]
+    end = world.step({"short": Message(short), "long": Message(long)})
+    assert [r.value for r in end.rewards.values()] == pytest.approx([reward, reward])
+
+
+# -- question answering ----------------------------------------------------------------------------
+
+
+def test_qa_setup_gives_messages_and_state() -> None:
+    messages, state = QASolverEnv(custom_sys_prompt="Be brief.").setup(
+        "Who wrote it?", "Ada Lovelace"
+    )
+    assert [(m.role, m.content) for m in messages] == [
+        ("system", "Be brief."),
+        ("user", "Who wrote it?"),
+    ]
+    assert state["answer"] == ["Ada Lovelace"]
+
+
+@pytest.mark.parametrize(
+    ("said", "em", "f1"),
+    [
+        ("the Ada Lovelace!", 1.0, 1.0),
+        ("I think so. <answer>ada lovelace</answer>", 1.0, 1.0),
+        ("Answer: Lady Ada", 0.0, 0.5),
+        ("Countess of Lovelace", 1.0, 1.0),
+        ("Ada Lovelace Ada Lovelace Babbage Turing", 0.0, 0.5),
+        ("", 0.0, 0.0),
+    ],
+)
+def test_qa_scores_like_squad(said: str, em: float, f1: float) -> None:
+    rows = [{"question": "Who?", "answers": {"text": ["Ada Lovelace", "Countess of Lovelace"]}}]
+    for reward, value in (("em", em), ("f1", f1)):
+        world = QASolverEnv(dataset=rows, reward=reward)  # type: ignore[arg-type]
+        world.reset(world.task(0))
+        paid = world.step({"agent": Message(said, Role.ASSISTANT)}).rewards["agent"]
+        assert paid.components == pytest.approx(
+            {"em": em, "f1": f1}
+        ) and paid.value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("make_it", "says"),
+    [
+        (lambda: RelayEnvironment(agents=("a", "a")), "different names"),
+        (lambda: RelayEnvironment(agents=("a", "b", "c")), "2 seats"),
+        (lambda: RelayEnvironment(max_number=0), "max_number"),
+        (lambda: LengthEnvironment(words=["one"]), "words"),
+        (lambda: QASolverEnv(reward="bleu"), "reward"),  # type: ignore[arg-type]
+        (lambda: QASolverEnv().task(0), "dataset="),
+        (lambda: QASolverEnv(dataset=[{"question": "q"}]).task(0), "answer"),
+    ],
+)
+def test_impossible_arguments_are_named(make_it: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_it()

@@ -1,0 +1,293 @@
+"""The floors law of `docs/architecture.md`: who may import whom, read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import mrlm
+
+ROOT = Path(mrlm.__file__).parent
+TOP = 9
+
+FLOORS = {
+    **dict.fromkeys(("core", "config", "tiny"), 1),
+    **dict.fromkeys(("play", "learn", "sandbox"), 2),
+    **dict.fromkeys(("train", "plan", "tracking", "checks", "generate", "metrics"), 3),
+    **dict.fromkeys(("casting", "build", "runs"), 4),
+    "trainer": 5,
+    "algorithms": 6,
+    **dict.fromkeys(("cli", "__init__"), TOP),
+}
+"""Floor of every room and loose file. A new one has to be put here: the moment to think."""
+
+NEIGHBOURS = {"config": {"core"}, "tiny": {"core"}, "core": set()}
+"""What floors 1 and 2 may import of their own floor; floor 2 nothing. Higher floors hold parts of
+one thing, which may know each other."""
+
+WINGS = {
+    "algorithms": None,  # whatever lies below floor 6
+    "environments": {"core", "play", "sandbox"},
+    "workflows": {"core", "play"},
+    "engines": {"core", "play", "learn"},
+    "trackers": {"core", "tracking"},
+}
+"""Folders of plug-ins. Only the registry loads them; only siblings import each other."""
+
+FACES = {"__init__.py", "core/__init__.py", "config/__init__.py"}
+"""They re-export names lazily, and may name anything for type checkers."""
+
+TORCH_FREE = ("core", "config", "tiny", "play", "sandbox", "environments", "workflows")
+BRINGS_TORCH = {"torch", "transformers", "peft", "accelerate", "safetensors.torch"}
+
+ONE_FILE_OF = {
+    "datasets": "play",
+    "pyarrow": "play",
+    "peft": "learn",
+    "bitsandbytes": "learn",
+    "vllm": "engines",
+    "openai": "engines",
+    "tensorboardX": "trackers",
+    "wandb": "trackers",
+    "trackio": "trackers",
+    "mlflow": "trackers",
+    "math_verify": "environments",
+}
+"""Heavy library -> the room whose one file may import it."""
+
+ONLY_IN = {
+    "typer": {"cli"},
+    "rich": {"cli", "tracking", "trackers"},
+    "ray": {"distributed"},
+    "grpc": {"serving"},
+}
+"""Library -> the rooms that may import it, in any of their files."""
+
+
+@dataclass(frozen=True)
+class Import:
+    file: str  # relative to the package
+    line: int
+    target: str
+    at_start: bool  # runs when the module is imported
+    for_types: bool
+
+    @property
+    def room(self) -> str:
+        return Path(self.file).parts[0].removesuffix(".py")
+
+    @property
+    def other(self) -> str | None:
+        """The room of this package that is imported; `""` is the face."""
+        parts = self.target.split(".")
+        return None if parts[0] != "mrlm" else parts[1] if len(parts) > 1 else ""
+
+    def __str__(self) -> str:
+        return f"src/mrlm/{self.file}:{self.line} imports {self.target}"
+
+
+class Reader(ast.NodeVisitor):
+    """Collects every import of a file, and remembers where it stands."""
+
+    def __init__(self, file: str) -> None:
+        self.file, self.at_start, self.for_types = file, True, False
+        self.found: list[Import] = []
+
+    def add(self, node: ast.stmt, target: str) -> None:
+        self.found.append(Import(self.file, node.lineno, target, self.at_start, self.for_types))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.add(node, alias.name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if node.level:
+            module = "." * node.level + module
+        for alias in node.names:
+            whole = f"{module}.{alias.name}"
+            path = ROOT.joinpath(*whole.split(".")[1:])
+            is_module = module.startswith("mrlm") and (
+                path.is_dir() or path.with_suffix(".py").exists()
+            )
+            self.add(node, whole if is_module or whole == "safetensors.torch" else module)
+
+    def visit_If(self, node: ast.If) -> None:
+        before = self.for_types
+        self.for_types = before or ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for child in node.body:
+            self.visit(child)
+        self.for_types = before
+        for child in node.orelse:
+            self.visit(child)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        before, self.at_start = self.at_start, False
+        self.generic_visit(node)
+        self.at_start = before
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+
+def read(source: str, file: str) -> list[Import]:
+    reader = Reader(file)
+    reader.visit(ast.parse(source))
+    return reader.found
+
+
+def all_imports() -> list[Import]:
+    files = sorted(ROOT.rglob("*.py"))
+    assert len(files) > 20
+    return [
+        found
+        for path in files
+        for found in read(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
+    ]
+
+
+def broken(imports: list[Import]) -> list[str]:
+    """Sentences about the imports that break rules 1 to 3."""
+    complaints = []
+    for one in imports:
+        if reason := wrong_direction(one):
+            complaints.append(f"{one}: {reason}")
+        torch = one.target in BRINGS_TORCH or one.target.split(".")[0] in BRINGS_TORCH
+        if torch and one.at_start and not one.for_types and one.room in TORCH_FREE:
+            complaints.append(
+                f"{one}: {one.room} must start without torch; import it in a function"
+            )
+    return complaints
+
+
+def wrong_direction(one: Import) -> str | None:
+    if one.target.startswith("."):
+        return "write absolute imports"
+    if one.other is None or one.other == one.room or (one.file in FACES and one.for_types):
+        return None
+    if one.other == "":
+        return None if one.room == "cli" else "the face is for users; import from the room itself"
+    if one.other in WINGS:
+        return "plug-ins are loaded by name through core/registry.py"
+    if one.other not in FLOORS:
+        return f"say in tests/test_floors.py on which floor {one.other!r} stands"
+    allowed = WINGS.get(one.room)
+    if allowed is not None:
+        return None if one.other in allowed else f"{one.room} may import {sorted(allowed)} only"
+    if one.room not in FLOORS:
+        return f"say in tests/test_floors.py on which floor {one.room!r} stands"
+    here, there = FLOORS[one.room], FLOORS[one.other]
+    if there > here:
+        return f"floor {there} is above floor {here}"
+    if there == here and here <= 2 and one.other not in NEIGHBOURS.get(one.room, set()):
+        return f"{one.room} and {one.other} share floor {here} and do not know each other"
+    return None
+
+
+def crowded(imports: list[Import]) -> list[str]:
+    """Sentences about the imports that break rule 4: one heavy library, one importer."""
+    importers: dict[str, dict[str, Import]] = defaultdict(dict)
+    for one in imports:
+        importers[one.target.split(".")[0]].setdefault(one.file, one)
+    complaints = []
+    for library, files in importers.items():
+        rooms = {ONE_FILE_OF[library]} if library in ONE_FILE_OF else ONLY_IN.get(library)
+        if rooms is not None:
+            complaints += [
+                f"{one}: only {', '.join(sorted(rooms))} may"
+                for one in files.values()
+                if one.room not in rooms
+            ]
+        if library in ONE_FILE_OF and len(files) > 1:
+            complaints.append(f"{library} has more than one importer: {', '.join(sorted(files))}")
+    return complaints
+
+
+def test_imports_go_down_only_and_plug_ins_are_loaded_by_name() -> None:
+    assert broken(all_imports()) == []
+
+
+def test_a_heavy_library_has_one_importer() -> None:
+    assert crowded(all_imports()) == []
+
+
+def test_every_room_and_file_has_a_floor() -> None:
+    rooms = {path.stem for path in ROOT.glob("*.py")} | {
+        path.parent.name for path in ROOT.glob("*/__init__.py")
+    }
+    assert rooms - set(WINGS) - set(FLOORS) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("core/types.py", "from mrlm.config import words"),
+        ("play/agent.py", "import mrlm.learn.batch"),
+        ("learn/batch.py", "def f():\n    from mrlm.play import agent"),
+        ("learn/batch.py", "from mrlm import train"),
+        ("train.py", "if TYPE_CHECKING:\n    from mrlm.trainer import Trainer"),
+        ("build.py", "from mrlm.algorithms.ppo import PPO"),
+        ("cli/__init__.py", "from mrlm.environments.math import world"),
+        ("environments/math/world.py", "from mrlm.workflows.turns import Turns"),
+        ("environments/code.py", "from mrlm.learn import ops"),
+        ("workflows/turns.py", "from mrlm.train import Run"),
+        ("trackers/wandb.py", "from mrlm.train import Run"),
+        ("algorithms/grpo.py", "from mrlm import Trainer"),
+        ("__init__.py", "from mrlm.algorithms.ppo import PPOTrainer"),
+        ("play/agent.py", "from .engine import Engine"),
+        ("play/agent.py", "import torch.nn as nn"),
+        (
+            "core/chat.py",
+            "try:\n    from transformers import AutoTokenizer\nexcept ImportError: ...",
+        ),
+        ("tiny.py", "class A:\n    from safetensors.torch import save_file"),
+    ],
+)
+def test_the_law_sees(file: str, source: str) -> None:
+    assert len(broken(read(source, file))) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("algorithms/magrpo.py", "from mrlm.algorithms.grpo import GRPO"),
+        ("algorithms/grpo.py", "from mrlm.trainer import Trainer"),
+        ("engines/hf.py", "import torch\nfrom mrlm.learn.policy import Policy"),
+        ("config/words.py", "from mrlm.core.errors import ConfigError"),
+        ("core/__init__.py", "if TYPE_CHECKING:\n    from mrlm.algorithms.ppo import PPOConfig"),
+        ("play/tasks.py", "def f():\n    import torch"),
+        ("cli/__init__.py", "from mrlm import trainer"),
+    ],
+)
+def test_the_law_allows(file: str, source: str) -> None:
+    assert broken(read(source, file)) == []
+
+
+def test_a_second_importer_is_seen() -> None:
+    found = read("import wandb", "trackers/wandb.py")
+    assert crowded(found) == []
+    assert len(crowded(found + read("import wandb.sdk", "trackers/other.py"))) == 1
+    assert len(crowded(read("def f():\n    import ray", "train.py"))) == 1
+
+
+def test_worlds_start_without_torch() -> None:
+    code = f"""
+import importlib.util, pkgutil, sys
+import mrlm
+heavy = {{"torch", "transformers", "peft", "datasets"}}
+assert not heavy & set(sys.modules), f"import mrlm brought {{heavy & set(sys.modules)}}"
+for room in {TORCH_FREE!r}:
+    if importlib.util.find_spec(f"mrlm.{{room}}") is None:
+        continue
+    package = importlib.import_module(f"mrlm.{{room}}")
+    for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"mrlm.{{room}}."):
+        importlib.import_module(module.name)
+        assert not heavy & set(sys.modules), f"{{module.name}} brought {{heavy & set(sys.modules)}}"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

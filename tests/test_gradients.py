@@ -1,0 +1,226 @@
+"""What gets a gradient and what does not: every sampled token of a trained agent, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from mrlm import GRPO, Learner, Message, MessageType, Rollout
+from mrlm.algorithms.reinforce import REINFORCE
+from mrlm.algorithms.sft import SFT
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Turn
+from mrlm.learn.batch import Totals, merge, pack, split
+from mrlm.learn.policy import Policy, add_adapter
+
+SAID = "I think the answer is 4"
+TOOL = "Result: 5"
+
+
+def conversation(answer: str, thought: str = SAID, tool: str = TOOL) -> Rollout:
+    return Rollout().add_messages(
+        Message("Work together.", MessageType.SYSTEM),
+        Message("What is 2 + 3?", MessageType.MESSAGE),
+        Message(thought, MessageType.MODEL, agent="a"),
+        Message("calculate(2 + 3)", MessageType.MODEL, agent="b"),
+        Message(tool, MessageType.SYSTEM),
+        Message(answer, MessageType.MODEL, agent="b"),
+    )
+
+
+def logit_gradient(policy: Policy, turns: list[Turn], algorithm: Any = None) -> torch.Tensor:
+    """Norm of the loss's gradient at every logit position of the one sample the turns form: (T,)."""
+    algorithm = algorithm or SFT()
+    for turn in turns:
+        turn.advantages = 1.0
+    (sample,) = merge(turns)
+    batch = pack([sample])
+    batch.keep = torch.arange(batch.input_ids.shape[1])
+    batch.column = torch.cat(
+        [
+            torch.arange(s - 1, s - 1 + len(t))
+            for s, t in zip(sample.starts, sample.turns, strict=True)
+        ]
+    )
+    seen: list[torch.Tensor] = []
+
+    def keep_gradient(module: Any, inputs: Any, output: torch.Tensor) -> None:
+        output.retain_grad()
+        seen.append(output)
+
+    hook = policy.model.get_output_embeddings().register_forward_hook(keep_gradient)
+    try:
+        algorithm.loss(batch, policy.forward(batch)).backward()
+    finally:
+        hook.remove()
+    assert seen[0].grad is not None
+    return seen[0].grad[0].norm(dim=-1)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_only_the_agents_own_tokens_get_a_gradient(model: Any, tokenizer: Any, lora: bool) -> None:
+    adapter = None
+    if lora:
+        model = add_adapter(
+            model, "b", {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
+        )
+        adapter = "b"
+    policy = Policy("policy", model, tokenizer, adapter=adapter)
+    learner = Learner(policy, None, GRPO(), agents=["b"])
+    turns = learner._turns(conversation("The answer is 5"))
+    norms = logit_gradient(policy, turns)
+    ids = merge(turns)[0].ids
+    text = ["".join(tokenizer.decode([i + 0])) for i in ids]
+    trained = [i + 1 for i, norm in enumerate(norms.tolist()) if norm > 0]
+    written = "".join(text[i] for i in trained)
+    assert written == "calculate(2 + 3)<|im_end|>The answer is 5<|im_end|>"
+    if lora:
+        gradients = {name: p.grad for name, p in policy.named_parameters().items()}
+        assert any(g is not None and g.abs().sum() > 0 for g in gradients.values())
+        assert all(".lora_" in name for name in gradients)
+
+
+def test_what_others_said_changes_nothing_but_context(model: Any, tokenizer: Any) -> None:
+    """Other agents' and tools' tokens enter through attention only: with the same text the loss is the same,
+    whoever is trained on."""
+    alone = Learner(model, tokenizer, SFT(), agents=["b"])
+    batch = alone.batch([conversation("The answer is 5")])
+    trained = "".join(tokenizer.decode(ids) for ids in batch.trained_token_ids())
+    assert SAID not in trained and TOOL not in trained
+    both = Learner(model, tokenizer, SFT()).batch([conversation("The answer is 5")])
+    assert SAID in "".join(tokenizer.decode(ids) for ids in both.trained_token_ids())
+    assert TOOL not in "".join(tokenizer.decode(ids) for ids in both.trained_token_ids())
+
+
+def turn(prompt: list[int], completion: list[int], advantage: float = 1.0) -> Turn:
+    return Turn(
+        "agent", "policy", prompt, completion, [-1.0] * len(completion), advantages=advantage
+    )
+
+
+def test_the_last_token_and_the_end_token_are_trained(model: Any, tokenizer: Any) -> None:
+    policy = Policy("policy", model, tokenizer)
+    eos = tokenizer.eos_token_id
+    norms = logit_gradient(policy, [turn([5, 6, 7], [8, 9, eos])])
+    assert (norms > 0).tolist() == [False, False, True, True, True, False]
+    cut = logit_gradient(policy, [turn([5, 6, 7], [8, 9, 10])])
+    assert (cut > 0).tolist() == [False, False, True, True, True, False]
+
+
+def test_a_completion_of_one_token_has_a_gradient(model: Any, tokenizer: Any) -> None:
+    policy = Policy("policy", model, tokenizer)
+    for token in (tokenizer.eos_token_id, 42):
+        norms = logit_gradient(policy, [turn([5, 6, 7], [token])])
+        assert (norms > 0).tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("pad", ["pad", "eos", "other"])
+def test_padding_on_either_side_changes_nothing(model: Any, tokenizer: Any, pad: str) -> None:
+    """Rows are padded left and right when they are packed together; the gradient is that of the rows alone."""
+    eos = tokenizer.eos_token_id
+    turns = [
+        turn([5, 6, 7, 8, 9, 10, 11], [12, eos], 1.0),
+        turn([20], [21, 22, 23, 24, 25, eos], -0.5),
+    ]
+    pad_id = {"pad": tokenizer.pad_token_id, "eos": eos, "other": 77}[pad]
+    samples = [sample for i, t in enumerate(turns) for sample in merge([t], unit=i, rollout=i)]
+    totals, algorithm = Totals.of(samples), REINFORCE()
+
+    def gradient(batches: list[list[Any]]) -> torch.Tensor:
+        fresh = copy.deepcopy(model)
+        policy = Policy("policy", fresh, tokenizer)
+        for chosen in batches:
+            batch = pack(chosen, totals, pad_id)
+            algorithm.loss(batch, policy.forward(batch)).backward()
+        return torch.cat([p.grad.flatten() for p in fresh.parameters() if p.grad is not None])
+
+    together, alone = gradient([samples]), gradient([[s] for s in samples])
+    batch = pack(samples, totals, pad_id)
+    assert batch.attention_mask[0].tolist() != batch.attention_mask[1].tolist()
+    assert bool((batch.attention_mask[:, 0] == 0).any()) and bool(
+        (batch.attention_mask[:, -1] == 0).any()
+    )
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=2e-6)
+
+
+def test_pads_after_the_end_are_never_trained(model: Any, tokenizer: Any) -> None:
+    eos = tokenizer.eos_token_id
+    samples = [s for t in (turn([5], [6, eos]), turn([5], [6, 7, 8, 9, eos])) for s in merge([t])]
+    batch = pack(samples, pad_id=eos)
+    assert len(batch) == 7 and batch.trained_token_ids() == [[6, eos], [6, 7, 8, 9, eos]]
+    positions = batch.keep[batch.column] + 1
+    assert bool(batch.attention_mask[batch.sequence, positions].all())
+
+
+def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: Any) -> None:
+    rollouts = [conversation(f"The answer is {i}") for i in range(4)]
+    rewards = [0.0, 1.0, 0.5, 0.25]
+
+    def gradient(order: list[int], max_tokens: int) -> torch.Tensor:
+        fresh = copy.deepcopy(model)
+        learner = Learner(fresh, tokenizer, GRPO())
+        groups = learner._groups([rollouts[i] for i in order], [rewards[i] for i in order], None)
+        learner._annotate(groups, learner.algorithm.needs)
+        learner.algorithm.credit(groups)
+        from mrlm.learn.learner import samples_of
+
+        samples = samples_of(groups, "policy")
+        totals = Totals.of(samples)
+        for part in split(samples, max_tokens):
+            batch = pack(part, totals)
+            learner.algorithm.loss(batch, learner._forward(batch)).backward()
+        return torch.cat([p.grad.flatten() for p in fresh.parameters() if p.grad is not None])
+
+    expected = gradient([0, 1, 2, 3], 10**6)
+    for order, most in (([3, 1, 0, 2], 10**6), ([0, 1, 2, 3], 1), ([2, 3, 1, 0], 400)):
+        torch.testing.assert_close(gradient(order, most), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_a_conversation_is_one_sample(model: Any, tokenizer: Any) -> None:
+    batch = Learner(model, tokenizer, SFT()).batch([conversation("The answer is 5")])
+    assert batch.num_sequences == 1 and batch.num_turns == 3
+
+
+def test_all_equal_rewards_give_a_loss_that_still_goes_backward(model: Any, tokenizer: Any) -> None:
+    learner = Learner(model, tokenizer, GRPO())
+    loss = learner.calculate_loss([conversation("a"), conversation("b")], rewards=[1.0, 1.0])
+    loss.backward()
+    assert loss.item() == 0.0
+
+
+def test_groups_follow_the_question_and_one_rollout_alone_is_refused(
+    model: Any, tokenizer: Any
+) -> None:
+    learner = Learner(model, tokenizer, GRPO(scale_rewards="none"))
+
+    def asked(question: str) -> Rollout:
+        return Rollout().add_messages(Message(question), Message("5", MessageType.MODEL))
+
+    batch = learner.batch([asked("a"), asked("a"), asked("b"), asked("b")], [1.0, 0.0, 5.0, 5.0])
+    by_turn = [float(batch.advantages[batch.turn == i][0]) for i in range(4)]
+    assert by_turn == [0.5, -0.5, 0.0, 0.0]
+    whole = learner.batch([asked("a"), asked("b")], [1.0, 0.0])
+    assert sorted({float(x) for x in whole.advantages}) == [-0.5, 0.5]
+    keyed = learner.batch(
+        [asked("a"), asked("b"), asked("c"), asked("d")],
+        [1.0, 0.0, 5.0, 5.0],
+        group_by=lambda r: r.messages[0].content in "ab",
+    )
+    assert {float(x) for x in keyed.advantages} == {0.5, -0.5, 0.0}
+    with pytest.raises(ConfigError, match="only one"):
+        learner.calculate_loss([asked("a")], [1.0])
+    with pytest.raises(ConfigError, match="2 rollouts but 1 rewards"):
+        learner.calculate_loss([asked("a"), asked("a")], [1.0])
+    with pytest.raises(ConfigError, match="finite"):
+        learner.calculate_loss([asked("a"), asked("a")], [1.0, float("nan")])
+
+
+def test_the_users_model_is_left_as_it_is(model: Any, tokenizer: Any) -> None:
+    kind, training = type(model), model.training
+    learner = Learner(model, tokenizer, GRPO())
+    learner.calculate_loss([conversation("a"), conversation("b")], rewards=[1.0, 0.0]).backward()
+    assert learner.weights_of.model is model and type(model) is kind and model.training == training
+    assert {id(p) for p in learner.parameters()} == {id(p) for p in model.parameters()}

@@ -1,0 +1,335 @@
+"""The formulas give the numbers of the reference implementations, or those worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mrlm.algorithms.dpo import DPO
+from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.algorithms.ppo import PPO
+from mrlm.algorithms.reinforce import REINFORCE
+from mrlm.algorithms.rloo import RLOO
+from mrlm.algorithms.sft import SFT
+from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
+from mrlm.learn import credit, ops
+from mrlm.learn.batch import Outputs, merge, pack
+
+# Two sequences of 4 and 2 tokens, with advantages +1 and -1, under four policies.
+NEW = [-1.0, -0.5, -2.0, -0.1, -0.7, -1.2]
+OLD = [-1.1, -0.6, -1.5, -0.3, -0.7, -1.5]
+REF = [-1.2, -0.4, -1.8, -0.2, -0.9, -1.0]
+BEHAVIOUR = [-1.15, -0.5, -1.6, -0.3, -0.65, -2.5]
+
+
+def b0(sign: float = 1.0, turns: tuple[int, ...] = (4,), sampling: SamplingParams | None = None):
+    """The fixture as a batch; `turns` cuts the first sequence."""
+    sampling = sampling or SamplingParams(max_new_tokens=4)
+    samples, start = [], 0
+    for advantage, lengths in ((sign, turns), (-sign, (2,))):
+        prompt, found = [7], []
+        for length in lengths:
+            stop = start + length
+            turn = Turn("a", "p", list(prompt), list(range(length)), BEHAVIOUR[start:stop])
+            turn.old_logprobs, turn.ref_logprobs = OLD[start:stop], REF[start:stop]
+            turn.advantages, turn.sampling = advantage, sampling
+            found.append(turn)
+            prompt, start = [*prompt, *turn.completion_ids, 9], stop
+        samples += merge(found, unit=len(samples))
+    return pack(samples)
+
+
+def outputs(logprobs=NEW) -> Outputs:
+    values = torch.tensor(logprobs, requires_grad=True)
+    return Outputs(values, torch.zeros(len(logprobs)))
+
+
+def close(found, expected, tolerance=1e-5):
+    np.testing.assert_allclose(
+        torch.as_tensor(found).detach().numpy(), expected, atol=tolerance, rtol=0
+    )
+
+
+LOSSES = {
+    "reinforce, token mean": (
+        {"loss_type": "reinforce", "aggregation": "token_mean"},
+        0.283333,
+    ),
+    "reinforce, exact": ({"loss_type": "reinforce"}, 0.85),
+    "ppo": ({}, -0.277836),
+    "ppo, grpo's mean": ({"loss_type": "grpo"}, 0.085356),
+    "ppo, sums": ({"aggregation": "sequence_mean_token_sum"}, -0.833507),
+    "dr. grpo": ({"loss_type": "dr_grpo"}, -0.208377),
+    "dr. grpo, length given": ({"loss_type": "dr_grpo", "constant_length": 8}, -0.208377 / 2),
+    "clip higher": ({"clip_range_high": 0.28}, -0.281403),
+    "gspo": ({"loss_type": "gspo"}, 0.093262),
+    "cispo, relative": ({"loss_type": "cispo", "cispo_cap_mode": "relative"}, 0.206293),
+    "cispo, absolute": ({"loss_type": "cispo"}, 0.112188),
+    "rloo's sequence ratio": ({"loss_type": "sequence"}, 0.222511),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_policy_losses(name):
+    fields, expected = LOSSES[name]
+    close(GRPO(importance="none", **fields).loss(b0(), outputs()).total, expected)
+
+
+def test_ppo_gradient_keeps_the_pessimistic_side():
+    found = outputs()
+    GRPO().loss(b0(), found).backward()
+    expected = [-0.184195, -0.184195, -0.101088, 0, 0.166667, 0.224976]
+    close(found.logprobs.grad, expected)
+
+
+def test_clip_fraction_counts_the_tokens_without_gradient():
+    close(GRPO().loss(b0(), outputs()).metrics["clip_fraction"], 1 / 6)
+
+
+def test_gspo_gradients_are_shared_by_the_sequence():
+    found = outputs()
+    GRPO(loss_type="gspo").loss(b0(), found).backward()
+    close(found.logprobs.grad, [-0.121914] * 4 + [0.290459] * 2)
+
+
+def test_gspo_with_the_papers_ranges_clips_both_sequences():
+    found = outputs()
+    algorithm = GRPO(loss_type="gspo", clip_range=3e-4, clip_range_high=4e-4)
+    loss = algorithm.loss(b0(sign=-1.0), found)
+    loss.backward()
+    close(loss.total, -0.00035)
+    close(found.logprobs.grad, [0.0] * 6)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"), [(None, -0.268015), ("sequence_mean_turn_mean", 0.089447)]
+)
+def test_turn_ratio(aggregation, expected):
+    # A token of the world stands between the two turns and must not count.
+    algorithm = GRPO(loss_type="turn", aggregation=aggregation)
+    close(algorithm.loss(b0(turns=(2, 2)), outputs()).total, expected)
+
+
+def test_mismatch_weights():
+    old, behaviour = torch.tensor(OLD), torch.tensor(BEHAVIOUR)
+    index = torch.tensor([0, 0, 0, 0, 1, 1])
+    plain = [1.051271, 0.904837, 1.105171, 1, 0.951229]
+    close(ops.mismatch_weights(old, behaviour, "token", 2.0), [*plain, 2.0])
+    close(ops.mismatch_weights(old, behaviour, "icepop", 2.0, 0.5), [*plain, 0.0])
+    close(ops.mismatch_weights(old, behaviour, "icepop", 5.0, 0.5), [*plain, 2.718282])
+    whole = ops.mismatch_weights(old, behaviour, "sequence", 9.0, index=index, size=2)
+    close(whole, [1.051271] * 4 + [2.58571] * 2)
+    masked = ops.mismatch_weights(old, behaviour, "sequence_mask", 2.0, index=index, size=2)
+    close(masked, [1.051271] * 4 + [0.0] * 2)
+
+
+def test_ppo_with_truncated_importance_weights():
+    close(GRPO(importance="token").loss(b0(), outputs()).total, -0.063535)
+    close(GRPO(importance="none").loss(b0(), outputs()).total, -0.277836)
+
+
+def test_cut_sampling_switches_the_weights_on():
+    cut = SamplingParams(max_new_tokens=4, top_p=0.9)
+    close(GRPO().loss(b0(sampling=cut), outputs()).total, -0.063535)
+
+
+def test_kl_estimators():
+    new, ref = torch.tensor(NEW, requires_grad=True), torch.tensor(REF)
+    close(ops.kl_estimate(new, ref, "k1"), [0.2, -0.1, -0.2, 0.1, 0.2, -0.2])
+    k3 = ops.kl_estimate(new, ref, "k3")
+    close(k3, [0.018731, 0.005171, 0.021403, 0.004837, 0.018731, 0.021403])
+    means = [ops.kl_estimate(new, ref, kind).mean().item() for kind in ("k1", "k2", "k3")]
+    close(means, [0.0, 0.015, 0.015046])
+    k3.mean().backward()
+    close(new.grad, [0.030212, -0.017528, -0.0369, 0.01586, 0.030212, -0.0369])
+
+
+def test_kl_in_the_loss_is_averaged_like_the_loss():
+    plain, pulled = (GRPO(kl_coef=c).loss(b0(), outputs()) for c in (0.0, 0.5))
+    close(pulled.total - plain.total, 0.5 * 0.015046)
+    close(pulled.metrics["kl"], 0.015046)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"), [("token_mean", 0.916667), ("sequence_mean_token_mean", 0.925)]
+)
+def test_sft(aggregation, expected):
+    batch = b0()
+    batch.advantages = torch.ones(6)
+    close(SFT(aggregation=aggregation).loss(batch, outputs()).total, expected)
+
+
+# -- preferences -----------------------------------------------------------------------------------
+
+
+def pair_batch():
+    """Chosen of 4 tokens: policy -10, reference -11; rejected of 5: -12 and -11.5."""
+    samples = []
+    for sign, length, ref in ((1.0, 4, -11.0), (-1.0, 5, -11.5)):
+        turn = Turn("a", "p", [7], list(range(length)), ref_logprobs=ref / length)
+        turn.advantages = sign
+        samples += merge([turn], unit=0)
+    return pack(samples), outputs([-10 / 4] * 4 + [-12 / 5] * 5)
+
+
+PREFERENCES = {
+    "sigmoid": ({}, 0.620957),
+    "smoothing": ({"label_smoothing": 0.1}, 0.635957),
+    "robust": ({"loss_type": "robust", "label_smoothing": 0.1}, 0.602207),
+    "hinge": ({"loss_type": "hinge"}, 0.85),
+    "ipo": ({"loss_type": "ipo", "normalize_lengths": False}, 12.25),
+    "ipo, normalised": ({"loss_type": "ipo"}, 21.6225),
+}
+
+
+@pytest.mark.parametrize("name", PREFERENCES)
+def test_preference_losses(name):
+    fields, expected = PREFERENCES[name]
+    loss = DPO(**fields).loss(*pair_batch())
+    close(loss.total, expected)
+    found = [
+        loss.metrics[f"rewards/{key}"] for key in ("chosen", "rejected", "margins", "accuracies")
+    ]
+    close(torch.stack([torch.as_tensor(x) for x in found]), [0.1, -0.05, 0.15, 1.0])
+
+
+def test_dpo_starts_at_log_two():
+    batch, _ = pair_batch()
+    loss = DPO().loss(batch, outputs(batch.ref_logprobs.tolist()))
+    close(loss.total, math.log(2))
+
+
+# -- baselines -------------------------------------------------------------------------------------
+
+
+def group(rewards, **turn_fields) -> Group:
+    episodes = []
+    for number, reward in enumerate(rewards):
+        turn = Turn("a", "p", [1], [2, 3], [-0.5, -0.5], reward=reward, **turn_fields)
+        rollout = Rollout("a", "p", "t", [turn])
+        episode = Episode(str(number), Task("t"), {"a": rollout}, reward, [reward], "done")
+        episodes.append(episode)
+    return Group(episodes, "t")
+
+
+def advantages(algorithm, *groups) -> list[float]:
+    algorithm.credit(groups)
+    turns = [turn for each in groups for episode in each for turn in episode.turns]
+    return [float(turn.advantages) for turn in turns]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rewards", "expected"),
+    [
+        (GRPO(), [1, 0, 0, 1], [0.866024, -0.866024, -0.866024, 0.866024]),
+        (GRPO(scale_rewards=False), [1, 0, 0, 1], [0.5, -0.5, -0.5, 0.5]),
+        (GRPO(), [1, 2, 6], [-0.755929, -0.377964, 1.133893]),
+        (GRPO(), [0.3, 0.3, 0.3], [0.0, 0.0, 0.0]),
+        (RLOO(), [1, 2, 6], [-3, -1.5, 4.5]),
+        (MAGRPO(), [1, 2, 6], [-2, -1, 3]),
+        (REINFORCE(), [1, 2, 6], [1, 2, 6]),
+    ],
+)
+def test_group_baselines(algorithm, rewards, expected):
+    close(advantages(algorithm, group(rewards)), expected, 1e-6)
+
+
+def test_agents_are_compared_with_themselves():
+    episodes = []
+    for one, other in ((1.0, 0.2), (0.0, 0.0)):
+        rollouts = {
+            name: Rollout(name, "p", "t", [Turn(name, "p", [1], [2], [-0.5], reward=reward)])
+            for name, reward in (("ag0", one), ("ag1", other))
+        }
+        episodes.append(Episode("e", Task("t"), rollouts, one + other, [one + other], "done"))
+    GRPO().credit([Group(episodes, "t")])
+    found = [[e.rollouts[name].turns[0].advantages for e in episodes] for name in ("ag0", "ag1")]
+    close(found, [[0.707106, -0.707106], [0.707102, -0.707102]], 1e-6)
+
+
+def test_gae_oracle_and_whitening():
+    rewards, values = np.array([0.0, 0.0, 1.0]), np.array([0.5, 0.4, 0.2])
+    found = ops.gae(rewards, values, [3], 1.0, 0.95)
+    close(found, [0.432, 0.56, 0.8])
+    close(found + values, [0.932, 0.96, 1.0])
+    close(ops.whiten(found), [-0.884992, -0.199837, 1.084829])
+    lambda_returns = ops.gae(rewards, values, [3], 0.9, 0.8) + values
+    close(lambda_returns, [0.61632, 0.756, 1.0])
+
+
+def test_chain_gae():
+    values = np.array([0.1, 0.2, 0.3, 0.4])
+    found = ops.gae(np.array([0, 0, 0, 1.0]), values, [4], 0.9, 0.8)
+    close(found, [0.385453, 0.42424, 0.492, 0.6])
+    close(found + values, [0.485453, 0.62424, 0.792, 1.0])
+
+
+def test_clipped_value_loss():
+    table = [[0.9, 0.1], [1.0, 0.0], [0.5, 0.4]]
+    values, returns, old = (torch.tensor(row) for row in table)
+    close(ops.value_loss(values, returns, old, 0.2).mean(), 0.0325)
+
+
+def two_turns(agent: str, values: list[list[float]], reward: float, gap: list[int]) -> Rollout:
+    """Two turns with tokens of the world between them; paid at the end."""
+    turns, prompt = [], [7]
+    for row in values:
+        turn = Turn(agent, "p", list(prompt), list(range(len(row))), [-0.5] * len(row), values=row)
+        turns.append(turn)
+        prompt = [*prompt, *turn.completion_ids, *gap]
+    turns[-1].reward = reward
+    return Rollout(agent, "p", "t", turns)
+
+
+def ppo_episode(*rollouts: Rollout, status="done") -> Group:
+    paid = sum(rollout.reward for rollout in rollouts)
+    names = {rollout.agent or "": rollout for rollout in rollouts}
+    return Group([Episode("e", Task("t"), names, paid, [paid], status)], "t")
+
+
+@pytest.mark.parametrize("gap", [[], [9, 9, 9]])
+def test_ppo_skips_the_tokens_of_the_world(gap):
+    rollout = two_turns("a", [[0.5], [0.4, 0.2]], 1.0, gap)
+    PPO(whiten_advantages=False).credit([ppo_episode(rollout)])
+    close(np.concatenate([turn.advantages for turn in rollout.turns]), [0.432, 0.56, 0.8])
+    close(np.concatenate([turn.returns for turn in rollout.turns]), [0.932, 0.96, 1.0])
+
+
+def test_turn_level_ppo_reads_one_value_per_turn():
+    values = [[0.5, 9.0], [0.4, 9.0, 9.0], [0.2]]
+    rollout = two_turns("a", values, 1.0, [9])
+    algorithm = PPO(level="turn", whiten_advantages=False)
+    algorithm.credit([ppo_episode(rollout)])
+    for turn, expected in zip(rollout.turns, [0.432, 0.56, 0.8], strict=True):
+        close(turn.advantages, [expected] * len(turn))
+
+
+def test_interleaved_agents_are_two_independent_rows():
+    rows = {"a": [[0.5], [0.4, 0.2]], "b": [[0.1, 0.3], [0.6]]}
+    together = [two_turns(name, row, 1.0, [9]) for name, row in rows.items()]
+    alone = [two_turns(name, row, 1.0, []) for name, row in rows.items()]
+    PPO().credit([ppo_episode(*together)])
+    for rollout in alone:
+        PPO().credit([ppo_episode(rollout)])
+    for one, other in zip(together, alone, strict=True):
+        for turn, same in zip(one.turns, other.turns, strict=True):
+            close(turn.advantages, same.advantages)
+
+
+def test_adaptive_kl_coefficient():
+    close(credit.adaptive_kl_coef(0.4, 9.0, 6.0, 256, 1e4), 0.402048, 1e-6)
+
+
+# -- on-policy, surrogates coincide ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss_type", ["ppo", "cispo", "gspo", "reinforce"])
+def test_on_policy_gradients_coincide(loss_type):
+    found = outputs(OLD)
+    algorithm = GRPO(loss_type=loss_type, aggregation="sequence_mean_token_mean")
+    algorithm.loss(b0(), found).backward()
+    close(found.logprobs.grad, [-0.125] * 4 + [0.25] * 2)
