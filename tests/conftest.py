@@ -48,7 +48,8 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def gpt2_path(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> str:
-    """A folder with a tiny model of another family: learned positions, no padding token, a template without marks."""
+    """A folder with a tiny model of another family: learned positions, no padding token, a template
+    without marks."""
     import copy
 
     import torch
@@ -59,11 +60,17 @@ def gpt2_path(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> str:
     own = copy.deepcopy(tokenizer)
     own.pad_token = None
     own.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + "
+        "'<|im_end|>\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     )
     sizes = GPT2Config(
-        vocab_size=len(own), n_positions=2048, n_embd=64, n_layer=2, n_head=2, eos_token_id=own.eos_token_id
+        vocab_size=len(own),
+        n_positions=2048,
+        n_embd=64,
+        n_layer=2,
+        n_head=2,
+        eos_token_id=own.eos_token_id,
     )
     GPT2LMHeadModel(sizes).save_pretrained(folder)
     own.save_pretrained(folder)

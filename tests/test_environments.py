@@ -56,7 +56,7 @@ def settled(answer: Any) -> StepResult:
 def play(
     world: Environment, task: Task, words: Any, max_steps: int = 100
 ) -> tuple[list[str], float]:
-    """The transcript and the sum of all rewards; `words(world, agent, messages)` speaks for everybody."""
+    """Transcript and sum of all rewards; `words(world, agent, messages)` speaks for everybody."""
     world = world.spawn()
     result, seen, total = settled(world.reset(task, task.seed)), [], 0.0
     for _ in range(max_steps):

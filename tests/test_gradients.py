@@ -1,4 +1,5 @@
-"""What gets a gradient and what does not: every sampled token of a trained agent, and nothing else."""
+"""What gets a gradient and what does not: every sampled token of a trained agent, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def conversation(answer: str, thought: str = SAID, tool: str = TOOL) -> Rollout:
 
 
 def logit_gradient(policy: Policy, turns: list[Turn], algorithm: Any = None) -> torch.Tensor:
-    """Norm of the loss's gradient at every logit position of the one sample the turns form: (T,)."""
+    """Norm of the loss's gradient at every logit position of the one sample the turns form:
+    (T,)."""
     algorithm = algorithm or SFT()
     for turn in turns:
         turn.advantages = 1.0
@@ -84,8 +86,8 @@ def test_only_the_agents_own_tokens_get_a_gradient(model: Any, tokenizer: Any, l
 
 
 def test_what_others_said_changes_nothing_but_context(model: Any, tokenizer: Any) -> None:
-    """Other agents' and tools' tokens enter through attention only: with the same text the loss is the same,
-    whoever is trained on."""
+    """Other agents' and tools' tokens enter through attention only: with the same text the loss is
+    the same, whoever is trained on."""
     alone = Learner(model, tokenizer, SFT(), agents=["b"])
     batch = alone.batch([conversation("The answer is 5")])
     trained = "".join(tokenizer.decode(ids) for ids in batch.trained_token_ids())
@@ -119,7 +121,8 @@ def test_a_completion_of_one_token_has_a_gradient(model: Any, tokenizer: Any) ->
 
 @pytest.mark.parametrize("pad", ["pad", "eos", "other"])
 def test_padding_on_either_side_changes_nothing(model: Any, tokenizer: Any, pad: str) -> None:
-    """Rows are padded left and right when they are packed together; the gradient is that of the rows alone."""
+    """Rows are padded left and right when they are packed together; the gradient is that of the
+    rows alone."""
     eos = tokenizer.eos_token_id
     turns = [
         turn([5, 6, 7, 8, 9, 10, 11], [12, eos], 1.0),
@@ -165,7 +168,7 @@ def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: A
         groups = learner._groups([rollouts[i] for i in order], [rewards[i] for i in order], None)
         learner._annotate(groups, learner.algorithm.needs)
         learner.algorithm.credit(groups)
-        from mrlm.learn.learner import samples_of
+        from mrlm.learn.grouping import samples_of
 
         samples = samples_of(groups, "policy")
         totals = Totals.of(samples)

@@ -85,7 +85,8 @@ def test_rewards(said: str, reward: float) -> None:
 
 def test_ordinary_answers_start_no_process() -> None:
     code = (
-        "from mrlm.environments.math import MathReasoningEnvironment, MathProblemGenerator, verifier\n"
+        "from mrlm.environments.math import MathReasoningEnvironment, MathProblemGenerator\n"
+        "from mrlm.environments.math import verifier\n"
         "from mrlm import Message\n"
         "world = MathReasoningEnvironment(MathProblemGenerator((1, 5)))\n"
         "for seed in range(200):\n"

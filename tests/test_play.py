@@ -31,7 +31,7 @@ class Echo(Environment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self.left = self.rounds
         start = Observation([Message(f"start {seed}")])
-        return StepResult({agent: start for agent in self.agents})
+        return StepResult(dict.fromkeys(self.agents, start))
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         self.left -= 1

@@ -1,4 +1,5 @@
-"""Every program in examples/ runs as it stands, as a process of its own, on the embedded model and on another family."""
+"""Every program in examples/ runs as it stands, as a process of its own, on the embedded model and
+on another family."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ def run(program: Path, folder: Path, model: str = "") -> str:
     if model:
         environment["MRLM_MODEL"] = model
     done = subprocess.run(
-        [sys.executable, str(program)], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, str(program)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

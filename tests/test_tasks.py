@@ -1,4 +1,4 @@
-"""Reading rows: every source a user may name, errors that say where, held-out rows that do not leak."""
+"""Reading rows: every source a user may name, errors that say where, no leak into held-out rows."""
 
 from __future__ import annotations
 

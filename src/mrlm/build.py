@@ -1,4 +1,5 @@
-"""ExperimentConfig -> Run: the only place that puts things together. Plug-ins are loaded by name here and nowhere else."""
+"""ExperimentConfig -> Run: the only place that puts things together. Plug-ins are loaded by name
+here and nowhere else."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from mrlm.core.environment import Environment, SimulatedEnvironment, as_environm
 from mrlm.core.errors import ConfigError
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.checkpoint import newest_verified, read_state
-from mrlm.learn.learner import Learner, LearnerSettings
+from mrlm.learn.learner import Learner
+from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
@@ -37,7 +39,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         resume: a run folder or checkpoint to continue from.
 
     Raises:
-        ConfigError: something asked for does not exist or does not fit; nothing has been written then.
+        ConfigError: something asked for does not exist or does not fit; nothing has been written
+            then.
     """
     parts = parts or Parts()
     algorithm = config.algorithm_settings()
@@ -45,7 +48,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     rows = _rows(config, parts)
     if "rows" in algorithm.requires and rows is None:
         raise ConfigError(
-            f"{config.training.algorithm} learns from a data set: set data.dataset (or pass train_dataset=)"
+            f"{config.training.algorithm} learns from a data set: set data.dataset (or pass "
+            "train_dataset=)"
         )
     if not worlds and rows is None:
         raise ConfigError("there is nothing to learn from: set environments: or data.dataset")
@@ -91,7 +95,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
 def rehearse(
     config: ExperimentConfig, parts: Parts | None = None
 ) -> tuple[Play, dict[str, Policy]]:
-    """The worlds, agents and models of a config, ready to play; nothing is trained and nothing is written."""
+    """The worlds, agents and models of a config, ready to play; nothing is trained and nothing is
+    written."""
     parts = parts or Parts()
     worlds = make_worlds(config, parts)
     if not worlds:
@@ -102,7 +107,7 @@ def rehearse(
     return _play(config, 1, worlds, make_seats(config, cast, policies, parts), engines), policies
 
 
-# -- worlds -----------------------------------------------------------------------------------------------------------
+# -- worlds ----------------------------------------------------------------------------------------
 
 
 def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
@@ -151,8 +156,8 @@ def environment_factory(section: EnvironmentConfig) -> Any:
 
 
 def _template(world: Any) -> tuple[Environment, Any]:
-    """An instance that answers for its settings, and how to make a fresh one: by copying it, or by calling the class or
-    function again."""
+    """An instance that answers for its settings, and how to make a fresh one: by copying it, or by
+    calling the class or function again."""
     template = as_environment(world)
     if isinstance(world, Environment | SimulatedEnvironment):
         return template, template.spawn
@@ -185,10 +190,10 @@ def _engines(config: ExperimentConfig, policies: Mapping[str, Policy]) -> dict[s
             f"engine.name={config.engine.name!r} cannot be used from a config; use 'hf'"
         )
     engine = plugin(policies=policies, batch_size=config.engine.batch_size)
-    return dict.fromkeys(policies, engine)
+    return {name: engine for name in policies}  # noqa: C420
 
 
-# -- where groups come from -------------------------------------------------------------------------------------------
+# -- where groups come from ------------------------------------------------------------------------
 
 
 def _rows(config: ExperimentConfig, parts: Parts) -> list[dict[str, Any]] | None:
@@ -236,8 +241,8 @@ def _source(
 
 
 def total_steps(config: ExperimentConfig, source: Source) -> int:
-    """Iterations of a run: as many as are asked for, else enough for the epochs; where tasks never end an epoch is one
-    iteration."""
+    """Iterations of a run: as many as are asked for, else enough for the epochs; where tasks never
+    end an epoch is one iteration."""
     training = config.training
     if training.num_iterations is not None:
         return training.num_iterations
@@ -246,7 +251,7 @@ def total_steps(config: ExperimentConfig, source: Source) -> int:
     return training.num_epochs * per_epoch
 
 
-# -- learners and the folder ------------------------------------------------------------------------------------------
+# -- learners and the folder -----------------------------------------------------------------------
 
 
 def _learners(
@@ -286,7 +291,8 @@ def _learners(
 
 
 def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
-    """The run's folder with its `config.yaml`. A folder of an earlier run is moved aside unless it is resumed.
+    """The run's folder with its `config.yaml`. A folder of an earlier run is moved aside unless it
+    is resumed.
 
     Raises:
         ConfigError: the folder cannot be written.

@@ -1,5 +1,5 @@
-"""Who speaks with which weights: agents and policies of a run, decided once and aloud, and loaded with every base shared that
-can be."""
+"""Who speaks with which weights: agents and policies of a run, decided once and aloud, and loaded
+with every base shared that can be."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Cast:
 
 
 def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) -> Cast:
-    """Agents and policies: those the config names; else one agent per seat of the worlds, and one policy per agent."""
+    """Agents and policies: those the config names; else one agent per seat of the worlds, and one
+    policy per agent."""
     agents = (
         list(config.agents)
         or list(dict.fromkeys(agent for world in worlds for agent in world.template.agents))
@@ -87,7 +88,8 @@ def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) 
             named = agent if agent in policies else trainable[0] if len(trainable) == 1 else None
         if named is None:
             raise ConfigError(
-                f"agents.{agent}: which policy speaks for it? Set agents.{agent}.policy to one of {', '.join(policies)}"
+                f"agents.{agent}: which policy speaks for it? Set agents.{agent}.policy to one of "
+                f"{', '.join(policies)}"
             )
         policy_of[agent] = named
     idle = [name for name in policies if name not in policy_of.values()]
@@ -102,25 +104,30 @@ def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) 
 def _check_seats(
     config: ExperimentConfig, worlds: Sequence[WorldSpec], agents: Sequence[str], parts: Parts
 ) -> None:
-    """Every seat needs an agent of its name; a world with one seat takes the only agent, or whom the workflow sends."""
+    """Every seat needs an agent of its name; a world with one seat takes the only agent, or whom
+    the workflow sends."""
     for world in worlds:
         seats = world.template.agents
         missing = [seat for seat in seats if seat not in agents]
         if missing and len(seats) > 1:
             raise ConfigError(
-                f"environment {world.name!r} has a seat {missing[0]!r}, but the agents are {', '.join(agents)}"
+                f"environment {world.name!r} has a seat {missing[0]!r}, but the agents are "
+                f"{', '.join(agents)}"
             )
         if len(seats) == 1 and len(agents) > 1 and parts.workflow is None:
             name = config.workflow.name
             if name in ("turns", "single_turn") and missing:
                 raise ConfigError(
-                    f"environment {world.name!r} has one seat and there are {len(agents)} agents ({', '.join(agents)}), but the "
-                    f"workflow {name!r} does not say whose answer counts; use a workflow that does, or one agent"
+                    f"environment {world.name!r} has one seat and there are {len(agents)} agents "
+                    f"({', '.join(agents)}), but the "
+                    f"workflow {name!r} does not say whose answer counts; use a workflow that "
+                    "does, or one agent"
                 )
 
 
 def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[str, Policy]:
-    """Every policy, with bases shared where they can be: LoRA policies (and frozen ones) of one model use one copy of it."""
+    """Every policy, with bases shared where they can be: LoRA policies (and frozen ones) of one
+    model use one copy of it."""
     bases: dict[tuple[str, str], Any] = {}
     tokenizers: dict[str, Any] = {}
     policies: dict[str, Policy] = {}
@@ -135,7 +142,8 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
     for name, section in cast.policies.items():
         if section.endpoint is not None:
             raise ConfigError(
-                f"policies.{name}.endpoint: policies behind an endpoint need an engine this version does not have; "
+                f"policies.{name}.endpoint: policies behind an endpoint need an engine this "
+                "version does not have; "
                 f"the engines are {', '.join(registry.names('engines'))}"
             )
         live_model, live_tokenizer = parts.models.get(name, (None, None))
@@ -207,6 +215,7 @@ def _lora(model: ModelConfig, policy: PolicyConfig) -> Any:
 def make_seats(
     config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], parts: Parts
 ) -> dict[str, Seat]:
+    """What stays the same for every agent from episode to episode."""
     seats: dict[str, Seat] = {}
     for agent, policy_name in cast.policy_of.items():
         section = config.agents.get(agent)
@@ -216,7 +225,8 @@ def make_seats(
         limit = config.generation.max_prompt_tokens or room
         if room < 1 or limit > room:
             raise ConfigError(
-                f"agent {agent!r}: generation.max_prompt_tokens={limit} and max_new_tokens={sampling.max_new_tokens} together "
+                f"agent {agent!r}: generation.max_prompt_tokens={limit} and "
+                f"max_new_tokens={sampling.max_new_tokens} together "
                 f"exceed the {policy.max_context} positions of policy {policy_name!r}"
             )
         prompt = section.system_prompt if section else None

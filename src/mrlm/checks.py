@@ -1,4 +1,5 @@
-"""Checks of the first step: what would make a run silently wrong becomes a named error, or a warning with the fix."""
+"""Checks of the first step: what would make a run silently wrong becomes a named error, or a
+warning with the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import torch
 from mrlm.core.errors import CheckError
 from mrlm.core.types import Group, Message, Role, Turn
 from mrlm.learn.batch import Sample, as_column, pack
-from mrlm.learn.learner import Learner, samples_of
+from mrlm.learn.grouping import samples_of
+from mrlm.learn.learner import Learner
 
 if TYPE_CHECKING:
     from mrlm.train import Run
@@ -29,7 +31,8 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
     """Look at the first groups before anything is learned from them.
 
     Raises:
-        CheckError: with `training.checks=error`, the first thing found wrong. With `warn` everything is logged instead.
+        CheckError: with `training.checks=error`, the first thing found wrong. With `warn`
+            everything is logged instead.
     """
     for problem in _problems(run, groups):
         _report(run, problem)
@@ -37,8 +40,10 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
         if not lively:
             log.warning(
-                "check variance: in none of the %d groups of the first step do the episodes' rewards differ, so it teaches "
-                "nothing. If this goes on: easier tasks, a larger group_size, or a supervised stage first",
+                "check variance: in none of the %d groups of the first step do the episodes' "
+                "rewards differ, so it teaches "
+                "nothing. If this goes on: easier tasks, a larger group_size, or a supervised "
+                "stage first",
                 len(groups),
             )
 
@@ -55,7 +60,8 @@ def check_weights(run: Run) -> None:
         if theirs is not None and not np.allclose(theirs, ours, rtol=1e-6):
             _report(
                 run,
-                f"check weights: the engine of policy {learner.policy!r} does not hold the weights that were trained "
+                f"check weights: the engine of policy {learner.policy!r} does not hold the "
+                "weights that were trained "
                 f"(fingerprint {theirs} against {ours})",
             )
 
@@ -82,7 +88,8 @@ def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
         or not bool(batch.attention_mask[batch.sequence, at].all())
     ):
         yield (
-            f"check tokens: the trained tokens of policy {learner.policy!r} are not those that were sampled; "
+            f"check tokens: the trained tokens of policy {learner.policy!r} are not those that "
+            "were sampled; "
             "an environment's tokens would get a gradient"
         )
 
@@ -103,8 +110,10 @@ def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str
         limit = max(limit, MISMATCH["bf16"])
     if not gap <= limit:
         yield (
-            f"check mismatch_kl: engine and trainer give the tokens of policy {learner.policy!r} log-probs that differ by "
-            f"{gap:.4f} on average (rounding explains {limit:g}); do they use the same weights, precision and temperature?"
+            f"check mismatch_kl: engine and trainer give the tokens of policy {learner.policy!r} "
+            "log-probs that differ by "
+            f"{gap:.4f} on average (rounding explains {limit:g}); do they use the same weights, "
+            "precision and temperature?"
         )
 
 
@@ -116,7 +125,8 @@ def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[s
         t.index for s in samples for t in s.turns
     ):
         log.warning(
-            "check template: the chat template of policy %r does not keep prefixes, so every turn is read from its start",
+            "check template: the chat template of policy %r does not keep prefixes, so every turn "
+            "is read from its start",
             learner.policy,
         )
     yield from ()

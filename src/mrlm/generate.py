@@ -1,5 +1,5 @@
-"""Batched generation over rollouts, for people with a loop of their own: each rollout gets the message its policy says next,
-with the sampled tokens recorded in it."""
+"""Batched generation over rollouts, for people with a loop of their own: each rollout gets the
+message its policy says next, with the sampled tokens recorded in it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ class Generator:
     Args:
         model: a causal language model, a PEFT model or a `Policy`.
         tokenizer: its tokenizer.
-        max_new_tokens, temperature, top_p, top_k, min_p, stop: how tokens are drawn; temperature 0 is greedy.
-        seed: calls draw from numbers that follow from the seed and from how many messages were generated before.
+        max_new_tokens, temperature, top_p, top_k, min_p, stop: how tokens are drawn; temperature 0
+            is greedy.
+        seed: calls draw from numbers that follow from the seed and from how many messages were
+            generated before.
         batch_size: rows decoded at once.
     """
 
@@ -75,7 +77,8 @@ class Generator:
             prompts.append(self._prompt(rollout))
             if len(prompts[-1]) + self.sampling.max_new_tokens > self._engine.max_context:
                 raise ConfigError(
-                    f"rollout {index}: {len(prompts[-1])} prompt tokens and max_new_tokens={self.sampling.max_new_tokens} "
+                    f"rollout {index}: {len(prompts[-1])} prompt tokens and "
+                    f"max_new_tokens={self.sampling.max_new_tokens} "
                     f"exceed the model's {self._engine.max_context} positions"
                 )
         requests = [

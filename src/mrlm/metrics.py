@@ -1,4 +1,5 @@
-"""Numbers about played episodes under the field's names, for the team, each agent and each world."""
+"""Numbers about played episodes under the field's names, for the team, each agent and each
+world."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from mrlm.learn.batch import as_column
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What a step played: `reward/mean` is the team's, `reward/<agent>/mean` each agent's; episodes that failed are counted
-    and left out of everything else."""
+    """What a step played: `reward/mean` is the team's, `reward/<agent>/mean` each agent's; episodes
+    that failed are counted and left out of everything else."""
     episodes = [episode for group in groups for episode in group]
     valid = [episode for episode in episodes if not episode.failed]
     metrics = {
@@ -42,8 +43,9 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What credit assigned: mean and spread of each agent's advantages, its share of the trained tokens, and how far the
-    sampler's log-probs are from the trainer's where both are known (`mismatch_kl`)."""
+    """What credit assigned: mean and spread of each agent's advantages, its share of the trained
+    tokens, and how far the sampler's log-probs are from the trainer's where both are known
+    (`mismatch_kl`)."""
     values: dict[str, list[np.ndarray]] = {}
     tokens: dict[str, int] = {}
     gaps: list[np.ndarray] = []
@@ -73,8 +75,8 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def by_policy(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Metrics of the learners' updates: under their plain names for one policy; for several under `<name>/<policy>` too, the
-    plain name being the mean."""
+    """Metrics of the learners' updates: under their plain names for one policy; for several under
+    `<name>/<policy>` too, the plain name being the mean."""
     if len(updates) == 1:
         return dict(next(iter(updates.values())))
     metrics: dict[str, float] = {}

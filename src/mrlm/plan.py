@@ -194,17 +194,17 @@ def arithmetic(
     plan.memory = _memory(config, algorithm, plan, parameters or {}, shapes)
     if plan.memory:
         plan.notes.append(
-            f"memory = weights N*b + gradients T*b + optimizer 2*T*b (adam) + reference N*b + "
+            "memory = weights N*b + gradients T*b + optimizer 2*T*b (adam) + reference N*b + "
             f"activations {ACTIVATIONS}*M*hidden*layers*c + logits {VALUES_PER_LOGIT}*M*vocab*4 + "
-            "kv_cache rows*tokens*2*kv_width*layers*b; N weights, T trained ones, b and c bytes of a "
-            "weight and of a computed value, M tokens of a micro-batch"
+            "kv_cache rows*tokens*2*kv_width*layers*b; N weights, T trained ones, b and c bytes "
+            "of a weight and of a computed value, M tokens of a micro-batch"
         )
     return plan
 
 
 def shape_of(name: str) -> ModelShape | None:
-    """The shape of the embedded model or of a Hugging Face folder; `None` for a hub id, which is not
-    looked up, and for folders of an unusual kind."""
+    """The shape of the embedded model or of a Hugging Face folder; `None` for a hub id, which is
+    not looked up, and for folders of an unusual kind."""
     if name == tiny.NAME:
         return _shape(tiny.ARCHITECTURE | {"vocab_size": 259})
     path = Path(name).expanduser() / "config.json"
@@ -223,7 +223,8 @@ def _shape(found: Mapping[str, Any]) -> ModelShape | None:
     size = found.get("head_dim") or found["hidden_size"] // heads
     kv_heads = found.get("num_key_value_heads") or heads
     tied = bool(found.get("tie_word_embeddings", True))
-    return ModelShape(*(found[key] for key in keys), heads * size, kv_heads * size, tied)
+    hidden, layers, vocab, intermediate = (found[key] for key in keys)
+    return ModelShape(hidden, layers, vocab, intermediate, heads * size, kv_heads * size, tied)
 
 
 def _turns(config: ExperimentConfig, rows: bool) -> tuple[int, list[str]]:

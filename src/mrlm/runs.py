@@ -1,5 +1,5 @@
-"""What one does with runs: train a config to its end stage by stage, evaluate, collect, save. The command line and the trainers
-call this; it knows neither."""
+"""What one does with runs: train a config to its end stage by stage, evaluate, collect, save. The
+command line and the trainers call this; it knows neither."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def run_experiment(
     """
     if config.distributed.enabled:
         raise ConfigError(
-            f"distributed.enabled: training on several devices ({config.distributed.strategy}) is not part of this version; "
+            f"distributed.enabled: training on several devices ({config.distributed.strategy}) is "
+            "not part of this version; "
             "set distributed.enabled=false"
         )
     stages = config.stage_configs()
@@ -141,7 +142,8 @@ def evaluate(
 
 
 def save_policies(run: Run, folder: Path) -> Path:
-    """One policy: `folder` is its Hugging Face folder; several: `folder/<policy>`. Written all at once."""
+    """One policy: `folder` is its Hugging Face folder; several: `folder/<policy>`. Written all at
+    once."""
 
     def fill(temporary: Path) -> None:
         alone = len(run.learners) == 1
@@ -153,10 +155,12 @@ def save_policies(run: Run, folder: Path) -> Path:
 
 
 def dry_run(config: ExperimentConfig) -> str:
-    """What a run would do: the resolved config and the batch arithmetic of every stage. Nothing is loaded or written.
+    """What a run would do: the resolved config and the batch arithmetic of every stage. Nothing is
+    loaded or written.
 
     Raises:
-        ConfigError: something asked for does not exist; the message holds what could be worked out before that.
+        ConfigError: something asked for does not exist; the message holds what could be worked out
+            before that.
     """
     text = [config.to_yaml()]
     problems: list[str] = []
@@ -182,7 +186,8 @@ def dry_run(config: ExperimentConfig) -> str:
 def evaluate_model(
     config: ExperimentConfig, episodes: int, samples: int, greedy: bool
 ) -> EvalResult:
-    """Play the worlds and agents of a config with its models as they are; nothing is trained and no folder is written."""
+    """Play the worlds and agents of a config with its models as they are; nothing is trained and no
+    folder is written."""
     play, policies = rehearse(config)
     with _threads(config, policies.values()):
         groups = run_async(play.evaluate(episodes, samples, greedy))
@@ -204,7 +209,7 @@ def resolve_run_model(path: str) -> str:
     return str(final) if final.is_dir() else path
 
 
-# -- small parts ------------------------------------------------------------------------------------------------------
+# -- small parts -----------------------------------------------------------------------------------
 
 
 def _policies(run: Run) -> list[Policy]:
@@ -228,7 +233,8 @@ def _threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[N
 
 @contextmanager
 def _signals(run: Run) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM ends the run at the next step boundary, saved; the second ends it at once."""
+    """The first Ctrl-C or SIGTERM ends the run at the next step boundary, saved; the second ends it
+    at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -275,7 +281,8 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
 
 
 def _inherited(stage: ExperimentConfig, trained: dict[str, str]) -> dict[str, tuple[Any, Any]]:
-    """The models a stage starts from: each policy from the one of its name in the stage before, or from the only one."""
+    """The models a stage starts from: each policy from the one of its name in the stage before, or
+    from the only one."""
     if not trained:
         return {}
     names = list(stage.policies) or list(trained)
@@ -284,7 +291,8 @@ def _inherited(stage: ExperimentConfig, trained: dict[str, str]) -> dict[str, tu
     missing = [name for name, (path, _) in models.items() if path is None]
     if missing:
         raise ConfigError(
-            f"stages: policy {missing[0]!r} does not exist in the stage before, which trained {', '.join(trained)}"
+            f"stages: policy {missing[0]!r} does not exist in the stage before, which trained "
+            f"{', '.join(trained)}"
         )
     return models
 

@@ -1,4 +1,5 @@
-"""The one loop. Play, credit, learn, share, until the steps are done; everything else is a plug-in."""
+"""The one loop. Play, credit, learn, share, until the steps are done; everything else is a
+plug-in."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from mrlm.config import ExperimentConfig
 from mrlm.core.types import Group
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
-from mrlm.learn.learner import Learner, samples_of
+from mrlm.learn.grouping import samples_of
+from mrlm.learn.learner import Learner
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import Engine
@@ -23,8 +25,8 @@ from mrlm.tracking import RunLog
 
 
 class Callback:
-    """What a user may hook into a run; every method does nothing unless it is overridden. `run.stop()` ends the run after
-    the current step, with everything saved."""
+    """What a user may hook into a run; every method does nothing unless it is overridden.
+    `run.stop()` ends the run after the current step, with everything saved."""
 
     def on_train_begin(self, run: Run) -> None:
         """Before the first step."""
@@ -116,7 +118,8 @@ async def train(run: Run) -> Run:
 
 
 async def iterate(run: Run, check: bool = False) -> dict[str, float]:
-    """One iteration: groups are played, credited, learned from, and the engines get the new weights."""
+    """One iteration: groups are played, credited, learned from, and the engines get the new
+    weights."""
     started, algorithm = time.perf_counter(), run.algorithm
     groups = await run.source.take(run.config.training.batch_size)
     played = time.perf_counter()
@@ -155,7 +158,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
 async def evaluate(
     run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
 ) -> dict[str, float]:
-    """Play held-out tasks and return the metrics under `eval/`. Arguments default to the `evaluation` section."""
+    """Play held-out tasks and return the metrics under `eval/`. Arguments default to the
+    `evaluation` section."""
     metrics, _ = await evaluate_groups(run, episodes, samples, greedy)
     for callback in run.callbacks:
         callback.on_evaluate(run, metrics)

@@ -1,5 +1,6 @@
-"""The one-call face: `XTrainer(...).train()`. It turns live objects and familiar words into a config and its parts, and knows no
-algorithm; every algorithm's trainer is this class with a name in it."""
+"""The one-call face: `XTrainer(...).train()`. It turns live objects and familiar words into a
+config and its parts, and knows no algorithm; every algorithm's trainer is this class with a name in
+it."""
 
 from __future__ import annotations
 
@@ -26,19 +27,25 @@ class Trainer:
 
     Args:
         policy_or_model: an `LLMEnvironment`, a live model, or a folder or hub id.
-        data: environments to play in, or rows to learn from (also: `eval_envs`, `train_dataset`, `preference_dataset`).
+        data: environments to play in, or rows to learn from (also: `eval_envs`, `train_dataset`,
+            `preference_dataset`).
         config: an `ExperimentConfig`; anything given beside it must not contradict it.
         model, tokenizer: what every policy starts from.
-        agents: agent -> model reference; equal references share one policy. A list names models for agents in order.
+        agents: agent -> model reference; equal references share one policy. A list names models for
+            agents in order.
         num_agents: how many agents, where the environment does not say.
         environment: an environment, a class or function that makes one, or a list of these.
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
-        reward_func, formatters: reward function(s) and one prompt formatter per agent, over `train_dataset`.
-        train_dataset, eval_dataset: rows; for algorithms that play they become a reward-function world.
+        reward_func, formatters: reward function(s) and one prompt formatter per agent, over
+            `train_dataset`.
+        train_dataset, eval_dataset: rows; for algorithms that play they become a reward-function
+            world.
         args: an `XConfig`, whose words are those of other trainers.
         callbacks: `Callback` objects.
-        share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter each on one base.
-        **words: any flat word (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`, ...).
+        share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter
+            each on one base.
+        **words: any flat word (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`,
+            ...).
 
     Raises:
         ConfigError: the arguments contradict each other or leave something open.
@@ -106,7 +113,7 @@ class Trainer:
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self._run: Run | None = None
 
-    # -- what is asked for --------------------------------------------------------------------------------------------
+    # -- what is asked for -------------------------------------------------------------------------
 
     def _config(
         self, config: ExperimentConfig | None, args: FlatWords | None, words: dict[str, Any]
@@ -123,7 +130,8 @@ class Trainer:
         elif self.algorithm and config.training.algorithm != self.algorithm:
             if "algorithm" in config.training.model_fields_set:
                 raise ConfigError(
-                    f"{type(self).__name__} trains with {self.algorithm!r}, but config.training.algorithm is "
+                    f"{type(self).__name__} trains with {self.algorithm!r}, but "
+                    "config.training.algorithm is "
                     f"{config.training.algorithm!r}"
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
@@ -140,7 +148,8 @@ class Trainer:
     ) -> tuple[Any, Any, list[Any]]:
         if llm.mode is EnvironmentMode.CLIENT:
             raise ConfigError(
-                "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs EnvironmentMode.SERVER"
+                "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs "
+                "EnvironmentMode.SERVER"
             )
         if llm.generation_config:
             self.config = self.config.merged({"generation": dict(llm.generation_config)})
@@ -159,7 +168,8 @@ class Trainer:
         num_agents: int | None,
         share: bool | str | None,
     ) -> None:
-        """Which agent speaks with which weights (equal references share one policy), as sections of the config."""
+        """Which agent speaks with which weights (equal references share one policy), as sections of
+        the config."""
         config, parts = self.config, self._parts
         seats = [seat for world in parts.worlds for seat in as_environment(world).agents]
         if isinstance(agents, Mapping):
@@ -178,12 +188,13 @@ class Trainer:
             references = dict.fromkeys(names, model)
         if num_agents is not None and len(references) != num_agents:
             raise ConfigError(
-                f"num_agents={num_agents}, but there are {len(references)} agents: {', '.join(references)}"
+                f"num_agents={num_agents}, but there are {len(references)} agents: "
+                f"{', '.join(references)}"
             )
         if config.policies:
             live = model if not isinstance(model, str | os.PathLike | type(None)) else None
             parts.models = (
-                {name: (live, tokenizer) for name in config.policies} if live is not None else {}
+                dict.fromkeys(config.policies, (live, tokenizer)) if live is not None else {}
             )
             if model is not None and live is None:
                 self.config = config.merged({"model": {"model_name_or_path": str(model)}})
@@ -202,21 +213,20 @@ class Trainer:
                 if isinstance(reference, str | os.PathLike):
                     policies[name]["model"] = str(reference)
                 if (
-                    reference is not None
-                    and not isinstance(reference, str | os.PathLike)
-                    or tokenizer is not None
-                ):
+                    reference is not None and not isinstance(reference, str | os.PathLike)
+                ) or tokenizer is not None:
                     parts.models[name] = (reference, tokenizer)
             of[agent] = name
         if len(policies) == 1 and len(of) > 1:
             (only,) = policies
             policies = {"policy": policies.pop(only)}
-            parts.models = {"policy": entry for entry in parts.models.values()}
+            if only in parts.models:
+                parts.models = {"policy": parts.models[only]}
             of = dict.fromkeys(of, "policy")
         sections = {agent: {"policy": name} for agent, name in of.items()}
         self.config = config.merged({"policies": policies, "agents": sections})
 
-    # -- doing it -----------------------------------------------------------------------------------------------------
+    # -- doing it ----------------------------------------------------------------------------------
 
     @property
     def run(self) -> Run:
@@ -234,7 +244,8 @@ class Trainer:
 
         Args:
             num_iterations: instead of `training.num_iterations` and the epochs.
-            resume_from_checkpoint: a run folder or checkpoint to continue from; `True` is this run's own folder.
+            resume_from_checkpoint: a run folder or checkpoint to continue from; `True` is this
+                run's own folder.
 
         Raises:
             KeyboardInterrupt: interrupted; the run was saved and can be resumed.
@@ -256,7 +267,8 @@ class Trainer:
         return evaluate(self.run, episodes, samples, greedy)
 
     def save_model(self, folder: str | os.PathLike[str]) -> Path:
-        """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for several."""
+        """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for
+        several."""
         return save_policies(self.run, Path(folder))
 
 

@@ -1,4 +1,4 @@
-"""Floor 1: what a user writes, strictly read. No torch; algorithms' settings are reached by name."""
+"""Floor 1: what a user writes, strictly read. No torch; algorithms are reached by name."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _HOME = {
 }
 """Public name -> the module it lives in; imported at first use."""
 
-__all__ = list(_HOME)  # noqa: PLE0604
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -67,6 +67,11 @@ class ExperimentConfig(Section):
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     stages: list[StageConfig] = Field(default_factory=list)
     """A pipeline: each stage is this config with changes, and starts from the weights before it."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The section of an algorithm, such as `config.ppo`."""
 
     def __init__(self, /, **data: Any) -> None:
         data = normal.normalise(data)
@@ -317,10 +322,9 @@ def _check(config: ExperimentConfig) -> None:
     if config.evaluation.samples > 1 and config.evaluation.greedy:
         text = "greedy plays of one task are all the same; set evaluation.greedy=false"
         problems.append(Problem("evaluation.samples", text))
-    if config.generation.temperature == 0 and not algorithm.requires & {"rows"}:
-        if "siblings" in algorithm.requires:
-            text = "greedy siblings are all the same, so there is nothing to compare; use 1.0"
-            problems.append(Problem("generation.temperature", text))
+    if config.generation.temperature == 0 and "siblings" in algorithm.requires:
+        text = "greedy siblings are all the same, so there is nothing to compare; use 1.0"
+        problems.append(Problem("generation.temperature", text))
     named = [section.name for section in config.environments if section.name]
     for name in sorted({name for name in named if named.count(name) > 1}):
         text = f"two environments are called {name!r}"

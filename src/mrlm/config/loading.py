@@ -96,7 +96,7 @@ def _parsed(item: str | tuple[str, Any]) -> Override:
 def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
     """Write one override into the canonical config; returns the path it was written to."""
     section = normal.section_key(algorithm)
-    parts = override.path.split(".")
+    parts: list[str] = override.path.split(".")
     if parts[0] == "eval_envs":
         parts[0] = "environments"
     if parts == ["algorithm"] and isinstance(override.value, str):
@@ -114,10 +114,10 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
             path = word.path
             if path.startswith("algorithm."):
                 path = f"{section}.{path.removeprefix('algorithm.')}"
-            parts = path.split(".")
+            parts = [*path.split(".")]
         elif word is not None:
             tree.get("training", {}).pop("batch_size", None)
-            parts = PER_DEVICE.split(".")
+            parts = [*PER_DEVICE.split(".")]
     _set(tree, parts, value, override)
     return ".".join(parts)
 

@@ -160,9 +160,9 @@ def normalise(
     base = base or {}
     name = algorithm or algorithm_name(data, algorithm_name(base))
     words: list[tuple[str, str, Any]] = []
-    tree = Tree(_mappings(_aliases(data, name), words))
-    fields = known_fields(name) or {}
     section = section_key(name)
+    tree = Tree(_mappings(_aliases(data, name), section, words))
+    fields = known_fields(name) or {}
     for place in ("", "training", section):
         inside = tree.data if place == "" else tree.data.get(place)
         if not isinstance(inside, dict):
@@ -211,7 +211,7 @@ def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """`eval_envs` is `environments`; `algorithm` is the section of the run's algorithm or its name."""
+    """`eval_envs` is `environments`; `algorithm` is the run's algorithm, or its section."""
     result = {str(key): value for key, value in data.items()}
     if "eval_envs" in result:
         if "environments" in result:
@@ -242,12 +242,18 @@ def _plain_section(section: Any) -> dict[str, Any]:
     return section.model_dump(exclude_unset=True) if isinstance(section, Section) else {}
 
 
-def _mappings(data: dict[str, Any], words: list[tuple[str, str, Any]]) -> dict[str, Any]:
-    """Sections and config objects as mappings of what was set; their flat words go to `words`."""
+def _mappings(data: dict[str, Any], own: str, words: list[tuple[str, str, Any]]) -> dict[str, Any]:
+    """Sections and config objects as mappings of what was set; the flat words of the run's
+    algorithm go to `words`."""
     result: dict[str, Any] = {}
     for key, value in data.items():
         if not isinstance(value, type) and dataclasses.is_dataclass(value):
-            words += [(key, word, given) for word, given in flat_words(value).items()]
+            flat = flat_words(value)
+            if flat and key != own:
+                word = next(iter(flat))
+                text = f"it is not the run's algorithm, so set {WORDS[word].path} where it is"
+                raise InvalidConfig([Problem(f"{key}.{word}", text)])
+            words += [(key, word, given) for word, given in flat.items()]
             if hasattr(type(value), "__pydantic_fields__"):
                 value = changed_fields(value)
         result[key] = as_mappings(value)

@@ -3,37 +3,25 @@ wrong type or a value out of range is a `ConfigError`. No algorithm's settings l
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from mrlm.config.base import (
+    Count,
+    FileName,
+    NotNegative,
+    Positive,
+    Reference,
+    Section,
+    Share,
+    Whole,
 )
-
 from mrlm.config.plugins import accepted, fitted_arguments
-from mrlm.config.problems import InvalidConfig, did_you_mean, problems_of
+from mrlm.config.problems import InvalidConfig, did_you_mean
 from mrlm.core.types import EnvironmentMode, SamplingParams
-
-MOST = 10**12
-"""Larger whole numbers are mistakes."""
-
-Count = Annotated[int, Field(ge=1, le=MOST)]
-Whole = Annotated[int, Field(ge=0, le=MOST)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Reference = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*([./-]\w+)*(:[A-Za-z_]\w*(\.\w+)*)?$")]
-"""A plug-in by name, or `module:Name`."""
-FileName = Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$", max_length=200)]
-"""A name that can be a folder's."""
 
 
 def _listed(value: Any) -> Any:
@@ -42,61 +30,6 @@ def _listed(value: Any) -> Any:
 
 def _trackers(value: Any) -> Any:
     return [] if value in ("none", None, ["none"]) else _listed(value)
-
-
-class Section(BaseModel):
-    """Base of all sections: strict, and wrong values are `ConfigError`s here too."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        validate_assignment=True,
-        validate_default=False,
-        coerce_numbers_to_str=True,
-        arbitrary_types_allowed=True,
-        protected_namespaces=(),
-    )
-
-    if not TYPE_CHECKING:  # type checkers read the fields themselves
-
-        def __init__(self, /, **data: Any) -> None:
-            try:
-                super().__init__(**data)
-            except ValidationError as error:
-                name = type(self).__name__
-                raise InvalidConfig(problems_of(error, type(self), name)) from None
-
-        __init__.__pydantic_base_init__ = True  # sections inside sections report to the outermost
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            try:
-                super().__setattr__(name, value)
-            except ValidationError as error:
-                name = type(self).__name__
-                raise InvalidConfig(problems_of(error, type(self), name)) from None
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_no_number(cls, value: Any, info: Any) -> Any:
-        """Pydantic reads `true` as 1; where a number is expected that is a mistake."""
-        field = cls.model_fields.get(info.field_name)
-        if isinstance(value, bool) and field is not None and _numeric(field.annotation):
-            raise ValueError(f"must be a number, not {str(value).lower()}")
-        return value
-
-
-def _numeric(annotation: Any) -> bool:
-    leaves = _leaves(annotation)
-    return bool({int, float} & leaves) and bool not in leaves
-
-
-def _leaves(annotation: Any) -> set[Any]:
-    arguments = typing.get_args(annotation)
-    if not arguments:
-        return {annotation}
-    if typing.get_origin(annotation) is Annotated:
-        return _leaves(arguments[0])
-    return set().union(*map(_leaves, arguments))
 
 
 class TrainingConfig(Section):
@@ -293,6 +226,10 @@ class EnvironmentConfig(Section):
     retries: Whole = 0
     """Times an episode that failed is played again."""
 
+    if TYPE_CHECKING:
+
+        def __init__(self, /, *, env_type: str, **arguments: Any) -> None: ...
+
     @field_validator("mode")
     @classmethod
     def _not_trained(cls, value: EnvironmentMode) -> EnvironmentMode:
@@ -332,6 +269,10 @@ class WorkflowConfig(Section):
 
     name: Reference = "turns"
     """A workflow's name, or `module:function`."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, /, name: str = "turns", **arguments: Any) -> None: ...
 
     @model_validator(mode="before")
     @classmethod

@@ -4,6 +4,7 @@ for `args=`, for keywords and for YAML. It knows paths, not what reads them."""
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import TYPE_CHECKING, Any
@@ -133,8 +134,8 @@ WORDS: dict[str, Word] = {
 class FlatWords:
     """The words of the table as fields, mixed into every algorithm's config class.
 
-    A word that the algorithm has as a field of its own stays that field, default and all. Values are
-    checked where they arrive, by the section they belong to.
+    A word that the algorithm has as a field of its own stays that field, default and all. Values
+    are checked where they arrive, by the section they belong to.
     """
 
     num_iterations: int | None = None
@@ -202,7 +203,7 @@ class FlatWords:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Declare again, on the subclass, the algorithm's fields that a word would hide."""
         super().__init_subclass__(**kwargs)
-        own = dict(cls.__dict__.get("__annotations__", {}))
+        own = dict(inspect.get_annotations(cls))
         for base in reversed(cls.__mro__[1:]):
             if issubclass(base, FlatWords) or not dataclasses.is_dataclass(base):
                 continue
@@ -220,7 +221,7 @@ def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
         if base is FlatWords or not dataclasses.is_dataclass(base):
             continue
         if issubclass(base, FlatWords):
-            own = base.__dict__.get("__annotations__", {})
+            own = inspect.get_annotations(base)
             described = {n: f for n, f in base.__pydantic_fields__.items() if n in own}  # type: ignore[attr-defined]
         else:
             described = base.__dict__.get("__pydantic_fields__", {})
@@ -253,8 +254,8 @@ def split_config(settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         settings: such as `GRPOConfig(num_generations=4, learning_rate=1e-5)`.
 
     Returns:
-        The algorithm's fields that differ from their defaults (`{"group_size": 4}`), and config path
-        -> value (`{"training.learning_rate": 1e-5}`).
+        The algorithm's fields that differ from their defaults (`{"group_size": 4}`), and config
+        path -> value (`{"training.learning_rate": 1e-5}`).
 
     Raises:
         ConfigError: one setting with two values, or a word the algorithm has no setting for.

@@ -16,6 +16,7 @@ FLOAT = re.compile(
 )
 """As YAML 1.2 has it; 1.1 asks for a dot and a sign."""
 DEEPEST = 64
+LARGEST = 1_000_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -74,8 +75,8 @@ def read(text: str, where: str) -> Any:
         ConfigError: a syntax error, with its line; a duplicate key; a value that contains itself.
     """
     try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506  a subclass of SafeLoader
-        _bounded(value, DEEPEST)
+        value = yaml.load(text, Loader=_Loader)
+        _check_size(value, where)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
@@ -85,7 +86,7 @@ def read(text: str, where: str) -> Any:
         text = f"character {error.position} ({error.reason}) cannot stand in YAML"
         raise ConfigError(f"{where}: {text}") from None
     except RecursionError:
-        raise ConfigError(f"{where}: it is nested more than {DEEPEST} levels deep") from None
+        raise ConfigError(f"{where}: it is nested too deeply") from None
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ConfigError(f"{where}: a value cannot be read: {error}") from error
     return value
@@ -103,10 +104,22 @@ def write(value: Any) -> str:
     )
 
 
-def _bounded(value: Any, depth: int, done: set[int] | None = None) -> None:
-    """Refuse nesting without end; a value that is shared is looked at once per depth at most."""
-    if depth < 0:
-        raise RecursionError
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            _bounded(inner, depth - 1)
+def _check_size(value: Any, where: str) -> None:
+    """Refuse what is too deep, or grows too large where aliases are written out."""
+    depth, count = _measure(value, {})
+    if depth > DEEPEST:
+        raise ConfigError(f"{where}: it is nested {depth} levels deep; {DEEPEST} are enough")
+    if count > LARGEST:
+        raise ConfigError(f"{where}: with its aliases written out it holds {count} values")
+
+
+def _measure(value: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """(levels, values) of nested data; what is shared is measured once."""
+    if not isinstance(value, dict | list):
+        return 0, 1
+    if id(value) not in known:
+        inner = value.values() if isinstance(value, dict) else value
+        sizes = [_measure(each, known) for each in inner]
+        levels = 1 + max((depth for depth, _ in sizes), default=0)
+        known[id(value)] = levels, 1 + sum(count for _, count in sizes)
+    return known[id(value)]

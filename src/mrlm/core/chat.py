@@ -299,11 +299,8 @@ def _alternating(
     result: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         role = "user" if message["role"] == "system" and index else message["role"]
-        crowded = (
-            index
-            and messages[index - 1]["role"] == "assistant"
-            or index + 1 < len(messages)
-            and messages[index + 1]["role"] == "assistant"
+        crowded = (index and messages[index - 1]["role"] == "assistant") or (
+            index + 1 < len(messages) and messages[index + 1]["role"] == "assistant"
         )
         if role == "assistant" and crowded and not any(trained(j) for j in message["sources"]):
             role = "user"

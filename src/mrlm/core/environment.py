@@ -173,7 +173,7 @@ def check_environment(world: Any, seed: int = 0, max_steps: int = 100) -> None:
         differing = next(
             i
             for i, (a, b) in enumerate(
-                zip(first + ["<nothing>"], second + ["<nothing>"], strict=False)
+                zip([*first, "<nothing>"], [*second, "<nothing>"], strict=False)
             )
             if a != b
         )

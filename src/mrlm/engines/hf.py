@@ -1,7 +1,8 @@
-"""Samples from any Hugging Face causal language model in this process, with the live weights of the learner.
+"""Samples from any Hugging Face causal language model in this process, with the live weights of the
+learner.
 
-One batched loop with a key-value cache. Every request draws from random numbers of its own, so that the batch it happens to be
-in decides nothing. It knows nothing of text except stop strings.
+One batched loop with a key-value cache. Every request draws from random numbers of its own, so that
+the batch it happens to be in decides nothing. It knows nothing of text except stop strings.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class HFEngine:
         return Message(self._generate([request])[0].text, Role.ASSISTANT)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order. Runs in a thread, so that the event loop goes on."""
+        """One completion per request, in order. Runs in a thread, so that the event loop goes
+        on."""
         return await asyncio.to_thread(self._generate, list(requests))
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
@@ -74,7 +76,8 @@ class HFEngine:
         return self.policies[policy].fingerprint()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
-        """Batches of one policy and similar prompt length, then back into the order of the requests."""
+        """Batches of one policy and similar prompt length, then back into the order of the
+        requests."""
         order = sorted(
             range(len(requests)), key=lambda i: (requests[i].policy, len(requests[i].prompt_ids), i)
         )
@@ -260,7 +263,8 @@ def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor) -> tuple[Tensor, Te
 
 
 def truncated(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    """Logits (B, V) with what top-k, top-p and min-p exclude at minus infinity; each (B,), off at 0, 1 and 0."""
+    """Logits (B, V) with what top-k, top-p and min-p exclude at minus infinity; each (B,), off at
+    0, 1 and 0."""
     ordered, order = logits.sort(-1, descending=True)
     probs = ordered.softmax(-1)
     rank = torch.arange(logits.shape[-1], device=logits.device)[None]

@@ -16,8 +16,9 @@ class RescoredEnvironment(Environment):
 
     Args:
         environment: the world.
-        reward_fn: `reward_fn(prompts, completions, **columns) -> list[float]`, called once per step with one entry per agent that
-            spoke; columns are the task's `answer` and other fields, one entry per agent.
+        reward_fn: `reward_fn(prompts, completions, **columns) -> list[float]`, called once per step
+            with one entry per agent that spoke; columns are the task's `answer` and other fields,
+            one entry per agent.
     """
 
     def __init__(self, environment: Environment, reward_fn: Callable[..., Any]) -> None:

@@ -1,5 +1,5 @@
-"""Exact save and resume. A checkpoint is written beside its place and renamed, with a digest of every file; the newest one
-that verifies is what a run resumes from."""
+"""Exact save and resume. A checkpoint is written beside its place and renamed, with a digest of
+every file; the newest one that verifies is what a run resumes from."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(folder: Path, learners: Sequence[Learner]) -> dict[str, Any]:
-    """Load weights and optimisers in place from a verified checkpoint folder; returns its state (`step`, `parts`)."""
+    """Load weights and optimisers in place from a verified checkpoint folder; returns its state
+    (`step`, `parts`)."""
     from safetensors.torch import load_file
 
     state = read_state(folder)
@@ -88,7 +89,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_verified(folder: Path) -> Path:
-    """The newest checkpoint whose files are all there and unchanged; says what it skipped and clears stale temporaries.
+    """The newest checkpoint whose files are all there and unchanged; says what it skipped and
+    clears stale temporaries.
 
     Args:
         folder: a run's folder, or one checkpoint.
@@ -123,7 +125,8 @@ def verify(folder: Path) -> str | None:
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make a folder all at once: filled under another name, digests added, everything flushed to disk, then renamed."""
+    """Make a folder all at once: filled under another name, digests added, everything flushed to
+    disk, then renamed."""
     temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -144,7 +147,8 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
 
 
 def clear_temporaries(folder: Path) -> None:
-    """Remove what interrupted writes left behind; a checkpoint that was set aside and not replaced is put back."""
+    """Remove what interrupted writes left behind; a checkpoint that was set aside and not replaced
+    is put back."""
     for old in folder.glob(".*.old-*"):
         target = folder / old.name[1:].rsplit(".old-", 1)[0]
         if target.exists():

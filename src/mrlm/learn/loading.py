@@ -1,4 +1,5 @@
-"""From a name, a folder or a live object to a causal language model with its tokenizer. Errors say what is missing where."""
+"""From a name, a folder or a live object to a causal language model with its tokenizer. Errors say
+what is missing where."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def load_model(
     attn_implementation: str = "sdpa",
     device: str = "auto",
 ) -> Any:
-    """A causal language model from a hub id, a folder or an adapter folder (adapters are merged into their base).
+    """A causal language model from a hub id, a folder or an adapter folder (adapters are merged
+    into their base).
 
     Raises:
         ModelError: it cannot be loaded; the message says what was looked for and where.
@@ -79,12 +81,13 @@ def load_model(
         raise ModelError(
             f"{name}: the model cannot be loaded: {first_line(error)}{hint}"
         ) from error
-    return model.to(pick_device(device))
+    return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without the progress bars of the loading library: models here are many and the console is the run's."""
+    """Without the progress bars of the loading library: models here are many and the console is the
+    run's."""
     from transformers.utils import logging as hub
 
     shown = hub.is_progress_bar_enabled()

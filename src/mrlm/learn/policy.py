@@ -1,5 +1,6 @@
-"""A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model: whole, or one LoRA adapter of a base
-that several policies share. It knows nothing of rewards or optimisers."""
+"""A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model: whole, or
+one LoRA adapter of a base that several policies share. It knows nothing of rewards or
+optimisers."""
 
 from __future__ import annotations
 
@@ -31,12 +32,15 @@ class Policy:
 
     Args:
         name: the policy's name.
-        model: a causal language model, or a PEFT model that several policies share. Never wrapped, cast or copied.
+        model: a causal language model, or a PEFT model that several policies share. Never wrapped,
+            cast or copied.
         tokenizer: its tokenizer.
-        adapter: the adapter of `model` that is this policy; `None` for the model itself, `BASE` for the model with every
-            adapter off.
-        precision: what is computed in; weights keep their own type (`bf16` and `fp16` run under autocast).
-        reference: a frozen model for `ref_logprobs`; for an adapter, the base with all adapters off serves.
+        adapter: the adapter of `model` that is this policy; `None` for the model itself, `BASE` for
+            the model with every adapter off.
+        precision: what is computed in; weights keep their own type (`bf16` and `fp16` run under
+            autocast).
+        reference: a frozen model for `ref_logprobs`; for an adapter, the base with all adapters off
+            serves.
         chat: renderer of its conversations; made from the tokenizer when `None`.
     """
 
@@ -64,7 +68,7 @@ class Policy:
         self.takes_positions = "position_ids" in accepted or (free and _has_position_ids(model))
         self.takes_keep = "logits_to_keep" in accepted
 
-    # -- what it is -------------------------------------------------------------------------------------------------------
+    # -- what it is --------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
@@ -90,12 +94,14 @@ class Policy:
         """Every id that ends a completion."""
         found: set[int] = set()
         generation = getattr(self.model, "generation_config", None)
-        for value in (self.tokenizer.eos_token_id, generation.eos_token_id if generation else None):
-            found |= set(value) if isinstance(value, list | tuple) else {value} - {None}
+        for value in (self.tokenizer.eos_token_id, generation and generation.eos_token_id):
+            found.update(value if isinstance(value, list | tuple) else [value])  # pyright: ignore
+        found.discard(None)  # pyright: ignore[reportArgumentType]
         return frozenset(found)
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are this policy's own: the model's, or its adapter's; and its heads'."""
+        """The parameters that are this policy's own: the model's, or its adapter's; and its
+        heads'."""
         named = dict(self.model.named_parameters())
         if self.adapter is not None:
             named = {key: value for key, value in named.items() if f".{self.adapter}." in f"{key}."}
@@ -115,8 +121,8 @@ class Policy:
             self.value_head = ValueHead(width).to(self.device)
 
     def keep_reference(self) -> None:
-        """Make sure there is something frozen to compare with: nothing to do for an adapter; else a copy of the model as
-        it is now."""
+        """Make sure there is something frozen to compare with: nothing to do for an adapter; else a
+        copy of the model as it is now."""
         if self.adapter is None and self.reference is None:
             self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
 
@@ -129,7 +135,7 @@ class Policy:
             ]
             return (float(torch.stack(sums).sum()), float(torch.stack(squares).sum()))
 
-    # -- what it computes ---------------------------------------------------------------------------------------------------
+    # -- what it computes --------------------------------------------------------------------------
 
     @contextmanager
     def active(self) -> Iterator[Any]:
@@ -143,8 +149,8 @@ class Policy:
     def forward(self, batch: Batch, entropy_gradient: bool = False) -> Outputs:
         """Log-probs, entropy and (with a value head) values of the trained tokens, each (N,).
 
-        Logits are computed only in the columns where some row has a trained token, and divided by the temperature each
-        token was drawn with.
+        Logits are computed only in the columns where some row has a trained token, and divided by
+        the temperature each token was drawn with.
         """
         with self.active() as model:
             logits, hidden = self._logits(model, batch)
@@ -177,7 +183,8 @@ class Policy:
         return ops.token_logprobs(selected, batch.tokens)
 
     def _logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits (B, K, V) and the hidden states (B, K, H) they were read from, at the columns `batch.keep`."""
+        """Logits (B, K, V) and the hidden states (B, K, H) they were read from, at the columns
+        `batch.keep`."""
         inputs: dict[str, Any] = {
             "input_ids": batch.input_ids,
             "attention_mask": batch.attention_mask,
@@ -207,11 +214,11 @@ class Policy:
         dtype = AUTOCAST.get(self.precision)
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
-    # -- what is kept -------------------------------------------------------------------------------------------------------
+    # -- what is kept ------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write a folder that `from_pretrained` loads: the model (or the adapter), the tokenizer, the generation settings, and
-        the heads beside them."""
+        """Write a folder that `from_pretrained` loads: the model (or the adapter), the tokenizer,
+        the generation settings, and the heads beside them."""
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -250,7 +257,8 @@ class Policy:
 
 
 def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
-    """A new LoRA adapter called `name` on `model` (wrapped at the first call); returns the PEFT model.
+    """A new LoRA adapter called `name` on `model` (wrapped at the first call); returns the PEFT
+    model.
 
     Args:
         model: a causal language model, or a PEFT model.
@@ -272,8 +280,8 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def switch_adapter(model: Any, name: str) -> None:
-    """Make `name` the adapter in use. PEFT freezes every other adapter when it switches; they are all left trainable here,
-    since each belongs to a learner of its own."""
+    """Make `name` the adapter in use. PEFT freezes every other adapter when it switches; they are
+    all left trainable here, since each belongs to a learner of its own."""
     if model.active_adapter != name or list(model.base_model.active_adapters) != [name]:
         model.set_adapter(name)
         for key, parameter in model.named_parameters():

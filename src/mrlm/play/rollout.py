@@ -1,5 +1,6 @@
-"""Where groups of episodes come from: `Play` (agents in worlds), `Rows` (a data set) and `Collected` (episodes kept for
-supervised learning). Deadlines, retries and failed episodes are dealt with here; nothing here knows about learning."""
+"""Where groups of episodes come from: `Play` (agents in worlds), `Rows` (a data set) and
+`Collected` (episodes kept for supervised learning). Deadlines, retries and failed episodes are
+dealt with here; nothing here knows about learning."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ class Play:
         for world in worlds:
             if not world.reproducible:
                 log.warning(
-                    "environment %r: its reset takes neither seed nor task, so episodes cannot be reproduced; "
+                    "environment %r: its reset takes neither seed nor task, so episodes cannot be "
+                    "reproduced; "
                     "the episodes of a group are copies of one reset",
                     world.name,
                 )
@@ -123,7 +125,8 @@ class Play:
         return self._checked(list(await asyncio.gather(*jobs)))
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
-        """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each `samples` times."""
+        """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
+        `samples` times."""
         seats = self.seats
         if greedy:
             seats = {
@@ -149,7 +152,7 @@ class Play:
         self._taken |= state["taken"]
         self.batcher.tokens = state["tokens"]
 
-    # -- which task -------------------------------------------------------------------------------------------------------
+    # -- which task --------------------------------------------------------------------------------
 
     def _next_world(self) -> WorldSpec:
         """The world that is furthest behind its share."""
@@ -162,7 +165,8 @@ class Play:
         return max(self.worlds, key=behind)
 
     def _task(self, world: WorldSpec, split: Split, index: int) -> Task:
-        """Task number `index`: a fresh seed where tasks never end, else a new order in every epoch."""
+        """Task number `index`: a fresh seed where tasks never end, else a new order in every
+        epoch."""
         count = world.template.num_tasks(split)
         if count is None:
             return world.template.task(seed_of((self.seed, split, world.name, index)) >> 33, split)
@@ -174,7 +178,7 @@ class Play:
             place = int(np.random.Generator(np.random.Philox(key)).permutation(count)[place])
         return world.template.task(place, split)
 
-    # -- one group, one episode -------------------------------------------------------------------------------------------
+    # -- one group, one episode --------------------------------------------------------------------
 
     async def _group(
         self, world: WorldSpec, split: Split, index: int, seats: Mapping[str, Seat], size: int
@@ -262,13 +266,14 @@ class Play:
 
 
 class Rows:
-    """Groups made of the rows of a data set: a preference pair becomes a group of two (chosen first), any other row a group of
-    one.
+    """Groups made of the rows of a data set: a preference pair becomes a group of two (chosen
+    first), any other row a group of one.
 
     Args:
-        rows: dictionaries with `messages`, with `prompt` and `completion`, or with `prompt`, `chosen` and `rejected`; `agent`
-            says whose words they are.
-        seats: who is trained; a row without `agent` goes to every trained seat of a different policy.
+        rows: dictionaries with `messages`, with `prompt` and `completion`, or with `prompt`,
+            `chosen` and `rejected`; `agent` says whose words they are.
+        seats: who is trained; a row without `agent` goes to every trained seat of a different
+            policy.
         seed: of the order, which is new in every epoch.
         shuffle: whether rows are put in random order.
     """
@@ -328,7 +333,8 @@ class Rows:
             conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
         else:
             raise ConfigError(
-                f"row {index}: it needs `messages`, or `prompt` and `completion`, or `prompt`, `chosen` and `rejected`; "
+                f"row {index}: it needs `messages`, or `prompt` and `completion`, or `prompt`, "
+                "`chosen` and `rejected`; "
                 f"it has {', '.join(row)} (rename columns with data.columns)"
             )
         episodes = [
@@ -356,7 +362,8 @@ class Rows:
             limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
             if longest > limit:
                 raise ConfigError(
-                    f"row {index}: {longest} tokens, but policy {seat.policy!r} reads {limit} at most; "
+                    f"row {index}: {longest} tokens, but policy {seat.policy!r} reads {limit} at "
+                    "most; "
                     "shorten the row or drop it"
                 )
             if turns:
@@ -378,8 +385,8 @@ def _answered(prompt: list[Message], answer: Any) -> list[Message]:
 
 @dataclass(slots=True)
 class Collected:
-    """Episodes kept for supervised learning: played, filtered by reward, and handed out one by one until it is time to collect
-    anew.
+    """Episodes kept for supervised learning: played, filtered by reward, and handed out one by one
+    until it is time to collect anew.
 
     Args:
         play: where episodes come from.
@@ -424,7 +431,8 @@ class Collected:
         if not self.kept:
             best = max(episode.reward for episode in played)
             raise EpisodeError(
-                f"none of {len(played)} episodes reached min_reward_threshold={self.min_reward:g} (the best had {best:g}); "
+                f"none of {len(played)} episodes reached min_reward_threshold={self.min_reward:g} "
+                f"(the best had {best:g}); "
                 "lower it, or play more episodes"
             )
 

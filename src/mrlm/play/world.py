@@ -129,10 +129,10 @@ class World:
             (seat,) = self.environment.agents
             agent = self._seats.get(seat, seat)
             self._seats[seat] = agent = agent if agent in self.agents else next(iter(self.agents))
-            result.observations = {
-                agent: observation for observation in result.observations.values()
-            }
-            result.rewards = {agent: reward for reward in result.rewards.values()}
+            if seat in result.observations:
+                result.observations = {agent: result.observations[seat]}
+            if seat in result.rewards:
+                result.rewards = {agent: result.rewards[seat]}
         return result
 
     # -- rewards -----------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class World:
         if share == "own":
             amounts = {agent: reward.value for agent, reward in paid.items()}
         elif share == "team":
-            amounts = {agent: total for agent in self.episode.rollouts}
+            amounts = dict.fromkeys(self.episode.rollouts, total)
         else:
             amounts = {agent: total * weight for agent, weight in share.items()}
         for agent, amount in amounts.items():

@@ -91,13 +91,7 @@ class MathReasoningEnvironment(Environment):
             raise ConfigError(
                 f"generator must be a MathProblemGenerator, not {type(generator).__name__}"
             )
-        if max_attempts is not None and max_turns is not None and max_attempts != max_turns:
-            raise ConfigError(
-                f"max_turns={max_turns} and max_attempts={max_attempts} mean the same thing: give "
-                f"one of them"
-            )
-        attempts = next((given for given in (max_attempts, max_turns) if given is not None), 1)
-        at_least("max_attempts", attempts, 1, whole=True)
+        attempts = _attempts(max_attempts, max_turns)
         if not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
         self.agents = seats(agents, 1)
@@ -214,6 +208,18 @@ class MathReasoningEnvironment(Environment):
         answer = f"\\boxed{{{gold}}}" if "boxed" in self.instruction else gold
         steps = self._task.info.get("solution")
         return f"{steps}\n{answer}" if self.require_solution and steps else answer
+
+
+def _attempts(max_attempts: int | None, max_turns: int | None) -> int:
+    """How often the agent may answer, from the two names that this has."""
+    if max_attempts is not None and max_turns is not None and max_attempts != max_turns:
+        raise ConfigError(
+            f"max_turns={max_turns} and max_attempts={max_attempts} mean the same thing: "
+            "give one of them"
+        )
+    attempts = next((given for given in (max_attempts, max_turns) if given is not None), 1)
+    at_least("max_attempts", attempts, 1, whole=True)
+    return attempts
 
 
 _SIDES = re.compile(r"[=<>]")

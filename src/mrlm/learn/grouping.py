@@ -1,0 +1,81 @@
+"""Which turns form samples, and which samples stand or fall together. Works on recorded turns only;
+no tensors here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mrlm.core.types import Group, Role, Rollout
+from mrlm.learn.batch import Sample, merge
+
+
+def samples_of(
+    groups: Sequence[Group], policy: str, unit: str = "turn", credited: bool = True
+) -> list[Sample]:
+    """What a policy trains on: the turns of its agents, merged into samples, with the unit that
+    packing keeps together.
+
+    Args:
+        groups: played and (where `credited`) with advantages on their turns; failed episodes and
+            turns without an advantage are left out.
+        policy: whose turns.
+        unit: `turn`: each sample on its own; `pair`: a group's samples of one agent; `joint_step`:
+            an episode's.
+        credited: whether turns need an advantage.
+    """
+    samples: list[Sample] = []
+    units: dict[tuple[object, ...], int] = {}
+    count = 0
+    for number, group in enumerate(groups):
+        for place, episode in enumerate(group.episodes):
+            if episode.failed:
+                continue
+            for agent, rollout in episode.rollouts.items():
+                turns = [
+                    turn
+                    for turn in rollout.turns
+                    if turn.policy == policy
+                    and turn.trained
+                    and (not credited or turn.advantages is not None)
+                ]
+                count += 1
+                for sample in merge(turns, rollout=count - 1):
+                    keys: dict[str, tuple[object, ...]] = {
+                        "turn": (len(samples),),
+                        "pair": (number, agent),
+                        "joint_step": (number, place),
+                    }
+                    sample.unit = units.setdefault(keys[unit], len(units))
+                    samples.append(sample)
+    return samples
+
+
+def minibatches(
+    samples: Sequence[Sample], parts: int, rng: random.Random
+) -> Iterator[list[Sample]]:
+    """The samples in `parts` random parts of nearly equal size, units whole."""
+    by_unit: dict[int, list[Sample]] = {}
+    for sample in samples:
+        by_unit.setdefault(sample.unit, []).append(sample)
+    units = list(by_unit.values())
+    if parts > 1:
+        rng.shuffle(units)
+    for part in range(parts):
+        chosen = units[part * len(units) // parts : (part + 1) * len(units) // parts]
+        if chosen:
+            yield [sample for unit in chosen for sample in unit]
+
+
+def opening_of(rollout: Rollout) -> Any:
+    """What rollouts must share to be compared: their task, else everything before the first MODEL
+    message."""
+    if rollout.task_id is not None:
+        return rollout.task_id
+    opening = []
+    for message in rollout.messages:
+        if message.role is Role.ASSISTANT:
+            break
+        opening.append((str(message.role), message.content))
+    return tuple(opening)

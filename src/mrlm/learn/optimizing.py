@@ -1,0 +1,159 @@
+"""Stepping one policy: its optimiser, learning rate, gradient clipping and loss scaling. It does
+not know what the loss is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mrlm.learn.policy import Policy
+
+
+@dataclass(slots=True)
+class LearnerSettings:
+    """How one policy is optimised.
+
+    Args:
+        learning_rate: peak learning rate.
+        critic_learning_rate: that of value heads; ten times the policy's when `None`.
+        optimizer, betas, weight_decay: what steps.
+        max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
+        schedule, warmup_steps, total_steps: course of the learning rate over iterations.
+        max_tokens: grid cells of a micro-batch.
+        accumulation: parts an optimiser batch is cut into at least.
+        gradient_checkpointing: recompute activations instead of keeping them.
+        max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
+            stops.
+        dump_folder: where the batch is written that ended it.
+    """
+
+    learning_rate: float = 1e-6
+    critic_learning_rate: float | None = None
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    total_steps: int = 0
+    max_tokens: int = 16384
+    accumulation: int = 1
+    gradient_checkpointing: bool = False
+    max_nonfinite_steps: int = 3
+    dump_folder: Path | None = None
+
+
+class Stepper:
+    """The optimiser of one policy.
+
+    Args:
+        policy: whose parameters are stepped; heads have a learning rate of their own.
+        settings: how.
+    """
+
+    def __init__(self, policy: Policy, settings: LearnerSettings) -> None:
+        self.policy, self.settings = policy, settings
+        head = policy.value_head
+        heads = [] if head is None else list(head.parameters())
+        known = {id(weight) for weight in heads}
+        own = [weight for weight in policy.parameters() if id(weight) not in known]
+        critic = settings.critic_learning_rate or 10 * settings.learning_rate
+        rows = [(own, settings.learning_rate), (heads, critic)]
+        groups = [{"params": each, "lr": rate, "peak_lr": rate} for each, rate in rows if each]
+        decay = settings.weight_decay
+        self.optimizer: torch.optim.Optimizer
+        if settings.optimizer == "sgd":
+            self.optimizer = torch.optim.SGD(groups, weight_decay=decay)
+        else:
+            kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+            self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay)
+        scaled = policy.precision == "fp16"
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
+
+    def begin(self, step: int) -> float:
+        """Set the learning rates of an iteration; returns the policy's."""
+        share = self.schedule(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * share
+        return self.optimizer.param_groups[0]["lr"]
+
+    def schedule(self, step: int) -> float:
+        """Share of the peak learning rate at an iteration: linear warm-up, then constant, linear or
+        cosine to zero."""
+        settings = self.settings
+        if step < settings.warmup_steps:
+            return (step + 1) / settings.warmup_steps
+        span = max(1, settings.total_steps - settings.warmup_steps)
+        progress = min(1.0, (step - settings.warmup_steps) / span)
+        if settings.schedule == "linear":
+            return 1.0 - progress
+        if settings.schedule == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+        return 1.0
+
+    def clear(self) -> None:
+        """Forget gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a part of the loss."""
+        self.scaler.scale(loss).backward()
+
+    def norm(self) -> float:
+        """Norm of the whole gradient, which is clipped to `max_grad_norm`."""
+        self.scaler.unscale_(self.optimizer)
+        limit = self.settings.max_grad_norm
+        parameters = self.policy.parameters()
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit or math.inf))
+
+    def step(self, apply: bool) -> None:
+        """Move the weights (unless `apply` is false) and forget the gradients."""
+        if apply:
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.clear()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able rest of the state; parameters are named by their position."""
+        tensors: dict[str, Tensor] = {}
+        rest: dict[str, Any] = {}
+        for index, entry in self.optimizer.state_dict()["state"].items():
+            for key, value in entry.items():
+                target: dict[str, Any] = tensors if isinstance(value, Tensor) else rest
+                target[f"{index}.{key}"] = value
+        return tensors, {"values": rest, "scaler": self.scaler.state_dict()}
+
+    def load_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Inverse of `state`."""
+        state: dict[int, dict[str, Any]] = {}
+        for name, value in {**tensors, **rest["values"]}.items():
+            index, key = name.split(".", 1)
+            state.setdefault(int(index), {})[key] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if rest["scaler"]:
+            self.scaler.load_state_dict(rest["scaler"])
+
+
+class TrainingMode:
+    """The model in training mode (dropout, gradient checkpointing), and back in the mode it was in
+    afterwards."""
+
+    def __init__(self, model: Any, checkpointing: bool) -> None:
+        self.model, self.checkpointing = model, checkpointing
+
+    def __enter__(self) -> None:
+        self.was_training = self.model.training
+        self.model.train()
+        if self.checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def __exit__(self, *exception: object) -> None:
+        if self.checkpointing:
+            self.model.gradient_checkpointing_disable()
+        self.model.train(self.was_training)

@@ -1,0 +1,120 @@
+"""`--dry-run` says what a run will do; the counts must be those the run then has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mrlm.config import ExperimentConfig, LoraConfig
+from mrlm.plan import ModelShape, arithmetic, shape_of
+
+SHAPE = ModelShape(
+    hidden=10, layers=2, vocab=100, intermediate=20, query_width=10, kv_width=5, tied=True
+)
+LAYER = 10 * 10 + 2 * 10 * 5 + 10 * 10 + 3 * 10 * 20
+
+
+def plan_of(shape: ModelShape | None = SHAPE, agents=1, trained=1, **data: Any):
+    config = ExperimentConfig(**data)
+    names = list(config.policies) or ["policy"]
+    shapes = dict.fromkeys(names, shape) if shape else None
+    return arithmetic(config, num_agents=agents, trained_agents=trained, shapes=shapes)
+
+
+def test_counts_of_an_iteration_and_a_run():
+    plan = plan_of(
+        agents=3,
+        trained=2,
+        training={"algorithm": "ppo", "batch_size": 8, "num_iterations": 5},
+        ppo={"group_size": 4, "update_epochs": 3, "num_minibatches": 2},
+        workflow={"name": "turns", "max_turns": 6},
+    )
+    assert (plan.episodes, plan.sequences, plan.model_calls) == (32, 64, 32 * 3 * 6)
+    assert plan.optimizer_steps == 6
+    text = str(plan)
+    assert "8 tasks x 4 = 32 episodes" in text
+    assert "5 iterations, 30 optimizer steps per policy" in text
+
+
+def test_micro_batches_hold_the_token_limit():
+    data = {
+        "training": {"batch_size": 8, "max_tokens_per_microbatch": 1000},
+        "grpo": {"group_size": 4},
+        "generation": {"max_new_tokens": 100, "max_prompt_tokens": 100},
+        "environments": [{"env_type": "math", "max_turns": 1}],
+    }
+    plan = plan_of(**data)
+    assert (plan.tokens, plan.microbatches) == (200, 7)
+    assert not any("not counted" in note for note in plan.notes)
+    data["training"]["gradient_accumulation_steps"] = 8
+    assert plan_of(**data).microbatches == 8
+
+
+def test_pairs_are_rows_and_nothing_is_sampled():
+    plan = plan_of(training={"algorithm": "dpo", "batch_size": 4})
+    assert plan.rows and (plan.sequences, plan.model_calls) == (8, 0)
+    assert "kv_cache" not in plan.memory["policy"]
+
+
+def test_memory_of_weights_gradients_and_optimizer():
+    count = 2 * LAYER + 100 * 10
+    assert SHAPE.parameters == count
+    memory = plan_of(grpo={"kl_coef": 0.1}).memory["policy"]
+    assert memory["weights"] == memory["gradients"] == memory["reference"] == 4 * count
+    assert memory["optimizer"] == 8 * count
+    half = plan_of(model={"torch_dtype": "bfloat16"}, training={"optimizer": "sgd"}).memory[
+        "policy"
+    ]
+    assert half["weights"] == 2 * count and half["optimizer"] == 0 and "reference" not in half
+
+
+def test_adapters_train_few_weights_and_need_no_reference():
+    data = {"model": {"lora": {"r": 2}}, "grpo": {"kl_coef": 0.1}}
+    memory = plan_of(SHAPE, **data).memory["policy"]
+    adapter = 2 * 2 * (20 + 15 + 15 + 20 + 30 + 30 + 30)
+    assert SHAPE.adapter(LoraConfig(r=2)) == adapter
+    assert memory["gradients"] == 4 * adapter and "reference" not in memory
+
+
+def test_a_frozen_policy_only_needs_its_weights_and_cache():
+    policies = {"a": {}, "judge": {"trainable": False}}
+    plan = plan_of(agents=2, trained=1, policies=policies)
+    assert plan.policies == 1
+    assert set(plan.memory["judge"]) == {"weights", "kv_cache"}
+
+
+def test_checkpointing_keeps_fewer_activations():
+    kept = plan_of().memory["policy"]["activations"]
+    again = plan_of(training={"gradient_checkpointing": True}).memory["policy"]["activations"]
+    assert again < kept
+
+
+def test_the_embedded_model_is_known_without_building_it():
+    shape = shape_of("mrlm/tiny")
+    assert shape is not None and shape.parameters == pytest.approx(0.43e6, rel=0.1)
+    assert shape_of("some/hub-id") is None
+
+
+def test_a_folder_is_read_and_an_unknown_model_is_said_to_be(tmp_path):
+    text = '{"hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 9, "intermediate_size": 4, '
+    text += '"num_attention_heads": 2, "tie_word_embeddings": false}'
+    (tmp_path / "config.json").write_text(text)
+    shape = shape_of(str(tmp_path))
+    assert shape == ModelShape(8, 1, 9, 4, 8, 8, False)
+    plan = plan_of(shape=None, model={"model_name_or_path": "some/hub-id"})
+    assert plan.memory == {} and any("some/hub-id" in note for note in plan.notes)
+    config = ExperimentConfig(model={"model_name_or_path": "some/hub-id"})
+    known = arithmetic(config, num_agents=1, trained_agents=1, parameters={"policy": 1000})
+    assert known.memory["policy"]["weights"] == 4000
+
+
+def test_the_counts_agree_with_what_the_model_really_has():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from mrlm.tiny import ARCHITECTURE
+
+    model = Qwen3ForCausalLM(Qwen3Config(**ARCHITECTURE, vocab_size=259))
+    real = sum(weight.numel() for weight in model.parameters())
+    shape = shape_of("mrlm/tiny")
+    assert shape is not None and abs(shape.parameters - real) / real < 0.01
