@@ -182,6 +182,12 @@ def test_a_batch_size_that_is_no_number_is_named():
         parse_config({"training": {"per_device_train_batch_size": "many"}})
 
 
+def test_words_for_a_stage_belong_in_the_stage():
+    stages = [{"name": "warm", "training": {"algorithm": "sft"}}]
+    with pytest.raises(ConfigError, match=r"sft.learning_rate"):
+        ExperimentConfig(sft=SFTConfig(learning_rate=1e-3), stages=stages)
+
+
 def test_any_setting_of_the_algorithm_is_a_word():
     config = parse_config({"training": {"algorithm": "ppo"}, "gae_lambda": 0.9, "lam": 0.9})
     assert config.ppo.gae_lambda == 0.9

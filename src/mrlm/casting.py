@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import BASE, Policy, add_adapter
-from mrlm.play.agent import Seat
+from mrlm.play.agent import Seat, seed_of
 from mrlm.play.rollout import WorldSpec
 from mrlm.train import Callback
 
@@ -174,7 +176,9 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
             if model is None:
                 model = _load(model_section, path)
         if lora is not None:
-            model = add_adapter(bases.get(key, model), name, lora.model_dump())
+            with torch.random.fork_rng():
+                torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
+                model = add_adapter(bases.get(key, model), name, lora.model_dump())
             bases[key], adapter = model, name
         elif not section.trainable and key in bases:
             adapter = BASE

@@ -101,7 +101,7 @@ def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str
     if not probed:
         return
     batch = pack(probed, pad_id=policy.pad_id, device=policy.device)
-    with torch.no_grad():
+    with policy.scoring():
         ours = policy.forward(batch).logprobs.float().cpu().numpy()
     theirs = np.concatenate([as_column(turn.logprobs, len(turn)) for turn in batch.turns])
     gap = float(np.abs(ours - theirs).mean())

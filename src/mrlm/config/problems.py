@@ -52,6 +52,7 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or the keys there are."""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+    near = near or [name for name in names if len(key) > 2 and name.startswith(key)]
     if near:
         return f"; did you mean {near[0]!r}?"
     return f" (known: {', '.join(names)})" if names else ""

@@ -95,39 +95,33 @@ class HFEngine:
             start += len(chosen)
         return [answers[index] for index in range(len(requests))]
 
-    @torch.inference_mode()
     def _decode(self, policy: Policy, requests: list[Request]) -> list[Completion]:
         rows = _Rows(requests, policy)
-        was_training = policy.model.training
-        policy.model.eval()
-        try:
-            with policy.active() as model:
-                ids, mask = rows.prompts()
-                positions = (mask.cumsum(-1) - 1).clamp(min=0)
-                cache: Any = None
-                while True:
-                    inputs: dict[str, Any] = {
-                        "input_ids": ids,
-                        "attention_mask": mask,
-                        "use_cache": True,
-                    }
-                    if policy.takes_positions:
-                        inputs["position_ids"] = positions
-                    if policy.takes_keep:
-                        inputs["logits_to_keep"] = 1
-                    output = model(**inputs, past_key_values=cache)
-                    cache = output.past_key_values
-                    tokens = rows.draw(output.logits[:, -1].float())
-                    if not rows.running:
-                        break
-                    mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
-                    ids, positions = tokens[:, None], positions[:, -1:] + 1
-                    kept = rows.compact()
-                    if kept is not None:
-                        ids, mask, positions = ids[kept], mask[kept], positions[kept]
-                        cache.batch_select_indices(kept)
-        finally:
-            policy.model.train(was_training)
+        with policy.scoring(), torch.inference_mode(), policy.active() as model:
+            ids, mask = rows.prompts()
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+            cache: Any = None
+            while True:
+                inputs: dict[str, Any] = {
+                    "input_ids": ids,
+                    "attention_mask": mask,
+                    "use_cache": True,
+                }
+                if policy.takes_positions:
+                    inputs["position_ids"] = positions
+                if policy.takes_keep:
+                    inputs["logits_to_keep"] = 1
+                output = model(**inputs, past_key_values=cache)
+                cache = output.past_key_values
+                tokens = rows.draw(output.logits[:, -1].float())
+                if not rows.running:
+                    break
+                mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
+                ids, positions = tokens[:, None], positions[:, -1:] + 1
+                kept = rows.compact()
+                if kept is not None:
+                    ids, mask, positions = ids[kept], mask[kept], positions[kept]
+                    cache.batch_select_indices(kept)
         return rows.completions()
 
 

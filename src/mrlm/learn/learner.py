@@ -236,7 +236,7 @@ class Learner:
         """
         if not samples:
             return {}
-        torch.manual_seed(seed % (1 << 63))
+        torch.manual_seed(seed >> 1)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[dict[str, float]] = []
         with TrainingMode(self._policy.model, self.settings.gradient_checkpointing):
@@ -310,7 +310,6 @@ class Learner:
         wanted = self.algorithm.needs_entropy if entropy_gradient is None else entropy_gradient
         return self._policy.forward(batch, wanted)
 
-    @torch.no_grad()
     def _annotate(self, groups: Sequence[Group], needs: frozenset[str]) -> None:
         samples = samples_of(groups, self.policy, "turn", credited=False)
         jobs = dict.fromkeys(sorted(needs), samples)
@@ -322,9 +321,10 @@ class Learner:
         if "values" in jobs and len(jobs["old_logprobs"]) == len(samples):
             jobs["old_logprobs+values"] = samples
             del jobs["values"], jobs["old_logprobs"]
-        for need, chosen in jobs.items():
-            for micro in split(chosen, self.settings.max_tokens) if chosen else []:
-                self._fill(need, micro)
+        with self._policy.scoring():
+            for need, chosen in jobs.items():
+                for micro in split(chosen, self.settings.max_tokens) if chosen else []:
+                    self._fill(need, micro)
 
     def _fill(self, need: str, samples: Sequence[Sample]) -> None:
         """Write a column on the turns of one micro-batch."""

@@ -146,6 +146,17 @@ class Policy:
         with self._autocast(), bare:
             yield self.model
 
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Without dropout and without gradients; the model's mode is put back afterwards."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.train(was_training)
+
     def forward(self, batch: Batch, entropy_gradient: bool = False) -> Outputs:
         """Log-probs, entropy and (with a value head) values of the trained tokens, each (N,).
 

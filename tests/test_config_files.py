@@ -1,0 +1,113 @@
+"""Whatever a file or a command line holds, it is a config or one of our own errors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mrlm.config import ExperimentConfig, TrainingConfig, load_config, parse_config
+from mrlm.core.errors import ConfigError, MRLMError
+
+LAUGHS = "\n".join(
+    ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]" for i in range(1, 9))]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [1", "line"),
+        ("seed: 1\nseed: 2\n", "line 2: the key 'seed' is there twice (first on line 1)"),
+        ("training: {seed: 1, seed: 1}", "twice"),
+        ("- 1\n", "a mapping of keys to values"),
+        ("? [1, 2]\n: 3\n", "line 1"),
+        ("a: &a [*a]\n", "recursive"),
+        ("[" * 70 + "]" * 70, "70 levels deep"),
+        ("[" * 4000 + "]" * 4000, "nested"),
+        (LAUGHS, "aliases"),
+        ("a: \x00", "character"),
+        ("a: !!python/object:os.system x", "line 1"),
+        ("a: !!timestamp x", "x.yaml"),
+        ("seed: " + "9" * 5000, "x.yaml"),
+        ("seed: 0x" + "f" * 5000, "training.seed"),
+    ],
+)
+def test_a_file_that_is_no_config_says_where(tmp_path, text, said):
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert said in str(caught.value) and "x.yaml" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path):
+    for path in (tmp_path / "none.yaml", tmp_path, "a\0b"):
+        with pytest.raises(ConfigError):
+            load_config(path)
+    (tmp_path / "x").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load_config(tmp_path / "x")
+
+
+# -- anything at all ------------------------------------------------------------------------------
+
+OTHER_KEYS = ["grpo", "ppo", "algorithm", "eval_envs", "env_type", "lora", "r", "0", "x", "name"]
+OTHER_KEYS += ["a.b", "gamma", "clip_range", "beta"]
+KEYS = st.sampled_from(
+    [*ExperimentConfig.model_fields, *TrainingConfig.model_fields, *OTHER_KEYS, ""]
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["grpo", "ppo", "sft", "math", "turns", "fp32", "1e-6", "a:b", "json:dumps"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+FUZZ = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@FUZZ
+@given(st.dictionaries(KEYS, VALUES, max_size=5))
+def test_any_mapping_is_a_config_or_our_own_error(data):
+    try:
+        config = parse_config(data)
+    except MRLMError as error:
+        assert str(error)
+    else:
+        assert ExperimentConfig(**config.resolved()).resolved() == config.resolved()
+
+
+@FUZZ
+@given(
+    st.lists(st.lists(KEYS, min_size=1, max_size=3).map(".".join), max_size=3),
+    st.lists(st.text(max_size=12), min_size=3, max_size=3),
+)
+def test_any_override_is_a_config_or_our_own_error(paths, texts):
+    data = {"environments": [{"env_type": "math"}], "grpo": {"group_size": 4}}
+    overrides = [f"{path}={text}" for path, text in zip(paths, texts, strict=False)]
+    try:
+        parse_config(data, overrides)
+    except MRLMError as error:
+        assert str(error)
+
+
+@FUZZ
+@given(st.text(max_size=80) | st.binary(max_size=40))
+def test_any_file_is_a_config_or_our_own_error(tmp_path_factory, content):
+    file = tmp_path_factory.mktemp("fuzz") / "x.yaml"
+    if isinstance(content, str):
+        content = content.encode("utf-8", "surrogatepass")
+    file.write_bytes(content)
+    try:
+        load_config(file)
+    except MRLMError as error:
+        assert "x.yaml" in str(error)

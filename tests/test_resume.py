@@ -1,0 +1,194 @@
+"""A run that was stopped, killed or interrupted goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mrlm import Callback, load_config, run_experiment
+from mrlm.core.errors import ConfigError
+from mrlm.learn.checkpoint import checkpoints, verify
+
+CONFIG: dict[str, Any] = {
+    "experiment_name": "resumed",
+    "environments": [{"env_type": "relay"}],
+    "policies": {"first": {}, "second": {"lora": {"r": 4, "dropout": 0.1}}},
+    "training": {
+        "algorithm": "ppo",
+        "num_iterations": 8,
+        "batch_size": 4,
+        "learning_rate": 1.0e-3,
+        "lr_scheduler_type": "linear",
+        "save_steps": 1,
+        "save_total_limit": 3,
+        "report_to": "none",
+    },
+    "ppo": {"num_minibatches": 2, "update_epochs": 2, "kl_coef": 0.05, "kl_target": 0.1},
+    "generation": {"max_new_tokens": 4},
+    "evaluation": {"episodes": 8, "every": 3},
+}
+TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
+
+
+def write(path: Path, **training: Any) -> Path:
+    config = json.loads(json.dumps(CONFIG))
+    config["training"] |= training
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def command(config: Path, folder: Path, resume: bool) -> list[str]:
+    more = ["--resume", str(folder)] if resume else []
+    base = [sys.executable, "-m", "mrlm", "train", "--config", str(config), "--output", str(folder)]
+    return [*base, *more]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    config = write(folder / "config-in.yaml")
+    run_experiment(load_config(config, [f"output_dir={folder / 'run'}"]))
+    return config, logged(folder / "run")
+
+
+def test_two_runs_of_one_config_log_the_same_numbers(
+    undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    config, expected = undisturbed
+    run_experiment(load_config(config, [f"output_dir={tmp_path / 'run'}"]))
+    assert logged(tmp_path / "run") == expected
+    assert [row["step"] for row in expected] == list(range(9))
+    assert all(row["loss"] is not None for row in expected[1:])
+
+
+def test_a_run_that_was_stopped_in_the_middle_goes_on_bit_by_bit(
+    undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    config, expected = undisturbed
+
+    class Stop(Callback):
+        def on_step_end(self, run: Any, metrics: Any) -> None:
+            if run.step == 3:
+                run.stop()
+
+    loaded = load_config(config, [f"output_dir={tmp_path / 'run'}"])
+    run_experiment(loaded, callbacks=[Stop()])
+    assert [row["step"] for row in logged(tmp_path / "run")] == [0, 1, 2, 3]
+    run_experiment(loaded, resume=tmp_path / "run")
+    assert logged(tmp_path / "run") == expected
+
+
+def test_an_older_checkpoint_serves_when_the_newest_is_damaged(
+    undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    config, expected = undisturbed
+    loaded = load_config(config, [f"output_dir={tmp_path / 'run'}"])
+    run_experiment(loaded)
+    newest = checkpoints(tmp_path / "run")[0]
+    weights = next((newest / "policies" / "first").glob("*.safetensors"))
+    whole = bytearray(weights.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    weights.write_bytes(bytes(whole))
+    run_experiment(loaded, resume=tmp_path / "run")
+    assert logged(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_kill_minus_nine_loses_nothing(
+    seed: int, undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """Killed at a random moment (while loading, playing, learning or writing) and started again
+    until it is done."""
+    config, expected = undisturbed
+    folder, rng = tmp_path / "run", random.Random(seed)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    resume, kills = False, 0
+    for attempt in range(6):
+        process = subprocess.Popen(
+            command(config, folder, resume),
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        if attempt == 0:
+            target = rng.randrange(1, 7)
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and process.poll() is None:
+                lines = folder / "metrics.jsonl"
+                if lines.exists() and len(lines.read_bytes().splitlines()) > target:
+                    break
+                time.sleep(0.01)
+            time.sleep(rng.random() * 0.2)
+            if process.poll() is None:
+                process.kill()
+                kills += 1
+            process.wait()
+            resume = bool(checkpoints(folder))
+            continue
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors.decode()[-2000:]
+        break
+    assert kills == 1
+    assert logged(folder) == expected
+    assert not list(folder.glob(".*tmp*"))
+    assert all(verify(path) is None for path in checkpoints(folder))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_saves_itself_and_exits_130(number: int, tmp_path: Path) -> None:
+    config = write(tmp_path / "in.yaml", num_iterations=500, save_steps=None)
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        command(config, folder, False),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    deadline = time.monotonic() + 120
+    lines = folder / "metrics.jsonl"
+    while time.monotonic() < deadline and not (
+        lines.exists() and len(lines.read_bytes().splitlines()) > 2
+    ):
+        time.sleep(0.02)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output.decode()[-2000:]
+    (saved,) = checkpoints(folder)
+    assert verify(saved) is None
+    steps = [row["step"] for row in logged(folder)]
+    assert saved.name == f"checkpoint-{steps[-1]}"
+
+
+def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
+    config = write(tmp_path / "in.yaml", num_iterations=1)
+    folder = tmp_path / "run"
+    run_experiment(load_config(config, [f"output_dir={folder}"]))
+    other = load_config(config, [f"output_dir={folder}", "training.learning_rate=0.5"])
+    with pytest.raises(ConfigError, match=r"training.learning_rate: 0.001 -> 0.5"):
+        run_experiment(other, resume=folder)
+    longer = load_config(config, [f"output_dir={folder}", "training.num_iterations=2"])
+    assert [row["step"] for row in run_experiment(longer, resume=folder).history] == [0, 1, 2]
+
+
+def test_a_folder_of_an_earlier_run_is_moved_aside(tmp_path: Path) -> None:
+    config = write(tmp_path / "in.yaml", num_iterations=1)
+    loaded = load_config(config, [f"output_dir={tmp_path / 'run'}"])
+    run_experiment(loaded)
+    run_experiment(loaded)
+    assert (tmp_path / "run" / "final").is_dir() and (tmp_path / "run.1" / "final").is_dir()
