@@ -17,13 +17,13 @@ ROOT = Path(mrlm.__file__).parent
 TOP = 9
 
 FLOORS = {
-    **dict.fromkeys(("core", "config", "tiny"), 1),
+    **dict.fromkeys(("core", "config", "tiny", "statistics"), 1),
     **dict.fromkeys(("play", "learn", "sandbox"), 2),
-    **dict.fromkeys(("train", "plan", "tracking", "checks", "generate", "metrics"), 3),
+    **dict.fromkeys(("train", "plan", "tracking", "console", "checks", "generate", "metrics"), 3),
     **dict.fromkeys(("casting", "build", "runs"), 4),
     "trainer": 5,
     "algorithms": 6,
-    **dict.fromkeys(("cli", "__init__"), TOP),
+    **dict.fromkeys(("cli", "__init__", "__main__"), TOP),
 }
 """Floor of every room and loose file. A new one has to be put here: the moment to think."""
 
@@ -63,7 +63,7 @@ ONE_FILE_OF = {
 
 ONLY_IN = {
     "typer": {"cli"},
-    "rich": {"cli", "tracking", "trackers"},
+    "rich": {"cli", "console"},
     "ray": {"distributed"},
     "grpc": {"serving"},
 }

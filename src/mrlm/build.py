@@ -82,6 +82,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
             list(config.training.report_to),
             resume_step=state["step"] + 1 if state else None,
             state=state["parts"]["log"] if state else None,
+            every=config.training.logging_steps,
         ),
         total_steps=total,
         callbacks=tuple(parts.callbacks),

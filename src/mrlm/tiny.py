@@ -76,7 +76,7 @@ def default_model() -> str:
             )
         return str(folder.absolute())
     name = f"tiny-{_content_version()}"
-    cache = _cache_folder()
+    cache = cache_folder()
     if cache is not None and _is_complete(cache / name):
         return str(cache / name)
     root = _writable(cache)
@@ -99,7 +99,7 @@ def _content_version() -> str:
     return hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
 
 
-def _cache_folder() -> Path | None:
+def cache_folder() -> Path | None:
     """The user's cache folder; `None` where the user has no home."""
     try:
         if own := os.environ.get("MRLM_CACHE"):

@@ -87,6 +87,10 @@ class PPO(PolicyGradient):
     def needs(self) -> frozenset[str]:
         return super().needs | {"values"}
 
+    @property
+    def ignores_zero(self) -> bool:
+        return False  # values are learned from every token
+
     # -- credit -----------------------------------------------------------------------------------
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:

@@ -1,24 +1,69 @@
 """Floor 1: the nouns of the house, what a world is, and how conversations become tokens. No torch,
-no I/O."""
+no I/O. Names are loaded when they are first used."""
 
-from mrlm.core.environment import BaseEnvironment as BaseEnvironment
-from mrlm.core.environment import Environment as Environment
-from mrlm.core.environment import SimulatedEnvironment as SimulatedEnvironment
-from mrlm.core.environment import as_environment as as_environment
-from mrlm.core.environment import check_environment as check_environment
-from mrlm.core.types import Completion as Completion
-from mrlm.core.types import EnvironmentMode as EnvironmentMode
-from mrlm.core.types import Episode as Episode
-from mrlm.core.types import Group as Group
-from mrlm.core.types import LLMEnvironment as LLMEnvironment
-from mrlm.core.types import Message as Message
-from mrlm.core.types import MessageRole as MessageRole
-from mrlm.core.types import MessageType as MessageType
-from mrlm.core.types import Observation as Observation
-from mrlm.core.types import Reward as Reward
-from mrlm.core.types import Role as Role
-from mrlm.core.types import Rollout as Rollout
-from mrlm.core.types import SamplingParams as SamplingParams
-from mrlm.core.types import StepResult as StepResult
-from mrlm.core.types import Task as Task
-from mrlm.core.types import Turn as Turn
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mrlm.core.environment import BaseEnvironment as BaseEnvironment
+    from mrlm.core.environment import Environment as Environment
+    from mrlm.core.environment import SimulatedEnvironment as SimulatedEnvironment
+    from mrlm.core.environment import as_environment as as_environment
+    from mrlm.core.environment import check_environment as check_environment
+    from mrlm.core.types import Completion as Completion
+    from mrlm.core.types import EnvironmentMode as EnvironmentMode
+    from mrlm.core.types import Episode as Episode
+    from mrlm.core.types import Group as Group
+    from mrlm.core.types import LLMEnvironment as LLMEnvironment
+    from mrlm.core.types import Message as Message
+    from mrlm.core.types import MessageRole as MessageRole
+    from mrlm.core.types import MessageType as MessageType
+    from mrlm.core.types import Observation as Observation
+    from mrlm.core.types import Reward as Reward
+    from mrlm.core.types import Role as Role
+    from mrlm.core.types import Rollout as Rollout
+    from mrlm.core.types import SamplingParams as SamplingParams
+    from mrlm.core.types import StepResult as StepResult
+    from mrlm.core.types import Task as Task
+    from mrlm.core.types import Turn as Turn
+
+_HOME = {
+    "BaseEnvironment": "mrlm.core.environment",
+    "Completion": "mrlm.core.types",
+    "Environment": "mrlm.core.environment",
+    "EnvironmentMode": "mrlm.core.types",
+    "Episode": "mrlm.core.types",
+    "Group": "mrlm.core.types",
+    "LLMEnvironment": "mrlm.core.types",
+    "Message": "mrlm.core.types",
+    "MessageRole": "mrlm.core.types",
+    "MessageType": "mrlm.core.types",
+    "Observation": "mrlm.core.types",
+    "Reward": "mrlm.core.types",
+    "Role": "mrlm.core.types",
+    "Rollout": "mrlm.core.types",
+    "SamplingParams": "mrlm.core.types",
+    "SimulatedEnvironment": "mrlm.core.environment",
+    "StepResult": "mrlm.core.types",
+    "Task": "mrlm.core.types",
+    "Turn": "mrlm.core.types",
+    "as_environment": "mrlm.core.environment",
+    "check_environment": "mrlm.core.environment",
+}
+"""Public name -> the module it lives in."""
+
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -32,6 +32,9 @@ class Environment:
     name: str = ""
     max_turns: int | None = None
     """How many joint steps an episode may take, where the world has a limit of its own."""
+    blocking: bool = True
+    """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
+    then run in a thread under the deadline. Worlds that answer at once set it to `False`."""
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> Any:
         """Start an episode; returns a `StepResult` (or a coroutine of one)."""

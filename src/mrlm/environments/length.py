@@ -34,6 +34,8 @@ class LengthEnvironment(Environment):
 
     max_turns = 1
 
+    blocking = False
+
     def __init__(
         self,
         agents: Sequence[str] = ("short", "long"),

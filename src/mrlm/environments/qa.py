@@ -45,6 +45,8 @@ class QASolverEnv(Environment):
 
     max_turns = 1
 
+    blocking = False
+
     def __init__(
         self,
         custom_sys_prompt: str | None = None,

@@ -30,6 +30,8 @@ class RelayEnvironment(Environment):
 
     max_turns = 2
 
+    blocking = False
+
     def __init__(
         self, agents: Sequence[str] = ("first", "second"), max_number: int = 9, seed: int = 0
     ) -> None:

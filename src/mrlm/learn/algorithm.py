@@ -81,6 +81,12 @@ class Algorithm:
         """Whether the loss differentiates the entropy."""
         return False
 
+    @property
+    def ignores_zero(self) -> bool:
+        """Whether samples whose advantages are all 0 add nothing to the loss, so that they need not
+        go through the model; they still count in its denominators."""
+        return False
+
     def credit(self, groups: Sequence[Group]) -> None:
         """Write `advantages` (and `returns`) on every turn that is to be trained. Called once per
         iteration. Turns of failed episodes, and others that must not count, are left with

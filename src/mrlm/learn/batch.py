@@ -41,6 +41,9 @@ class Totals:
     turns: int = 0
     units: int = 0
     tokens_by_agent: dict[str, int] = field(default_factory=dict)
+    seen: int = 0
+    """Tokens that really go through the model: those of samples without any advantage may be left
+    out. Metrics are means over these."""
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
@@ -56,6 +59,7 @@ class Totals:
                     turn.agent, 0
                 ) + len(turn)
         totals.units = len(units)
+        totals.seen = totals.tokens
         return totals
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -268,6 +269,11 @@ class Learner:
         stepper = self.stepper
         stepper.clear()
         totals = Totals.of(samples)
+        if algorithm.ignores_zero:
+            samples = [sample for sample in samples if any(map(_teaches, sample.turns))]
+            totals.seen = Totals.of(samples).tokens
+            if not samples:
+                return {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
         sums: dict[str, torch.Tensor | float] = {}
         for micro in split(samples, self.settings.max_tokens, self.settings.accumulation):
             batch = pack(micro, totals, self._policy.pad_id, self._policy.device)
@@ -289,7 +295,8 @@ class Learner:
         """A non-finite step changes nothing; several in a row end the run, and the batch is kept to
         be looked at."""
         self.nonfinite += 1
-        where = f"policy {self.policy!r}: loss {metrics['loss']:g}, gradient norm {metrics['grad_norm']:g}"
+        loss, norm = metrics["loss"], metrics["grad_norm"]
+        where = f"policy {self.policy!r}: loss {loss:g}, gradient norm {norm:g}"
         log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
         if self.nonfinite < self.settings.max_nonfinite_steps:
             return
@@ -314,7 +321,7 @@ class Learner:
         samples = samples_of(groups, self.policy, "turn", credited=False)
         jobs = dict.fromkeys(sorted(needs), samples)
         if "old_logprobs" not in jobs:
-            # the sampler's log-probs serve, except where there are none or they are those of a cut distribution
+            # the sampler's log-probs serve, except where there are none or a distribution was cut
             jobs["old_logprobs"] = [
                 sample for sample in samples if any(map(_unscored, sample.turns))
             ]
@@ -358,6 +365,10 @@ class Learner:
         """Inverse of `optimizer_state`."""
         self.stepper.load_state(tensors, rest)
         self.version, self.nonfinite = rest["version"], rest["nonfinite"]
+
+
+def _teaches(turn: Turn) -> bool:
+    return bool(np.any(turn.advantages))
 
 
 def _unscored(turn: Turn) -> bool:

@@ -102,6 +102,10 @@ class PolicyGradient(Algorithm):
     def needs_entropy(self) -> bool:
         return self.entropy_coef != 0.0
 
+    @property
+    def ignores_zero(self) -> bool:
+        return not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss")
+
     # -- credit -----------------------------------------------------------------------------------
 
     def credit(self, groups: Sequence[Group]) -> None:
@@ -202,5 +206,5 @@ class PolicyGradient(Algorithm):
 
 
 def _token_mean(x: Tensor, batch: Batch) -> Tensor:
-    """This micro-batch's share of the mean over all tokens, without gradient."""
-    return x.detach().sum() / batch.totals.tokens
+    """This micro-batch's share of the mean over all tokens that are seen, without gradient."""
+    return x.detach().sum() / batch.totals.seen

@@ -175,7 +175,10 @@ class World:
                 method = getattr(self.environment, what)
                 if inspect.iscoroutinefunction(method):
                     return await asyncio.wait_for(function(), self.timeout)
-                answer = await asyncio.wait_for(asyncio.to_thread(function), self.timeout)
+                if self.environment.blocking:
+                    answer = await asyncio.wait_for(asyncio.to_thread(function), self.timeout)
+                else:
+                    answer = function()
                 return (
                     await asyncio.wait_for(answer, self.timeout)
                     if inspect.isawaitable(answer)

@@ -1,0 +1,43 @@
+"""TensorBoard event files in the run folder, through tensorboardX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class TensorBoard:
+    """Writes scalars to `<run folder>/tensorboard`.
+
+    Args:
+        folder: the run's folder.
+        run_name, config: not needed here.
+        state: step after which a resumed run goes on.
+    """
+
+    def __init__(
+        self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None
+    ) -> None:
+        from tensorboardX import SummaryWriter
+
+        resumed = None if state is None else state["step"] + 1
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resumed)
+        self._step = 0 if state is None else state["step"]
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._step = step
+
+    def state(self) -> dict[str, Any]:
+        """The last step."""
+        return {"step": self._step}
+
+    def close(self) -> None:
+        """Write everything out."""
+        self._writer.close()
+
+
+PLUGIN = TensorBoard

@@ -1,0 +1,47 @@
+"""Weights & Biases; a resumed run goes on under the same id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mrlm.trackers._extra import library
+
+
+class WandB:
+    """Logs to Weights & Biases.
+
+    Args:
+        folder: the run's folder; local files go there.
+        run_name: name of the run.
+        config: the resolved config.
+        state: id of the run that is continued.
+    """
+
+    def __init__(
+        self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None
+    ) -> None:
+        known = None if state is None else state["id"]
+        self._run = library("wandb").init(
+            name=run_name,
+            config=config,
+            dir=str(folder),
+            id=known,
+            resume="allow" if known else None,
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step."""
+        self._run.log(dict(metrics), step=step)
+
+    def state(self) -> dict[str, Any]:
+        """The id under which the run can be continued."""
+        return {"id": self._run.id}
+
+    def close(self) -> None:
+        """Write everything out."""
+        self._run.finish()
+
+
+PLUGIN = WandB
