@@ -3,12 +3,14 @@ learning curve at the end."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 COLUMNS = (
@@ -18,12 +20,22 @@ COLUMNS = (
     ("tok/s", "tokens_per_second", "{:,.0f}"),
 )
 """Title, metric and form of what is always shown."""
+NOTES = 3
+"""Sentences that stay on the panel."""
+PACE = 20
+"""Steps whose mean duration says how long the rest will take."""
+FEWEST = 4
+"""Points of a series from which on a curve says more than the numbers."""
+WIDEST = 100
+"""Columns of the panel at most."""
 
 log = logging.getLogger("mrlm")
 
 
 class ConsoleLog:
-    """Shows the progress of a run, unless the level of the logger `mrlm` is above INFO.
+    """Shows the progress of a run, unless the level of the logger `mrlm` is above INFO. Nothing
+    appears before the first step or note. Output that goes away (a closed pipe) ends the display
+    with a warning, never the run.
 
     Args:
         run_name: title.
@@ -32,41 +44,70 @@ class ConsoleLog:
     """
 
     def __init__(self, run_name: str, total_steps: int, start: int = 0) -> None:
-        self.run_name, self.total = run_name, total_steps
-        self.step = self.first = max(0, start - 1)
+        self.run_name, self.total = printable(run_name), total_steps
+        self.step = max(0, start - 1)
         self.known: dict[str, float] = {}
+        self.rewards: deque[float] = deque(maxlen=60)
+        self.notes: deque[str] = deque(maxlen=NOTES)
         self.started = time.monotonic()
-        self.moved: float | None = None
+        self._marks: deque[tuple[int, float]] = deque(maxlen=PACE + 1)
+        self._shown = log.level <= logging.INFO
         self._live: Any = None
-        self._quiet = log.level > logging.INFO
-        if is_terminal() and not self._quiet:
-            self._open()
 
     def log(self, step: int, metrics: Mapping[str, float], shown: bool = True) -> None:
         """Take the metrics of a step; `shown=False` leaves the line out where lines are printed."""
+        if not self._marks and step > self.step:  # the time of building and loading is not counted
+            self._marks.append((self.step, self.started))
         self.step = step
+        self._marks.append((step, time.monotonic()))
         self.known.update(metrics)
-        if step == self.first:
-            self.moved = time.monotonic()
-        if self._live is not None:
-            self._live.update(self._panel())
-        elif not self._quiet and (shown or step == self.total):
-            print(self._line(metrics), flush=True)
+        if "reward/mean" in metrics:
+            self.rewards.append(metrics["reward/mean"])
+        evaluated = "eval/reward/mean" in metrics
+        worth = shown or evaluated or step == self.total
+        self._show(lambda: self._line(metrics) if worth else None)
+
+    def note(self, text: str) -> None:
+        """Show a sentence: on the panel, or as a line of its own."""
+        text = printable(text)
+        self.notes.append(text)
+        self._show(lambda: text)
 
     def close(self) -> None:
         """End the live display; its last state stays on the screen."""
         if self._live is not None:
-            self._live.update(self._panel(), refresh=True)
-            self._live.stop()
-            self._live = None
+            live, self._live = self._live, None
+            atexit.unregister(self.close)
+            self._safely(live.stop)
 
     def seconds_left(self) -> float | None:
-        """Time until the last step at the pace so far; `None` before the first."""
-        done = self.step - self.first
-        if done < 1:
+        """Time until the last step at the pace of the last ones; `None` before the first."""
+        (first, begun), (last, ended) = self._marks[0], self._marks[-1]
+        if last == first:
             return None
-        spent = time.monotonic() - (self.moved or self.started)
-        return spent / done * (self.total - self.step)
+        return (ended - begun) / (last - first) * (self.total - self.step)
+
+    # -- where it goes -----------------------------------------------------------------------------
+
+    def _show(self, line: Callable[[], str | None]) -> None:
+        if not self._shown:
+            return
+        if self._live is None and is_terminal():
+            self._safely(self._open)
+        if self._live is None and self._shown:
+            text = line()
+            if text is not None:
+                self._safely(lambda: print(encodable(text), flush=True))
+
+    def _safely(self, job: Callable[[], object]) -> None:
+        """Write to the terminal; stop showing anything if it is gone."""
+        try:
+            job()
+        except (OSError, ValueError) as error:  # ValueError: the stream was closed
+            self._shown, self._live = False, None
+            if isinstance(error, BrokenPipeError):  # nor may what is printed later fail
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            log.warning("nothing more of the run is shown here: %s", error)
 
     def _line(self, metrics: Mapping[str, float]) -> str:
         parts = [f"{self.run_name}  step {self.step}/{self.total}"]
@@ -84,27 +125,39 @@ class ConsoleLog:
         """Start the display; what is printed meanwhile appears above it."""
         from rich.live import Live
 
-        self._live = Live(self._panel(), refresh_per_second=4)
-        self._live.start()
+        live = Live(get_renderable=self._panel, refresh_per_second=2)
+        live.start(refresh=True)
+        self._live = live
+        atexit.register(self.close)  # a loop of the user's own may not close the log
 
     def _panel(self) -> Any:
+        from rich.columns import Columns
         from rich.console import Group
+        from rich.padding import Padding
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table.grid(padding=(0, 3))
-        heads = ["step", *(title for title, _, _ in COLUMNS), "elapsed", "left"]
-        left = self.seconds_left()
-        cells = [f"{self.step}/{self.total}"]
-        for _, key, form in COLUMNS:
-            cells.append(form.format(self.known[key]) if key in self.known else "-")
-        cells += [clock(time.monotonic() - self.started), "-" if left is None else clock(left)]
-        table.add_row(*(Text(head, style="dim") for head in heads))
-        table.add_row(*(Text(cell) for cell in cells))
-        bar = ProgressBar(total=max(1, self.total), completed=self.step)
-        return Panel(Group(bar, table), title=self.run_name, title_align="left")
+        left = self.seconds_left() if self._marks else None
+        cells = [("step", f"{self.step}/{self.total}")]
+        for title, key, form in COLUMNS:
+            cells.append((title, form.format(self.known[key]) if key in self.known else "-"))
+        cells.append(("elapsed", clock(time.monotonic() - self.started)))
+        cells.append(("left", "-" if left is None else clock(left)))
+        width = max(len(text) for cell in cells for text in cell)
+        fields = [Text.assemble((title, "dim"), "\n", (text, "bold")) for title, text in cells]
+        rows: list[Any] = [
+            Padding(ProgressBar(total=max(1, self.total), completed=self.step), 0),
+            Columns(fields, width=width, padding=(0, 2, 0, 0)),
+        ]
+        curve = sparkline(list(self.rewards))
+        if curve and encodable(curve) == curve:
+            rows.append(
+                Text.assemble(("reward ", "dim"), (curve, "green"), overflow="crop", no_wrap=True)
+            )
+        rows += [Text(note, style="dim", overflow="ellipsis", no_wrap=True) for note in self.notes]
+        seen = min(WIDEST, shutil.get_terminal_size().columns)
+        return Panel(Group(*rows), title=Text(self.run_name), title_align="left", width=seen)
 
 
 def is_terminal() -> bool:
@@ -119,41 +172,91 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal: control codes and direction marks are escaped, line ends
+    stay."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def encodable(text: str) -> str:
+    """Text as standard output can show it; what its encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values as a row of blocks; empty for fewer than two."""
+    if len(values) < 2:
+        return ""
+    blocks = "▁▂▃▄▅▆▇█"
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    return "".join(blocks[round((value - low) / span * (len(blocks) - 1))] for value in values)
+
+
 def learning_curve(
     history: Sequence[Mapping[str, Any]], width: int | None = None, height: int = 12
 ) -> str:
-    """A plot in characters of the sampled reward (`.`) and the held-out evaluation (`o`) over the
-    steps; empty if nothing was played.
+    """A plot in characters of the sampled reward (`.`, a moving mean) and the held-out evaluation
+    (`o`) over the steps; of the loss where no reward is known; empty where there
+    are too few points.
 
     Args:
         history: rows of metrics with a `step`.
-        width: columns in all; the terminal's, at most 80, when `None`.
+        width: columns in all; the terminal's, between 60 and 80, when `None`.
         height: lines of the plot.
     """
     width = width or min(80, max(60, shutil.get_terminal_size().columns))
-    series = {
-        mark: [(row["step"], row[key]) for row in history if row.get(key) is not None]
-        for mark, key in ((".", "reward/mean"), ("o", "eval/reward/mean"))
-    }
+    reward, evaluation = _series(history, "reward/mean"), _series(history, "eval/reward/mean")
+    series = {".": _smoothed(reward), "o": evaluation}
+    legend = ". sampled reward   o evaluation on held-out tasks"
+    if len(reward) + len(evaluation) < 2:
+        series, legend = {".": _smoothed(_series(history, "loss"))}, ". loss"
     points = [point for row in series.values() for point in row]
-    if len(points) < 2:
+    if max(map(len, series.values())) < FEWEST:
         return ""
     low, high = min(value for _, value in points), max(value for _, value in points)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
     first, last = min(step for step, _ in points), max(step for step, _ in points)
-    inner = width - 9
+    inner = width - 10
     canvas = [[" "] * inner for _ in range(height)]
     for mark, row in series.items():
         for step, value in row:
             x = round((step - first) / max(1, last - first) * (inner - 1))
-            y = round((value - low) / ((high - low) or 1.0) * (height - 1))
+            y = round((value - low) / (high - low) * (height - 1))
             canvas[height - 1 - y][x] = mark
     lines = []
     for index, cells in enumerate(canvas):
         value = high - (high - low) * index / max(1, height - 1)
-        label = f"{value:7.2f}" if index in (0, height // 2, height - 1) else " " * 7
-        lines.append(f"{label} |{''.join(cells)}".rstrip())
-    lines.append(" " * 8 + "+" + "-" * inner)
+        label = _label(value, high - low) if index in (0, height // 2, height - 1) else ""
+        lines.append(f"{label:>8} |{''.join(cells)}".rstrip())
+    lines.append(" " * 9 + "+" + "-" * inner)
     ends = f"step {first}", f"step {last}"
-    lines.append(" " * 9 + ends[0] + ends[1].rjust(inner - len(ends[0])))
-    lines.append(" " * 9 + ". sampled reward   o evaluation on held-out tasks")
+    lines.append(" " * 10 + ends[0] + ends[1].rjust(inner - len(ends[0])))
+    lines.append(" " * 10 + legend)
     return "\n".join(lines)
+
+
+def _series(history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
+    return [(row["step"], row[key]) for row in history if row.get(key) is not None]
+
+
+def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Each value as the mean of a window around it, a twentieth of the run to either side; narrower
+    at the ends, so that nothing is shifted."""
+    reach = len(points) // 20
+    smooth = []
+    for index, (step, _) in enumerate(points):
+        side = min(reach, index, len(points) - 1 - index)
+        window = [value for _, value in points[index - side : index + side + 1]]
+        smooth.append((step, sum(window) / len(window)))
+    return smooth
+
+
+def _label(value: float, span: float) -> str:
+    """A number of the vertical axis in at most eight characters."""
+    text = f"{value:.2f}" if 0.05 <= span < 1e4 and abs(value) < 1e4 else f"{value:.1e}"
+    return text if len(text) <= 8 else f"{value:.0e}"

@@ -265,11 +265,8 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
     folder = Path(resume)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: there is no such run folder to resume from")
-    known = (
-        folder / "config.yaml"
-        if (folder / "config.yaml").is_file()
-        else folder.parent / "config.yaml"
-    )
+    place = folder.parent if folder.name.startswith("checkpoint-") else folder
+    known = place / "config.yaml"
     if not known.is_file():
         raise ConfigError(f"{folder}: it has no config.yaml, so it is no run folder")
     changes = diff(load_config(known), config)

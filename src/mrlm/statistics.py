@@ -10,34 +10,57 @@ import numpy as np
 Z = 1.959963984540054
 """97.5 % point of the normal distribution."""
 
+Interval = tuple[float, float, float]
+"""Value, lower and upper end of its 95 % interval; not a number where nothing is known."""
 
-def mean_interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float, float]:
-    """Mean with a 95 % bootstrap interval (percentiles of resampled means, seeded)."""
+NOTHING: Interval = (math.nan, math.nan, math.nan)
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Mean with a 95 % interval by Student's t; one value alone has none.
+
+    The values are one per task, so that plays of one task, which are alike, are not counted as if
+    they were independent.
+    """
     array = np.asarray(values, dtype=np.float64)
     if len(array) == 0:
-        return math.nan, math.nan, math.nan
-    rng = np.random.default_rng(0)
-    picked = rng.integers(0, len(array), size=(draws, len(array)))
-    low, high = np.percentile(array[picked].mean(axis=1), [2.5, 97.5])
-    return float(array.mean()), float(low), float(high)
+        return NOTHING
+    mean = float(array.mean())
+    if len(array) == 1:
+        return mean, math.nan, math.nan
+    half = t_point(len(array) - 1) * float(array.std(ddof=1)) / math.sqrt(len(array))
+    return mean, mean - half, mean + half
 
 
-def wilson_interval(passed: int, total: int) -> tuple[float, float, float]:
+def wilson_interval(passed: int, total: int) -> Interval:
     """A share with its 95 % Wilson interval (Wilson 1927)."""
     if total == 0:
-        return math.nan, math.nan, math.nan
+        return NOTHING
     share, square = passed / total, Z * Z
     centre = (share + square / (2 * total)) / (1 + square / total)
     spread = math.sqrt(share * (1 - share) / total + square / (4 * total * total))
     half = Z * spread / (1 + square / total)
-    low = 0.0 if passed == 0 else centre - half
-    high = 1.0 if passed == total else centre + half
-    return share, low, high
+    low = 0.0 if passed == 0 else centre - half  # rounding left aside, what the formula gives
+    return share, low, 1.0 if passed == total else centre + half
+
+
+def share_interval(shares: Sequence[float]) -> Interval:
+    """Mean of shares, one per task, with its 95 % interval: Wilson's where every task passed or
+    failed outright (Student's would have no width if all did the same), else Student's, kept within
+    0 and 1."""
+    if all(share in (0.0, 1.0) for share in shares):
+        return wilson_interval(round(sum(shares)), len(shares))
+    mean, low, high = mean_interval(shares)
+    return mean, max(0.0, low), min(1.0, high)
 
 
 def pass_at_k(passed: int, total: int, k: int) -> float:
     """Chance that at least one of `k` of the `total` plays passes, without replacement (Chen et al.
-    2021, arXiv 2107.03374, eq. 1)."""
+    2021, arXiv 2107.03374, eq. 1).
+
+    Raises:
+        ValueError: there are fewer than `k` plays.
+    """
     if not 1 <= k <= total:
         raise ValueError(f"k={k} plays cannot be drawn from {total}")
     if total - passed < k:
@@ -45,24 +68,58 @@ def pass_at_k(passed: int, total: int, k: int) -> float:
     return 1.0 - math.prod((total - passed - i) / (total - i) for i in range(k))
 
 
+def t_point(freedom: int) -> float:
+    """97.5 % point of Student's t distribution with a whole number of degrees of freedom."""
+    low, high = 0.0, 13.0  # 12.7 at one degree
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_inside(middle, freedom) < 0.95 else (low, middle)
+    return high
+
+
+def _t_inside(t: float, freedom: int) -> float:
+    """Probability of `-t..t` (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    square = math.cos(angle) ** 2
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for i in range(2 + odd, freedom - 1, 2):
+        term *= square * (i - 1) / i
+        total += term
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total
+
+
 def summarize(
     tasks: Sequence[Sequence[float]], k: int, success: float
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float | None]]:
     """avg@k of the reward and pass@k, each with its interval over tasks.
 
     Args:
-        tasks: rewards of each task's plays.
+        tasks: rewards of each task's plays; plays that failed are not among them.
         k: plays per task that were asked for.
         success: reward from which a play counts as passed.
+
+    Returns:
+        Title -> `value`, `low`, `high` (`None` where too few plays say anything) and `tasks`, over
+        how many it was taken.
     """
     whole = [rewards for rewards in tasks if rewards]
-    rows = {f"reward avg@{k}": mean_interval([float(np.mean(rewards)) for rewards in whole])}
-    passed = [sum(reward >= success for reward in rewards) for rewards in whole]
+    means = [float(np.mean(rewards)) for rewards in whole]
+    both = share_interval if all(mean in (0.0, 1.0) for mean in means) else mean_interval
+    rows = {f"reward avg@{k}": (both(means), len(means))}
+    passed = [(sum(reward >= success for reward in rewards), len(rewards)) for rewards in whole]
     for n in sorted({1, k}):
-        known = [(c, len(r)) for c, r in zip(passed, whole, strict=True) if len(r) >= n]
-        if n == 1 and k == 1:
-            rows["pass@1"] = wilson_interval(sum(c for c, _ in known), len(known))
-        else:
-            rows[f"pass@{n}"] = mean_interval([pass_at_k(c, total, n) for c, total in known])
-    names = ("value", "low", "high")
-    return {title: dict(zip(names, row, strict=True)) for title, row in rows.items()}
+        shares = [pass_at_k(count, total, n) for count, total in passed if total >= n]
+        rows[f"pass@{n}"] = (share_interval(shares), len(shares))
+    return {
+        title: {**dict(zip(("value", "low", "high"), map(_known, interval), strict=True))}
+        | {"tasks": count}
+        for title, (interval, count) in rows.items()
+    }
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number

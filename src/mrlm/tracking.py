@@ -4,16 +4,18 @@ a user asked for. It knows nothing of what the numbers mean."""
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from mrlm.console import ConsoleLog
 from mrlm.core import registry
+from mrlm.core.errors import TrainingError
 from mrlm.core.records import message_record
 from mrlm.core.types import Episode
 
@@ -21,6 +23,10 @@ METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
 
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+SHORTEST_SECRET = 8
+"""Shorter values are too likely to be ordinary words."""
+
+log = logging.getLogger("mrlm")
 
 
 class Tracker(Protocol):
@@ -46,6 +52,9 @@ class Tracker(Protocol):
 class RunLog:
     """The log of one run.
 
+    A tracker that fails while the run goes on (a server that is gone) gets nothing more, and a
+    warning says so: `metrics.jsonl` has everything. One that cannot start is an error.
+
     Args:
         folder: the run's folder; `metrics.jsonl` and `episodes.jsonl` are written there. Numbers
             that are not finite become `null`.
@@ -54,7 +63,7 @@ class RunLog:
         total_steps: iterations of the run.
         trackers: names of plug-ins of the wing `trackers`.
         resume_step: first step that will be logged; what was logged from there on is removed, so
-            that a resumed run's log is that of an undisturbed one.
+            that a resumed run's log is that of an undisturbed one. `None` starts both files anew.
         state: what `state()` returned when the run was saved.
         every: steps between lines on the console.
     """
@@ -74,79 +83,154 @@ class RunLog:
         self.folder = folder
         state = state or {}
         self._every = every
-        self._secrets = _secrets()
+        self._secrets = secrets()
+        self._trackers: dict[str, Tracker] = {}
+        self._kept: dict[str, Any] = dict(state)
+        for name in trackers:
+            plugin = registry.load("trackers", name)
+            shown = redacted(config, self._secrets)
+            self._trackers[name] = plugin(folder, run_name, shown, state.get(name))
         for name in (METRICS, EPISODES):
             rewind(folder / name, 0 if resume_step is None else resume_step)
         self._metrics = (folder / METRICS).open("a", encoding="utf-8")
         self._episodes = (folder / EPISODES).open("a", encoding="utf-8")
-        self._trackers: dict[str, Tracker] = {}
-        for name in trackers:
-            plugin = registry.load("trackers", name)
-            self._trackers[name] = plugin(folder, run_name, config, state.get(name))
         self._console = ConsoleLog(run_name, total_steps, start=resume_step or 0)
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step."""
-        finite = {key: value for key, value in metrics.items() if math.isfinite(value)}
-        row = {key: finite.get(key) for key in metrics}
-        line = {"step": step, "time": round(time.time(), 3), **row}
-        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
-        self._metrics.flush()
-        for tracker in self._trackers.values():
-            tracker.log(step, finite)
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Write the metrics of a step.
+
+        Raises:
+            TrainingError: the run folder cannot be written.
+        """
+        numbers = {name: _finite(value) for name, value in metrics.items()}
+        line = {"step": step, "time": round(time.time(), 3), **numbers}
+        self._append(self._metrics, [line])
+        finite = {name: value for name, value in numbers.items() if value is not None}
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, f"at step {step}", lambda each=tracker: each.log(step, finite))
         self._console.log(step, finite, shown=step % self._every == 0)
 
     def episodes(self, step: int, episodes: Sequence[Episode]) -> None:
         """Write what was played in a step; known secrets in texts are blacked out."""
-        for episode in episodes:
-            text = json.dumps({"step": step, **_summary(episode)}, allow_nan=False)
-            for secret in self._secrets:
-                text = text.replace(json.dumps(secret)[1:-1], "[secret]")
-            self._episodes.write(text + "\n")
-        self._episodes.flush()
+        lines = [{"step": step, **_summary(episode)} for episode in episodes]
+        self._append(self._episodes, [redacted(line, self._secrets) for line in lines])
+
+    def note(self, text: str) -> None:
+        """Show a sentence on the console."""
+        self._console.note(redacted(text, self._secrets))
 
     def state(self) -> dict[str, Any]:
-        """State of the trackers, for checkpoints."""
-        return {name: tracker.state() for name, tracker in self._trackers.items()}
+        """State of the trackers, for checkpoints; a tracker that is not in use now keeps what it
+        had."""
+        return self._kept | {name: tracker.state() for name, tracker in self._trackers.items()}
 
     def history(self) -> list[dict[str, Any]]:
         """Everything that was logged, also before the run was resumed."""
-        lines = (self.folder / METRICS).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        with (self.folder / METRICS).open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
 
     def close(self) -> None:
         """Write everything out and end the display."""
         self._console.close()
-        for tracker in self._trackers.values():
-            tracker.close()
         self._metrics.close()
         self._episodes.close()
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, "while it was closed", tracker.close)
+
+    def _guarded(self, name: str, when: str, job: Callable[[], object]) -> None:
+        """Let a tracker work; drop it, loudly, if it cannot."""
+        try:
+            job()
+        except Exception as error:  # whatever a tracker's library raises
+            self._kept[name] = self._trackers.pop(name).state()
+            log.warning(
+                "tracker %r failed %s and gets nothing more in this run (%r); %s has everything",
+                name,
+                when,
+                error,
+                self.folder / METRICS,
+            )
+
+    def _append(self, file: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Write whole lines, and do not wait to."""
+        try:
+            # non-ASCII is escaped: no control code of a model's text reaches a terminal
+            file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+            file.flush()
+        except OSError as error:
+            raise TrainingError(
+                f"{file.name} cannot be written: {error.strerror}; make room, then go on with "
+                "--resume"
+            ) from error
 
 
 def rewind(path: Path, step: int) -> None:
-    """Keep the lines of a JSONL file that belong to steps before `step`; a torn last line goes."""
+    """Keep the lines of a JSONL file that belong to steps before `step`, all at once. A torn last
+    line goes without a word; a damaged one before it is left out with a warning."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        if row["step"] < step:
-            kept.append(line + "\n")
+    damaged = 0
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("rb") as old, temporary.open("wb") as new:
+        for line in old:
+            number = _step_of(line) if line.endswith(b"\n") else math.inf
+            damaged += number is None
+            if number is not None and number < step:
+                new.write(line)
+        new.flush()
+        os.fsync(new.fileno())
     temporary.replace(path)
+    if damaged:
+        log.warning("%s: %d damaged lines were left out", path, damaged)
+
+
+def secrets() -> list[str]:
+    """Values of environment variables whose names say that they are secret, longest first."""
+    values = {
+        value
+        for name, value in os.environ.items()
+        if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET
+    }
+    return sorted(values, key=lambda value: (-len(value), value))
+
+
+def redacted(data: Any, known: Sequence[str]) -> Any:
+    """Plain data with known secrets in its texts blacked out; keys and numbers stay."""
+    if isinstance(data, str):
+        for secret in known:
+            data = data.replace(secret, "[secret]")
+        return data
+    if not known:
+        return data
+    if isinstance(data, Mapping):
+        return {key: redacted(value, known) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [redacted(value, known) for value in data]
+    return data
+
+
+def _step_of(line: bytes) -> int | None:
+    """The step of a line; `None` for a line that is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    step = row.get("step") if isinstance(row, dict) else None
+    return step if isinstance(step, int) else None
+
+
+def _finite(value: float | None) -> float | None:
+    """A number as JSON knows it."""
+    if value is None or isinstance(value, int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
 def _summary(episode: Episode) -> dict[str, Any]:
     agents = {
         name: {
-            "reward": rollout.reward,
+            "reward": _finite(rollout.reward),
             "messages": [message_record(message) for message in rollout.messages],
         }
         for name, rollout in episode.rollouts.items()
@@ -156,14 +240,7 @@ def _summary(episode: Episode) -> dict[str, Any]:
         "environment": episode.environment,
         "task_id": episode.task.id,
         "status": episode.status,
-        "reward": episode.reward,
+        "reward": _finite(episode.reward),
         "error": episode.error,
         "agents": agents,
     }
-
-
-def _secrets() -> list[str]:
-    """Values of environment variables whose names say that they are secret."""
-    return [
-        value for name, value in os.environ.items() if SECRET_NAME.search(name) and len(value) >= 8
-    ]

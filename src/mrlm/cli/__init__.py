@@ -6,8 +6,10 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 COMMANDS = ("train", "eval", "collect", "info")
 
@@ -18,38 +20,57 @@ class Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one message."""
         prefix = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+        _say(prefix + record.getMessage())
+
+
+class Commands(TyperGroup):
+    """Commands whose errors on purpose become one clear message and an exit code; every other
+    exception is a bug and keeps its traceback (exit code 1)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        from mrlm.core.errors import MRLMError
+
+        try:
+            return super().invoke(ctx)
+        except MRLMError as error:
+            _say(f"error: {error}")
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as interrupt:
+            _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
+            raise typer.Exit(130) from interrupt
 
 
 def app() -> typer.Typer:
     """The application with all its commands."""
     found = typer.Typer(
         name="mrlm",
+        cls=Commands,
         help="Multi-agent reinforcement learning of language models.",
+        epilog="Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted after "
+        "saving.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
     for name in COMMANDS:
         module = importlib.import_module(f"mrlm.cli.{name}")
-        found.command(name)(getattr(module, name))
+        found.command(name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
     return found
 
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted
     after saving."""
-    from mrlm.core.errors import MRLMError
-
     log = logging.getLogger("mrlm")
     log.setLevel(logging.INFO)
     if not log.handlers:
         log.addHandler(Stderr())
-    try:
-        app()()
-    except MRLMError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted; what was trained is saved (see --resume)", file=sys.stderr)
-        sys.exit(130)
+    app()()
+
+
+def _say(text: str) -> None:
+    """Print to standard error, where nothing that a model or a file said steers the terminal."""
+    from mrlm.console import printable
+
+    print(printable(text), file=sys.stderr, flush=True)

@@ -17,37 +17,97 @@ if TYPE_CHECKING:
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Settings that replace those of the file, as key.of.setting=value."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings that replace those of the file; values are YAML."
+    ),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The experiment, a YAML file.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Model folder, hub id, or run folder with its worlds."),
+]
+Worlds = Annotated[
+    list[str] | None,
+    typer.Option("--environment", "-e", help="A world by name; may be given several times."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
 
 
-def config_of(
+def config_to_play(
     path: Path | None,
     overrides: Sequence[str] | None,
-    model: str | None = None,
-    environments: Sequence[str] | None = None,
+    model: str | None,
+    environments: Sequence[str] | None,
 ) -> ExperimentConfig:
-    """The experiment that a command is about.
+    """The experiment whose agents are to play, with the models they are to play with.
 
     Args:
-        path: a config file.
-        overrides: settings on top of it.
-        model: a model folder, hub id or run folder that takes the place of `model:`.
+        path: a config file; of a pipeline the last stage counts. Without one, a run folder's own
+            config is taken.
+        overrides: settings on top of everything else.
+        model: what takes the place of `model:`: a hub id, a model folder, or a run folder, from
+            which each policy takes its own model.
         environments: names of worlds that take the place of `environments:`.
+
+    Raises:
+        ConfigError: something is missing, unknown or wrong.
     """
     from mrlm.config import load_config, parse_config
     from mrlm.runs import resolve_run_model
 
-    wrong = [text for text in overrides or () if "=" not in text]
-    if wrong:
-        raise ConfigError(f"{wrong[0]!r}: settings are written as key.of.setting=value")
-    more = list(overrides or ())
-    if model is not None:
-        more.append(f"model.model_name_or_path={json.dumps(resolve_run_model(model))}")
+    if path is None and model is None:
+        raise ConfigError("what is to play? Give --config, or --model with --environment")
+    trained = None if model is None else Path(resolve_run_model(model))
+    if path is None and trained is not None and str(trained) != model:
+        beside = trained.resolve().parent / "config.yaml"
+        path = beside if beside.is_file() else None
+    data: dict[str, Any] = {}
+    if path is not None:
+        data = load_config(path).stage_configs()[-1][1].given()
+    if model is not None and trained is not None:
+        data = _with_models(data, model, trained)
     if environments:
-        more.append(f"environments={json.dumps([{'env_type': name} for name in environments])}")
-    return parse_config({}, more, "the command line") if path is None else load_config(path, more)
+        data["environments"] = [{"env_type": name} for name in environments]
+    where = "the command line" if path is None else str(path)
+    return parse_config(data, list(overrides or ()), where)
+
+
+def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, Any]:
+    """A canonical config that starts from trained models: from one for all policies, or, where a
+    run trained several, from its own for each. Adapters that were saved are not laid over again."""
+    section = {key: value for key, value in data.get("model", {}).items() if key != "lora"}
+    policies = {name: dict(value) for name, value in data.get("policies", {}).items()}
+    folders = {} if not trained.is_dir() or _is_model(trained) else _model_folders(trained)
+    if trained.is_dir() and not folders and not _is_model(trained):
+        raise ConfigError(
+            f"--model {model}: there is no model in {trained} (no config.json, no "
+            "adapter_config.json); give a Hugging Face folder, a hub id or a finished run folder"
+        )
+    if not folders:
+        section["model_name_or_path"] = str(trained)
+        folders = {
+            name: ""
+            for name, value in policies.items()
+            if value.get("trainable", True) and "endpoint" not in value
+        }
+    for name, folder in folders.items():
+        known = policies.setdefault(name, {})
+        for key in ("model", "tokenizer", "lora"):
+            known.pop(key, None)
+        if folder:
+            known["model"] = folder
+    return data | {"model": section} | ({"policies": policies} if policies else {})
+
+
+def _is_model(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def _model_folders(folder: Path) -> dict[str, str]:
+    """policy -> folder, where several were saved."""
+    return {each.name: str(each) for each in sorted(folder.iterdir()) if _is_model(each)}
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -59,7 +119,7 @@ def write_json(path: Path, data: Any) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        temporary.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        temporary.write_text(json.dumps(data, indent=1, allow_nan=False), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

@@ -9,17 +9,23 @@ from typing import Annotated
 
 import typer
 
-from mrlm.cli._options import Overrides, Quiet, config_of, write_json
+from mrlm.cli._options import (
+    ConfigFile,
+    Model,
+    Overrides,
+    Quiet,
+    Worlds,
+    config_to_play,
+    write_json,
+)
 
 
 def collect(
     output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")],
     overrides: Overrides = None,
-    config: Annotated[Path | None, typer.Option(help="The experiment, a YAML file.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model folder, hub id or run folder.")] = None,
-    environment: Annotated[
-        list[str] | None, typer.Option(help="A world by name; may be given several times.")
-    ] = None,
+    config: ConfigFile = None,
+    model: Model = None,
+    environment: Worlds = None,
     num_episodes: Annotated[
         int, typer.Option("--num-episodes", "-n", min=1, help="Episodes to play.")
     ] = 64,
@@ -29,15 +35,13 @@ def collect(
     quiet: Quiet = False,
 ) -> None:
     """Play episodes with the agents of an experiment and write down what was said."""
-    from mrlm.core.errors import ConfigError
     from mrlm.core.records import message_record
     from mrlm.runs import collect_trajectories
 
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
-    if config is None and model is None:
-        raise ConfigError("give --config, or --model with --environment")
-    episodes = collect_trajectories(config_of(config, overrides, model, environment), num_episodes)
+    loaded = config_to_play(config, overrides, model, environment)
+    episodes = collect_trajectories(loaded, num_episodes)
     rows = [
         {
             "messages": [message_record(message) for message in rollout.messages],
@@ -53,4 +57,8 @@ def collect(
     ]
     kept = [row for row in rows if filter_reward is None or row["reward"] >= filter_reward]
     write_json(output, kept)
-    print(f"{len(kept)} of {len(rows)} rollouts of {len(episodes)} episodes written to {output}")
+    failed = sum(episode.failed for episode in episodes)
+    print(
+        f"{len(kept)} of {len(rows)} rollouts written to {output} ({len(episodes)} episodes, "
+        f"{failed} of them failed and left out)"
+    )

@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mrlm.cli._options import Overrides, Quiet, config_of, write_json
+from mrlm.cli._options import (
+    ConfigFile,
+    Model,
+    Overrides,
+    Quiet,
+    Worlds,
+    config_to_play,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from mrlm.core.types import Episode
+
+EPISODES = 64
+"""Held-out tasks where neither the command nor the config says how many."""
 
 
 def eval(
     overrides: Overrides = None,
-    config: Annotated[Path | None, typer.Option(help="The experiment, a YAML file.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model folder, hub id or run folder.")] = None,
-    environment: Annotated[
-        list[str] | None, typer.Option(help="A world by name; may be given several times.")
+    config: ConfigFile = None,
+    model: Model = None,
+    environment: Worlds = None,
+    num_episodes: Annotated[
+        int | None,
+        typer.Option(
+            "--num-episodes", "-n", min=1, help="Held-out tasks; else the config's, or 64."
+        ),
     ] = None,
-    num_episodes: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 64,
-    samples: Annotated[int, typer.Option(min=1, help="Plays of each task (k).")] = 1,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Plays of each task (k); else the config's, or 1.")
+    ] = None,
     greedy: Annotated[
         bool | None, typer.Option("--greedy/--sampled", help="Greedy unless --samples is above 1.")
     ] = None,
     success: Annotated[
         float, typer.Option(help="Reward from which a play counts as passed.")
     ] = 1.0,
-    output: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write everything as JSON.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Evaluate the agents of an experiment on held-out tasks."""
@@ -36,36 +59,69 @@ def eval(
 
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
-    if config is None and model is None:
-        raise ConfigError("give --config, or --model with --environment")
-    chosen = samples == 1 if greedy is None else greedy
-    if chosen and samples > 1:
+    loaded = config_to_play(config, overrides, model, environment)
+    section = loaded.evaluation
+    plays = samples or section.samples
+    chosen = (section.greedy and plays == 1) if greedy is None else greedy
+    if chosen and plays > 1:
         raise ConfigError("--samples above 1 needs --sampled: greedy plays are all the same")
-    loaded = config_of(config, overrides, model, environment)
-    result = evaluate_model(loaded, num_episodes, samples, chosen)
-    by_task: dict[str, list[float]] = {}
+    result = evaluate_model(loaded, num_episodes or section.episodes or EPISODES, plays, chosen)
+    worlds: dict[str, dict[str, list[float]]] = {}
     for episode in result.episodes:
+        tasks = worlds.setdefault(episode.environment, {}).setdefault(episode.task.id, [])
         if not episode.failed:
-            key = f"{episode.environment}/{episode.task.id}"
-            by_task.setdefault(key, []).append(episode.reward)
-    summary = summarize(list(by_task.values()), samples, success)
-    for name, row in summary.items():
-        print(f"{name:<14} {row['value']:.4f}   95 % [{row['low']:.4f}, {row['high']:.4f}]")
-    agents = {
-        name: value
-        for name, value in result.metrics.items()
-        if name.startswith("eval/reward/") and name.endswith("/mean")
+            tasks.append(episode.reward)
+    summaries = {
+        name: summarize(list(tasks.values()), plays, success) for name, tasks in worlds.items()
     }
-    for name, value in agents.items():
-        print(f"{name.removeprefix('eval/'):<24} {value:.4f}")
+    failed = sum(episode.failed for episode in result.episodes)
+    how = "greedy" if chosen else "sampled"
+    print(table(summaries))
+    print(
+        f"{len(result.episodes)} episodes, {how}, {failed} failed; "
+        f"a play passes with a reward of at least {success:g}; intervals are over tasks"
+    )
     if output is not None:
-        report: dict[str, Any] = {
-            "summary": summary,
-            "metrics": result.metrics,
-            "tasks": by_task,
-            "num_episodes": len(result.episodes),
-            "samples": samples,
+        report = {
+            "environments": summaries,
+            "metrics": {name: _json(value) for name, value in result.metrics.items()},
+            "episodes": [_row(episode) for episode in result.episodes],
+            "samples": plays,
             "greedy": chosen,
             "success": success,
+            "config": loaded.resolved(),
         }
         write_json(output, report)
+
+
+def table(summaries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Environment by environment, what was measured and its interval, in aligned columns."""
+    rows: list[Sequence[str]] = [("environment", "measure", "value", "95 % interval", "tasks")]
+    for name, summary in summaries.items():
+        for title, row in summary.items():
+            value, low, high = (_shown(row[key]) for key in ("value", "low", "high"))
+            rows.append((name, title, value, f"{low} .. {high}", str(row["tasks"])))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _shown(number: float | None) -> str:
+    return "-" if number is None else f"{number:.3f}"
+
+
+def _json(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _row(episode: Episode) -> dict[str, Any]:
+    return {
+        "environment": episode.environment,
+        "task_id": episode.task.id,
+        "reward": None if episode.failed else episode.reward,
+        "agents": {name: rollout.reward for name, rollout in episode.rollouts.items()},
+        "status": episode.status,
+        "error": episode.error,
+    }

@@ -1,26 +1,54 @@
-"""`mrlm train`: run an experiment from a config file."""
+"""`mrlm train`: run an experiment from a config file, or go on with one."""
 
 from __future__ import annotations
 
 import logging
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from mrlm.cli._options import Overrides, Quiet, config_of
+from mrlm.cli._options import ConfigFile, Overrides, Quiet
+from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
     from mrlm.runs import TrainResult
 
+OWN = ""
+"""What a bare `--resume` stands for: the experiment's own run folder."""
+
+
+class Train(TyperCommand):
+    """`--resume` takes a folder or nothing."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in what a bare `--resume` leaves out."""
+        if "--resume" in args:
+            place = args.index("--resume") + 1
+            following = args[place : place + 1]
+            if not following or following[0].startswith("-") or "=" in following[0]:
+                args = [*args[:place], OWN, *args[place:]]
+        return super().parse_args(ctx, args)
+
+
+COMMAND_CLASS = Train
+
 
 def train(
-    config: Annotated[Path, typer.Option(help="The experiment, a YAML file.")],
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option(help="The run folder.")] = None,
+    config: ConfigFile = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The run folder.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run folder from its newest checkpoint.")
+        str | None,
+        typer.Option(
+            metavar="[FOLDER]",
+            help="Go on from the newest checkpoint of this run folder; without a folder, of the "
+            "experiment's own. Without --config the folder's config is taken.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the resolved config and the arithmetic.")
@@ -33,48 +61,101 @@ def train(
 
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
-    changes = list(overrides or ())
-    place = output or resume
-    if place is not None:
-        changes.append(f"output_dir={str(place)!r}")
-    loaded = config_of(config, changes)
+    path, loaded = _experiment(config, overrides or (), output, resume)
     if dry_run:
         print(describe(loaded))
         return
-    result = run_experiment(loaded, resume)
-    print(closing(loaded, result, config, quiet))
+    folder = Path(loaded.output_dir or f"outputs/{loaded.experiment_name}")
+    try:
+        result = run_experiment(loaded, folder if resume == OWN else resume)
+    except KeyboardInterrupt as interrupt:
+        saved = any(folder.glob("**/checkpoint-*/manifest.json"))
+        again = f"the run is saved; go on with\n  {_again(path, folder, overrides or ())}"
+        raise KeyboardInterrupt(again if saved else "nothing was saved yet") from interrupt
+    again = _again(path, folder, overrides or ())
+    print(result.run_folder if quiet else closing(loaded, result, again))
 
 
-def closing(config: ExperimentConfig, result: TrainResult, path: Path, quiet: bool) -> str:
-    """What is said at the end: what came out, where it is, what to try next."""
+def _experiment(
+    config: Path | None, overrides: Sequence[str], output: Path | None, resume: str | None
+) -> tuple[Path, ExperimentConfig]:
+    """The config file and what it says, with the run folder in it."""
+    from mrlm.config import load_config
+
+    run = Path(resume) if resume else None
+    if run is not None and run.name.startswith("checkpoint-"):
+        run = run.parent
+    if config is None:
+        if run is None:
+            raise ConfigError("which experiment? Give --config, or --resume with a run folder")
+        config = run / "config.yaml"
+        if not config.is_file():
+            raise ConfigError(f"--resume {resume}: it has no config.yaml; give --config too")
+    loaded = load_config(config, overrides)
+    place = output or run
+    return config, loaded if place is None else loaded.merged({"output_dir": str(place)})
+
+
+def _again(path: Path, folder: Path, overrides: Sequence[str]) -> str:
+    """The command that goes on with a run; a run folder knows its own settings, but for the folder
+    of a pipeline."""
+    if (folder / "config.yaml").is_file():
+        return f"mrlm train --resume {_word(folder)}"
+    settings = f" {shlex.join(overrides)}" if overrides else ""
+    return f"mrlm train --config {_word(path)} --resume {_word(folder)}{settings}"
+
+
+def _word(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
+    """What is said at the end: what came out, where it is, what to try next.
+
+    Args:
+        config: the experiment.
+        result: what its run came to.
+        again: the command that goes on with it.
+    """
     from mrlm.console import learning_curve
 
+    stages = config.stage_configs()
     lines: list[str] = []
-    names = [name for name, _ in config.stage_configs()]
-    for index, name in enumerate(names):
-        rows = [row for row in result.history if row.get("stage", index) == index]
-        title = f"stage {name}: " if name else ""
-        for key, what in (
-            ("reward/mean", "sampled reward"),
-            ("eval/reward/mean", "held-out evaluation"),
-        ):
-            values = [row[key] for row in rows if row.get(key) is not None]
-            if values:
-                tail = values[-max(1, len(values) // 10) :]
-                lines.append(f"{title}{what} {values[0]:.3f} -> {sum(tail) / len(tail):.3f}")
-    last = [row for row in result.history if row.get("stage", len(names) - 1) == len(names) - 1]
-    curve = learning_curve(last)
-    folder = result.run_folder
-    if quiet:
-        return f"{folder}"
+    rows: list[Any] = []
+    played = 1 + max((row.get("stage", 0) for row in result.history), default=0)
+    for number, (name, _) in enumerate(stages[-played:]):  # finished ones are not repeated
+        rows = [row for row in result.history if row.get("stage", 0) == number]
+        lines += _came_to(rows, f"stage {name}: " if name else "")
+    curve = learning_curve(rows)
+    folder, last = result.run_folder, stages[-1][1]
+    tries = []
+    if last.environments:
+        tries.append(f"mrlm eval --model {_word(folder)} --num-episodes 200")
+    if "tensorboard" in last.training.report_to:
+        tries.append(f"tensorboard --logdir {_word(folder)}")
+    if not config.stages:
+        done = max((row["step"] for row in rows), default=1)
+        tries.append(f"{again} training.num_iterations={2 * done}")
     return "\n".join(
         [
             *(["", curve, ""] if curve else []),
             *lines,
-            f"run folder: {folder}",
-            "try next:",
-            f"  mrlm eval --config {path} --model {folder} --num-episodes 200",
-            f"  tensorboard --logdir {folder}",
-            f"  mrlm train --config {path} --dry-run",
+            f"run folder: {folder} (the trained model is in {folder / 'final'})",
+            *(["try next:", *(f"  {line}" for line in tries)] if tries else []),
         ]
     )
+
+
+def _came_to(rows: Sequence[Any], title: str) -> list[str]:
+    """First and last values of what was learned; the last is the mean of a tenth of the run."""
+    lines = []
+    for key, what in (
+        ("reward/mean", "sampled reward"),
+        ("eval/reward/mean", "held-out evaluation"),
+    ):
+        values = [row[key] for row in rows if row.get(key) is not None]
+        if values:
+            size = max(1, len(values) // 10) if key == "reward/mean" else 1
+            begun, ended = values[:size], values[-size:]
+            lines.append(f"{title}{what} {sum(begun) / size:.3f} -> {sum(ended) / size:.3f}")
+    return lines

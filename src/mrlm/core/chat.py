@@ -276,6 +276,8 @@ class Chat:
         for written in (content, content.strip()):
             if rest.startswith(written):
                 return rest[len(written) :]
+        if rest.lstrip().startswith(content.strip()):  # the template puts a space before it
+            return rest.lstrip()[len(content.strip()) :]
         return None
 
     def _unusable(self, reason: str) -> str:

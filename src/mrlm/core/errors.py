@@ -47,7 +47,9 @@ class EngineError(MRLMError):
 
 
 class CheckpointError(MRLMError):
-    """No checkpoint could be read, or one is damaged."""
+    """There is no checkpoint to resume from, or none that is undamaged (exit code 2)."""
+
+    exit_code = 2
 
 
 class CheckError(MRLMError):

@@ -24,7 +24,8 @@ from mrlm.play.engine import Request
 COMPACT = 0.75
 """Finished rows are dropped when no more than this share is still running."""
 STOP_WINDOW = 64
-"""Tokens at the end of a completion in which stop strings are looked for."""
+"""Tokens at the end of a completion in which stop strings are looked for, at least: a token may be
+a single byte, so a longer stop string takes as many tokens as it has bytes."""
 
 
 class HFEngine:
@@ -207,7 +208,8 @@ class _Rows:
         if draft.token_ids[-1] in self.policy.eos_ids:
             return "stop"
         if sampling.stop:
-            tail = self.policy.chat.decode(draft.token_ids[-STOP_WINDOW:])
+            window = max(STOP_WINDOW, *(len(stop.encode()) + 4 for stop in sampling.stop))
+            tail = self.policy.chat.decode(draft.token_ids[-window:])
             if any(stop in tail for stop in sampling.stop):
                 text = self.policy.chat.decode(draft.token_ids)
                 draft.text = text[: min(text.find(stop) for stop in sampling.stop if stop in text)]

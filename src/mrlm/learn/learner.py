@@ -284,8 +284,11 @@ class Learner:
         metrics = {key: float(value) for key, value in sums.items()}
         metrics["grad_norm"] = stepper.norm()
         finite = math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])
+        overflow = stepper.scale > 1.0 and math.isfinite(metrics["loss"])
         stepper.step(apply=finite)
-        if not finite:
+        if not finite and overflow:
+            log.info("policy %r: the loss scale was too high; it is lowered", self.policy)
+        elif not finite:
             self._skip(samples, metrics)
         self.nonfinite = 0 if finite else self.nonfinite
         kept = {key: value for key, value in metrics.items() if math.isfinite(value)}

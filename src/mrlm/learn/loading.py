@@ -61,6 +61,8 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
     path = resolve_model(name)
     _require_folder(path)
     base = adapter_base(path)

@@ -75,6 +75,12 @@ class Stepper:
         scaled = policy.precision == "fp16"
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
 
+    @property
+    def scale(self) -> float:
+        """What the loss is multiplied by; while it is above 1, a gradient that overflows is no
+        failure: the scale is lowered and the next step is tried."""
+        return self.scaler.get_scale()
+
     def begin(self, step: int) -> float:
         """Set the learning rates of an iteration; returns the policy's."""
         share = self.schedule(step)

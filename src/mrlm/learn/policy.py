@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -24,6 +25,7 @@ from mrlm.learn.loading import import_peft, quietly
 Precision = Literal["fp32", "bf16", "fp16"]
 BASE = ""
 """The adapter name of a policy that is the shared base itself, with every adapter off."""
+_ADAPTER = re.compile(r"\.(?:lora_\w+|ia3_\w+|modules_to_save)\.(\w[^.]*)")
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -104,7 +106,7 @@ class Policy:
         heads'."""
         named = dict(self.model.named_parameters())
         if self.adapter is not None:
-            named = {key: value for key, value in named.items() if f".{self.adapter}." in f"{key}."}
+            named = {key: value for key, value in named.items() if _adapter_of(key) == self.adapter}
         if self.value_head is not None:
             heads = self.value_head.named_parameters()
             named |= {f"value_head.{key}": value for key, value in heads}
@@ -128,11 +130,12 @@ class Policy:
 
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight does."""
+        named = self.named_parameters()
+        if self.adapter == BASE:
+            named = {k: v for k, v in self.model.named_parameters() if _adapter_of(k) is None}
         with torch.no_grad():
-            sums = [value.detach().double().sum() for value in self.named_parameters().values()]
-            squares = [
-                value.detach().double().square().sum() for value in self.named_parameters().values()
-            ]
+            sums = [value.detach().double().sum() for value in named.values()]
+            squares = [value.detach().double().square().sum() for value in named.values()]
             return (float(torch.stack(sums).sum()), float(torch.stack(squares).sum()))
 
     # -- what it computes --------------------------------------------------------------------------
@@ -142,7 +145,7 @@ class Policy:
         """The model with this policy's weights switched on, under the policy's precision."""
         if self.adapter:
             switch_adapter(self.model, self.adapter)
-        bare = self.model.disable_adapter() if self.adapter == BASE else nullcontext()
+        bare = without_adapters(self.model) if self.adapter == BASE else nullcontext()
         with self._autocast(), bare:
             yield self.model
 
@@ -180,9 +183,10 @@ class Policy:
     def reference_logprobs(self, batch: Batch) -> Tensor:
         """Log-probs (N,) of the trained tokens under the frozen reference."""
         if self.adapter is not None:
-            with self._autocast(), self.model.disable_adapter():
+            with self._autocast(), without_adapters(self.model):
                 logits, _ = self._logits(self.model, batch)
-            switch_adapter(self.model, self.adapter)
+            if self.adapter:
+                switch_adapter(self.model, self.adapter)
         elif self.reference is not None:
             with self._autocast():
                 logits, _ = self._logits(self.reference, batch)
@@ -243,6 +247,9 @@ class Policy:
             save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
             config = copy.copy(self.model.peft_config[self.adapter])
             config.inference_mode = True
+            config.base_model_name_or_path = (
+                config.base_model_name_or_path or _causal(self.model).name_or_path
+            )
             config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
@@ -287,6 +294,7 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     if not isinstance(model, peft.PeftModel):
         return peft.get_peft_model(model, config, adapter_name=name)
     model.add_adapter(name, config)
+    _thaw(model)
     return model
 
 
@@ -295,9 +303,29 @@ def switch_adapter(model: Any, name: str) -> None:
     all left trainable here, since each belongs to a learner of its own."""
     if model.active_adapter != name or list(model.base_model.active_adapters) != [name]:
         model.set_adapter(name)
-        for key, parameter in model.named_parameters():
-            if ".lora_" in key:
-                parameter.requires_grad_(True)
+        _thaw(model)
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """The base alone. PEFT comes back with every adapter frozen but the one in use."""
+    try:
+        with model.disable_adapter():
+            yield
+    finally:
+        _thaw(model)
+
+
+def _thaw(model: Any) -> None:
+    for key, parameter in model.named_parameters():
+        if ".lora_" in key:
+            parameter.requires_grad_(True)
+
+
+def _adapter_of(key: str) -> str | None:
+    """The adapter that a parameter of a PEFT model belongs to; `None` for the base's own."""
+    found = _ADAPTER.search(key)
+    return found[1] if found else None
 
 
 def _causal(model: Any) -> Any:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mrlm.trackers._extra import library
 
+EXPERIMENT = "mrlm"
+"""Where runs go unless `MLFLOW_EXPERIMENT_NAME` says otherwise."""
 LONGEST = 500
 """Characters MLflow takes in the value of a parameter."""
+AT_ONCE = 100
+"""Parameters MLflow takes in one call."""
 
 
 class MLflow:
-    """Logs to MLflow, in the experiment `mrlm`.
+    """Logs to MLflow, through a client of its own: a run the user has open stays as it is.
 
     Args:
         folder: not needed here.
@@ -25,24 +32,43 @@ class MLflow:
     def __init__(
         self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None
     ) -> None:
-        self._library = library("mlflow")
-        self._library.set_experiment("mrlm")
-        known = None if state is None else state["id"]
-        self._run = self._library.start_run(run_id=known, run_name=run_name)
-        if known is None:
-            self._library.log_params(dict(_flat(config)))
+        mlflow = library("mlflow")
+        self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
+        if state is not None:
+            self._id: str = state["id"]
+            self._client.update_run(self._id, status="RUNNING")
+            return
+        self._id = self._client.create_run(self._experiment(), run_name=run_name).info.run_id
+        settings = [self._entities.Param(_name(key), value) for key, value in _flat(config)]
+        for start in range(0, len(settings), AT_ONCE):
+            self._client.log_batch(self._id, params=settings[start : start + AT_ONCE])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step."""
-        self._library.log_metrics(dict(metrics), step=step)
+        now = int(time.time() * 1000)
+        rows = [
+            self._entities.Metric(_name(key), value, now, step) for key, value in metrics.items()
+        ]
+        self._client.log_batch(self._id, metrics=rows)
 
     def state(self) -> dict[str, Any]:
         """The id under which the run can be continued."""
-        return {"id": self._run.info.run_id}
+        return {"id": self._id}
 
     def close(self) -> None:
         """Write everything out."""
-        self._library.end_run()
+        self._client.set_terminated(self._id)
+
+    def _experiment(self) -> str:
+        """The id of the experiment, which is made if it is not there."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        known = self._client.get_experiment_by_name(name)
+        return self._client.create_experiment(name) if known is None else known.experiment_id
+
+
+def _name(text: str) -> str:
+    """A key as MLflow takes it."""
+    return re.sub(r"[^\w\-./ :]", "_", text)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

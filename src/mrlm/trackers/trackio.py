@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mrlm.trackers._extra import library
 
+PROJECT = "mrlm"
+"""Where runs go unless `TRACKIO_PROJECT` says otherwise."""
+
 
 class Trackio:
-    """Logs to Trackio, in the project `mrlm`.
+    """Logs to Trackio. Runs are found again by their names there, so each gets one of its own:
+    `<run name>-<six hexadecimal digits>`.
 
     Args:
         folder: not needed here.
-        run_name: name of the run.
+        run_name: what the name of the run begins with.
         config: the resolved config.
         state: name of the run that is continued.
     """
@@ -22,14 +28,18 @@ class Trackio:
     def __init__(
         self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None
     ) -> None:
-        self._library = library("trackio")
-        self._name = run_name if state is None else state["name"]
-        resume = "never" if state is None else "must"
-        self._library.init(project="mrlm", name=self._name, config=config, resume=resume)
+        trackio = library("trackio")
+        self._name = f"{run_name}-{secrets.token_hex(3)}" if state is None else state["name"]
+        self._run = trackio.init(
+            project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+            name=self._name,
+            config=config,
+            resume="never" if state is None else "allow",
+        )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step."""
-        self._library.log(dict(metrics), step=step)
+        self._run.log(dict(metrics), step=step)
 
     def state(self) -> dict[str, Any]:
         """The name under which the run can be continued."""
@@ -37,7 +47,7 @@ class Trackio:
 
     def close(self) -> None:
         """Write everything out."""
-        self._library.finish()
+        self._run.finish()
 
 
 PLUGIN = Trackio

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mrlm.trackers._extra import library
 
+PROJECT = "mrlm"
+"""Where runs go unless `WANDB_PROJECT` says otherwise."""
+
 
 class WandB:
-    """Logs to Weights & Biases.
+    """Logs to Weights & Biases. Steps are never taken back there: those that a resumed run repeats
+    keep the numbers they had.
 
     Args:
         folder: the run's folder; local files go there.
@@ -24,6 +29,7 @@ class WandB:
     ) -> None:
         known = None if state is None else state["id"]
         self._run = library("wandb").init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=run_name,
             config=config,
             dir=str(folder),

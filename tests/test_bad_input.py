@@ -1,0 +1,370 @@
+"""Whatever is wrong with what a user typed ends in one sentence, exit code 2 and nothing lost; and
+the commands that look or collect do what they say. All through the command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from mrlm.cli import main
+
+CONFIG: dict[str, Any] = {
+    "experiment_name": "bad",
+    "output_dir": "run",
+    "model": {"model_name_or_path": "mrlm/tiny"},
+    "environments": [{"env_type": "math"}],
+    "training": {"num_iterations": 1, "batch_size": 2, "report_to": "none"},
+    "generation": {"max_new_tokens": 2},
+}
+GRPO = {"grpo": {"group_size": 2}}
+PLAY = {**CONFIG, **GRPO}
+SFT: dict[str, Any] = {
+    **{key: value for key, value in CONFIG.items() if key != "environments"},
+    "training": {**CONFIG["training"], "algorithm": "sft"},
+    "data": {"dataset": "rows.jsonl"},
+}
+ROW = {"prompt": "2+2=", "completion": "4"}
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def mrlm(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Command]:
+    """The command `mrlm` in this process."""
+    log = logging.getLogger("mrlm")
+    handlers, level = list(log.handlers), log.level
+
+    def call(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["mrlm", *arguments])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as exit:
+            code = exit.code or 0
+        return Said(code, *capsys.readouterr())
+
+    yield call
+    log.handlers[:] = handlers
+    log.setLevel(level)
+
+
+def write(data: Any, name: str = "config.yaml") -> str:
+    Path(name).write_text(data if isinstance(data, str) else yaml.safe_dump(data))
+    return name
+
+
+def rows(*items: Any, name: str = "rows.jsonl") -> None:
+    lines = [item if isinstance(item, str) else json.dumps(item) for item in items]
+    Path(name).write_text("\n".join(lines) + "\n")
+
+
+def earlier_run() -> None:
+    """A run folder that is worth something."""
+    Path("run/final").mkdir(parents=True)
+    Path("run/final/model.safetensors").write_bytes(b"weeks of work")
+    write({**PLAY, "output_dir": "run"}, "run/config.yaml")
+
+
+def tree() -> dict[str, bytes | None]:
+    """Everything below the working folder: files with their bytes, folders with nothing."""
+    return {
+        str(path): path.read_bytes() if path.is_file() else None
+        for path in sorted(Path().rglob("*"))
+    }
+
+
+def refused(mrlm: Command, arguments: list[str], *said: str) -> str:
+    """One message, exit code 2, and every file as it was."""
+    before = tree()
+    code, out, err = mrlm(*arguments)
+    assert code == 2, (out, err)
+    assert "Traceback" not in err + out
+    assert err.count("error: ") == 1, err
+    message = err[err.index("error: ") :]
+    for part in said:
+        assert part in message, message
+    assert tree() == before, "files were made, moved or changed"
+    return message
+
+
+# -- what stands in the config ---------------------------------------------------------------------
+
+WRONG: dict[str, tuple[list[str], list[str]]] = {
+    "unknown key": (["training.learning_rat=1"], ["training.learning_rat", "'learning_rate'"]),
+    "unknown section": (["trainning.seed=1"], ["trainning", "'training'"]),
+    "wrong type": (["training.batch_size=many"], ["training.batch_size", "many"]),
+    "out of range": (["generation.top_p=1.5"], ["generation.top_p", "1.5"]),
+    "batch not divisible": (
+        ["training.batch_size=3", "training.gradient_accumulation_steps=2"],
+        ["training.batch_size", "use 2 or 4"],
+    ),
+    "group of one": (["grpo.group_size=1"], ["grpo.group_size", "2"]),
+    "no equals sign": (["training.seed"], ["'training.seed'", "key.of.setting=value"]),
+    "algorithm": (["training.algorithm=reinforse"], ["reinforse", "'reinforce'"]),
+    "environment": (["environments.0.env_type=maths"], ["maths", "'math'"]),
+    "environment argument": (["environments.0.dificulty_range=[1,2]"], ["difficulty_range"]),
+    "workflow": (["workflow.name=turn"], ["'turn'", "'turns'"]),
+    "engine": (["engine.name=hff"], ["'hff'", "'hf'"]),
+    "tracker": (["training.report_to=tensorbord"], ["tensorbord", "'tensorboard'"]),
+    "several devices": (["distributed.enabled=true"], ["distributed.enabled", "false"]),
+    "endpoint": (["policies.a.endpoint=http://localhost:1"], ["policies.a.endpoint", "engine"]),
+    "two agents on one seat": (
+        ["agents.writer.policy=p", "agents.reader.policy=p", "policies.p.trainable=true"],
+        ["'math'", "one seat", "'turns'"],
+    ),
+    "idle policy": (
+        ["policies.used.trainable=true", "policies.idle.trainable=true", "agents.a.policy=used"],
+        ["policies.idle", "no agent"],
+    ),
+    "unknown policy": (
+        ["policies.solver.trainable=true", "agents.a.policy=solvr"],
+        ["agents.a.policy", "'solvr'", "'solver'"],
+    ),
+    "nothing trainable": (["policies.agent.trainable=false"], ["no policy is trainable"]),
+    "no such model": (["model.model_name_or_path=./nowhere"], ["./nowhere", "no such folder"]),
+    "unwritable": (["output_dir=config.yaml/below"], ["output_dir", "config.yaml/below"]),
+    "no such device": (["model.device=gpu7"], ["model.device='gpu7'"]),
+    "prompt and answer too long": (["generation.max_new_tokens=9000"], ["max_new_tokens=9000"]),
+    "sibling comparison when greedy": (["generation.temperature=0"], ["generation.temperature"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_setting_is_one_sentence(case: str, mrlm: Command) -> None:
+    earlier_run()
+    overrides, said = WRONG[case]
+    refused(mrlm, ["train", "--config", write(PLAY), *overrides], *said)
+
+
+def test_a_wrong_stage_leaves_the_earlier_run_alone(mrlm: Command) -> None:
+    earlier_run()
+    stages = [{"name": "one", "model": {"model_name_or_path": "./nowhere"}}, {"name": "two"}]
+    config = write({**PLAY, "stages": stages})
+    refused(mrlm, ["train", "--config", config], "./nowhere")
+
+
+def test_a_wrong_plug_in_of_a_later_stage_is_found_before_the_first_is_trained(
+    mrlm: Command,
+) -> None:
+    later = {"name": "two", "environments": [{"env_type": "maths"}]}
+    config = write({**PLAY, "stages": [{"name": "one"}, later]})
+    refused(mrlm, ["train", "--config", config], "maths")
+
+
+def test_a_config_file_that_is_not_there_or_not_yaml(mrlm: Command) -> None:
+    earlier_run()
+    refused(mrlm, ["train", "--config", "lost.yaml"], "lost.yaml", "no such file")
+    broken = write("experiment_name: x\ntraining:\n  seed: [1\nmodel: {}\n", "broken.yaml")
+    refused(mrlm, ["train", "--config", broken], "broken.yaml, line ")
+    refused(mrlm, ["eval", "--config", "lost.yaml"], "lost.yaml", "no such file")
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def copied_model(tiny_path: str, name: str, without: tuple[str, ...] = ()) -> Path:
+    return Path(shutil.copytree(tiny_path, name, ignore=shutil.ignore_patterns(*without)))
+
+
+def test_a_folder_that_holds_no_model(mrlm: Command, tiny_path: str) -> None:
+    earlier_run()
+    copied_model(tiny_path, "no-config", ("config.json",))
+    parts = ("tokenizer*", "chat_template*", "vocab*", "special_tokens*")
+    copied_model(tiny_path, "no-tokenizer", parts)
+    config = write(PLAY)
+    for folder, said in (("no-config", "no config.json"), ("no-tokenizer", "no tokenizer")):
+        model = f"model.model_name_or_path=./{folder}"
+        refused(mrlm, ["train", "--config", config, model], folder, said)
+        refused(mrlm, ["eval", "--config", config, "--model", folder], folder, said)
+
+
+def test_damaged_weights_are_said_to_be(mrlm: Command, tiny_path: str) -> None:
+    folder = copied_model(tiny_path, "damaged")
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    config = write(PLAY)
+    refused(mrlm, ["train", "--config", config, "model.model_name_or_path=./damaged"], "damaged")
+
+
+def test_a_template_that_hides_what_the_assistant_wrote(mrlm: Command, tiny_path: str) -> None:
+    folder = copied_model(tiny_path, "counting")
+    (folder / "chat_template.jinja").write_text(
+        "{{ messages | length }} messages\n{% for m in messages %}{{ m['role'] }}: "
+        "{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    earlier_run()
+    rows(ROW, ROW)
+    command = ["train", "--config", write(SFT), "model.model_name_or_path=./counting"]
+    refused(mrlm, command, "chat template", "{% generation %}")
+
+
+# -- data ------------------------------------------------------------------------------------------
+
+BAD_ROWS: dict[str, tuple[list[Any], list[str], list[str]]] = {
+    "not json": ([ROW, '{"prompt": "2+2='], [], ["rows.jsonl, line 2, column"]),
+    "not an object": ([ROW, ROW, "[1]"], [], ["rows.jsonl, line 3"]),
+    "wrong role": ([{"messages": [{"role": "bot", "content": "x"}]}], [], ["line 1", "'bot'"]),
+    "renamed column": ([ROW], ["data.columns.prompt=question"], ["line 1", "'question'"]),
+    "missing column": ([ROW, {"prompt": "2+2="}], [], ["row", "completion", "data.columns"]),
+    "no rows": ([""], [], ["rows.jsonl", "no row"]),
+    "no file": ([ROW], ["data.dataset=gone.jsonl"], ["gone.jsonl", "no such file"]),
+    "unknown agent": ([{**ROW, "agent": "bob"}], [], ["'bob'", "agent"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_row_is_named_with_its_place(case: str, mrlm: Command) -> None:
+    earlier_run()
+    items, overrides, said = BAD_ROWS[case]
+    rows(*items)
+    refused(mrlm, ["train", "--config", write(SFT), *overrides], *said)
+
+
+def test_preference_learning_needs_pairs(mrlm: Command) -> None:
+    rows(ROW, ROW)
+    config = {**SFT, "training": {**SFT["training"], "algorithm": "dpo"}}
+    refused(mrlm, ["train", "--config", write(config)], "chosen", "rejected")
+    del config["data"]
+    refused(mrlm, ["train", "--config", write(config)], "data.dataset")
+
+
+# -- resume ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_resumed_stays_as_it_is(mrlm: Command) -> None:
+    config = write(PLAY)
+    refused(mrlm, ["train", "--config", config, "--resume", "gone"], "gone", "no such run folder")
+    Path("empty").mkdir()
+    refused(mrlm, ["train", "--config", config, "--resume", "empty"], "no config.yaml")
+    earlier_run()
+    command = ["train", "--config", config, "--resume", "run"]
+    refused(mrlm, command, "run", "no checkpoint")
+    changed = ["training.seed=7", "generation.max_new_tokens=3"]
+    refused(
+        mrlm,
+        [*command, *changed],
+        "training.seed: 0 -> 7",
+        "generation.max_new_tokens: 2 -> 3",
+    )
+
+
+# -- eval and collect ------------------------------------------------------------------------------
+
+
+def test_eval_and_collect_refuse_what_makes_no_sense(mrlm: Command) -> None:
+    earlier_run()
+    config = write(PLAY)
+    refused(mrlm, ["eval"], "--config", "--model")
+    refused(mrlm, ["collect", "-o", "t.json"], "--config", "--model")
+    both = ["--samples", "4", "--greedy"]
+    refused(mrlm, ["eval", "--config", config, *both], "--samples", "--sampled")
+    refused(mrlm, ["eval", "--model", "mrlm/tiny"], "environment")
+    refused(mrlm, ["eval", "--model", "mrlm/tiny", "--environment", "maths"], "maths", "'math'")
+    play = ["--config", config, "-n", "1", "-o", "config.yaml/t.json"]
+    refused(mrlm, ["collect", *play], "config.yaml/t.json", "cannot be written")
+
+
+def test_eval_counts_greedy_and_sampled_plays(mrlm: Command) -> None:
+    world = ["--model", "mrlm/tiny", "--environment", "math", "generation.max_new_tokens=2"]
+    code, out, err = mrlm("eval", *world, "--num-episodes", "8", "--output", "eval.json")
+    assert code == 0, err
+    report = json.loads(Path("eval.json").read_text())
+    assert (report["num_episodes"], report["samples"], report["greedy"]) == (8, 1, True)
+    assert sum(map(len, report["tasks"].values())) == 8
+    assert all(name in out for name in report["summary"])
+    more = ["--sampled", "--samples", "3", "--num-episodes", "2", "--output", "sampled.json"]
+    code, _, err = mrlm("eval", *world, *more)
+    assert code == 0, err
+    report = json.loads(Path("sampled.json").read_text())
+    assert (report["num_episodes"], report["samples"], report["greedy"]) == (6, 3, False)
+    assert [len(plays) for plays in report["tasks"].values()] == [3, 3]
+    assert set(map(str, Path().iterdir())) == {"eval.json", "sampled.json"}
+
+
+def test_what_was_collected_can_be_learned_from(mrlm: Command) -> None:
+    code, out, err = mrlm("collect", "--config", write(PLAY), "-n", "8", "-o", "t.json")
+    assert code == 0, err
+    assert "8 of 8 rollouts of 8 episodes" in out
+    assert not Path("run").exists()
+    assert len(json.loads(Path("t.json").read_text())) == 8
+    code, out, err = mrlm("train", "--config", write(SFT, "sft.yaml"), "data.dataset=t.json")
+    assert code == 0, err
+    steps = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in steps] == [1] and steps[0]["loss"] > 0
+    assert Path("run/final/model.safetensors").is_file()
+
+
+def test_a_dry_run_says_everything_and_writes_nothing(mrlm: Command) -> None:
+    earlier_run()
+    config = write(PLAY)
+    before = tree()
+    code, out, err = mrlm("train", "--config", config, "--dry-run", "training.num_iterations=5")
+    assert code == 0, err
+    assert "num_iterations: 5" in out and "group_size: 2" in out and "top_p: 1.0" in out
+    assert "2 tasks x 2 = 4 episodes" in out and "5 iterations" in out
+    assert tree() == before
+    wrong = ["environments.0.env_type=maths"]
+    refused(mrlm, ["train", "--config", config, "--dry-run", *wrong], "maths", "'math'")
+
+
+def test_info_lists_every_plug_in_with_what_it_is(mrlm: Command) -> None:
+    from mrlm.core import registry
+
+    code, out, err = mrlm("info")
+    assert code == 0, err
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    for wing in registry.WINGS:
+        assert wing in lines
+        for name in registry.names(wing):
+            about = registry.describe(wing, name)
+            assert about and " ".join(f"{name} {about}".split()) in lines
+
+
+# -- in processes of their own ---------------------------------------------------------------------
+
+
+def test_a_real_process_says_one_sentence_and_exits_2() -> None:
+    command = [sys.executable, "-m", "mrlm", "train", "--config", write(PLAY), "grpo.beta2=1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and "grpo.beta2" in done.stderr
+    assert not Path("run").exists()
+
+
+def test_help_comes_at_once_and_loads_nothing_heavy() -> None:
+    command = [sys.executable, "-m", "mrlm", "--help"]
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - started)
+    assert all(word in done.stdout for word in ("train", "eval", "collect", "info"))
+    assert min(seconds) < 0.5, seconds
+    look = (
+        "import sys\nsys.argv = ['mrlm', '--help']\n"
+        "from mrlm.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'peft', 'numpy'} & sys.modules.keys()\n"
+        "print(sorted(heavy), file=sys.stderr)"
+    )
+    env = {**os.environ, "COLUMNS": "80"}
+    command = [sys.executable, "-c", look]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stderr.strip() == "[]"

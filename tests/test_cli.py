@@ -1,0 +1,359 @@
+"""The command line as a user types it: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mrlm
+import mrlm.cli._options
+from mrlm import cli, runs
+from mrlm.core import registry
+from mrlm.core.errors import RewardError
+from mrlm.core.types import Episode, Message, Role, Rollout, Task, Turn
+from mrlm.play.tasks import read_rows
+from mrlm.runs import EvalResult
+
+CONFIG: dict[str, Any] = {
+    "experiment_name": "small",
+    "environments": [{"env_type": "relay"}],
+    "training": {
+        "algorithm": "magrpo",
+        "num_iterations": 2,
+        "batch_size": 2,
+        "learning_rate": 1e-4,
+        "report_to": "none",
+    },
+    "magrpo": {"group_size": 2},
+    "generation": {"max_new_tokens": 3},
+}
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Mrlm = Callable[..., Done]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Mrlm]:
+    """The entry point, in this process."""
+    log = logging.getLogger("mrlm")
+    level, handlers = log.level, list(log.handlers)
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["mrlm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        return Done(code or 0, out, err)
+
+    yield call
+    log.setLevel(level)
+    log.handlers[:] = handlers
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two agents with weights of their own."""
+    folder = tmp_path_factory.mktemp("trained")
+    runs.run_experiment(
+        mrlm.load_config(_written(folder, CONFIG), [f"output_dir={folder / 'run'}"])
+    )
+    return folder / "run"
+
+
+def _written(folder: Path, config: dict[str, Any]) -> Path:
+    path = folder / "config-in.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mrlm", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+# -- help and usage ----------------------------------------------------------------------------
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        done = process("--help")
+        times.append(time.perf_counter() - started)
+        assert done.returncode == 0
+        assert all(command in done.stdout for command in cli.COMMANDS)
+    assert min(times) < 0.5, times
+
+
+def test_help_of_no_command_loads_a_heavy_library() -> None:
+    for arguments in ([], *([command] for command in cli.COMMANDS)):
+        program = (
+            f"import sys; sys.argv = ['mrlm', *{arguments!r}, '--help']\n"
+            "from mrlm.cli import main\n"
+            "try: main()\n"
+            "except SystemExit as ended: assert not ended.code, ended.code\n"
+            "heavy = {'torch', 'transformers', 'peft', 'datasets', 'numpy', 'rich.live'}\n"
+            "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--confg", "x"], "--confg"),
+        (["trian"], "trian"),
+        (["train"], "error: which experiment? Give --config"),
+        (["train", "--config", "nowhere.yaml"], "error: nowhere.yaml: there is no such file"),
+        (["train", "--config", "small.yaml", "trainig.seed=1"], "did you mean 'training'"),
+        (["train", "--config", "small.yaml", "word"], "error: override 'word'"),
+        (["train", "--resume", "nowhere"], "error: --resume nowhere: it has no config.yaml"),
+        (["train", "--config", "small.yaml", "--resume"], "outputs/small"),
+        (["eval"], "error: what is to play?"),
+        (["eval", "--config", "small.yaml", "--samples", "2", "--greedy"], "--sampled"),
+        (["eval", "--model", "mrlm/tiny", "--environment", "maths"], "did you mean 'math'"),
+        (["eval", "--model", ".", "--environment", "math"], "there is no model in"),
+        (["collect", "--model", "mrlm/tiny"], "--output"),
+        (["collect", "-m", "mrlm/tiny", "-e", "math", "-n", "0", "-o", "x"], "'--num-episodes'"),
+    ],
+)
+def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
+    arguments: list[str], said: str, run: Mrlm, config: Path
+) -> None:
+    done = run(*arguments)
+    assert done.code == 2 and said in done.err, done
+    assert done.out == "" and "Traceback" not in done.err
+    assert not Path("outputs").exists(), "nothing is written for a mistake"
+
+
+def test_exit_codes_of_runs_that_end_early(
+    run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(error: BaseException) -> Done:
+        def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(runs, "run_experiment", fail)
+        return run("train", "--config", config)
+
+    failed = ends(RewardError("reward of \x1b[2J is not a number"))
+    assert failed.code == 1 and failed.err == "error: reward of \\x1b[2J is not a number\n"
+    stopped = ends(KeyboardInterrupt())
+    assert stopped.code == 130 and stopped.err == "interrupted; nothing was saved yet\n"
+    manifest = Path("outputs/small/checkpoint-3/manifest.json")
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    stopped = ends(KeyboardInterrupt())
+    assert stopped.code == 130
+    assert f"go on with\n  mrlm train --config {config} --resume outputs/small" in stopped.err
+
+
+def test_a_bug_keeps_its_traceback(config: Path) -> None:
+    program = (
+        "import sys; from mrlm import cli, runs\n"
+        "def bug(*_): raise ZeroDivisionError('a bug')\n"
+        f"runs.run_experiment = bug; sys.argv = ['mrlm', 'train', '--config', {str(config)!r}]\n"
+        "cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "ZeroDivisionError: a bug" in done.stderr
+
+
+# -- train -------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_the_config_and_writes_nothing(run: Mrlm, config: Path) -> None:
+    done = run("train", "--config", config, "--dry-run", "training.seed=7", "--output", "it's")
+    assert done.code == 0 and yaml.safe_load(done.out.split("policy first")[0])["training"]["seed"]
+    assert "output_dir: it's" in done.out
+    assert list(Path().iterdir()) == [config.relative_to(Path.cwd())]
+
+
+def test_a_run_says_how_it_went_and_what_to_type_next(run: Mrlm, config: Path) -> None:
+    done = run("train", "--config", config, "--output", "out/a b")
+    assert done.code == 0, done.err
+    assert "small  step 2/2  reward" in done.out and "sampled reward 0.000 ->" in done.out
+    assert "mrlm eval --model 'out/a b'" in done.out
+    again = "mrlm train --resume 'out/a b' training.num_iterations=4"
+    assert again in done.out and "tensorboard" not in done.out
+    done = run("train", "--resume", "out/a b", "training.num_iterations=3", "--quiet")
+    assert done.code == 0 and done.out == "out/a b\n"
+    assert "continuing" not in done.err, "warnings only"
+    lines = Path("out/a b/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+
+
+def test_resume_alone_is_the_experiments_own_folder(run: Mrlm, config: Path) -> None:
+    assert run("train", "-c", config, "training.num_iterations=1").code == 0
+    done = run("train", "-c", config, "--resume", "training.num_iterations=2")
+    assert done.code == 0 and "continuing from outputs/small/checkpoint-1" in done.err
+    done = run("train", "-c", config, "training.seed=3", "--resume")
+    assert done.code == 2 and "training.seed: 0 -> 3" in done.err
+
+
+# -- eval and collect --------------------------------------------------------------------------
+
+
+def test_a_run_folder_is_played_with_its_own_worlds_and_models(trained: Path) -> None:
+    loaded = cli._options.config_to_play(None, ["evaluation.episodes=3"], str(trained), None)
+    assert [section.env_type for section in loaded.environments] == ["relay"]
+    models = {name: section.model for name, section in loaded.policies.items()}
+    assert models == {name: str(trained / "final" / name) for name in ("first", "second")}
+    assert loaded.generation.max_new_tokens == 3 and loaded.evaluation.episodes == 3
+
+
+def test_adapters_that_were_saved_are_not_laid_over_again(tmp_path: Path) -> None:
+    changed = CONFIG | {"policies": {"first": {"lora": {"r": 2}}, "second": {"trainable": False}}}
+    path = _written(tmp_path, changed)
+    for name in ("first", "second"):
+        (tmp_path / "final" / name).mkdir(parents=True)
+    (tmp_path / "final" / "first" / "adapter_config.json").write_text("{}")
+    loaded = cli._options.config_to_play(path, [], str(tmp_path), None)
+    first, second = loaded.policies["first"], loaded.policies["second"]
+    assert first.lora is None and first.model == str(tmp_path / "final" / "first")
+    assert second.model is None and not second.trainable
+
+
+def test_eval_of_a_run_prints_intervals_and_writes_json(run: Mrlm, trained: Path) -> None:
+    done = run("eval", "--model", trained, "-n", 4, "--samples", 2, "--output", "a/eval.json")
+    assert done.code == 0, done.err
+    heads, average, *passes = [line.split() for line in done.out.splitlines()[:4]]
+    assert heads[:3] == ["environment", "measure", "value"]
+    assert average[:3] == ["relay", "reward", "avg@2"] and average[-1] == "4"
+    assert [line[1] for line in passes] == ["pass@1", "pass@2"]
+    report = json.loads(Path("a/eval.json").read_text())
+    assert len(report["episodes"]) == 8 and report["samples"] == 2 and not report["greedy"]
+    assert report["environments"]["relay"]["pass@2"]["tasks"] == 4
+    assert report["metrics"]["eval/episodes/count"] == 8
+
+
+def test_eval_takes_the_config_s_words_unless_told_otherwise(
+    run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, bool]] = []
+
+    def remember(loaded: Any, episodes: int, samples: int, greedy: bool) -> EvalResult:
+        asked.append((episodes, samples, greedy))
+        return EvalResult({"eval/reward/mean": float("nan")}, [])
+
+    monkeypatch.setattr(runs, "evaluate_model", remember)
+    for more in (
+        [],
+        ["evaluation.episodes=5", "evaluation.samples=3", "evaluation.greedy=false"],
+        ["--num-episodes", "9", "--samples", "4"],
+        ["--sampled"],
+    ):
+        assert run("eval", "--config", config, *more, "--output", "e.json").code == 0
+    assert asked == [(64, 1, True), (5, 3, False), (9, 4, False), (64, 1, False)]
+    assert json.loads(Path("e.json").read_text())["metrics"] == {"eval/reward/mean": None}
+
+
+def test_eval_counts_failed_plays_apart(
+    run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(number: int, reward: float, status: Any) -> Episode:
+        return Episode(f"e{number}", Task(f"t{number}"), {}, reward, [], status, environment="w")
+
+    episodes = [play(0, 1.0, "done"), play(1, 0.0, "truncated"), play(2, 0.0, "error")]
+    monkeypatch.setattr(runs, "evaluate_model", lambda *_: EvalResult({}, episodes))
+    done = run("eval", "--config", config, "-o", "e.json")
+    assert (
+        "w            pass@1        0.500" in done.out
+        and "3 episodes, greedy, 1 failed" in done.out
+    )
+    kept = json.loads(Path("e.json").read_text())["episodes"]
+    assert [row["reward"] for row in kept] == [1.0, 0.0, None]
+
+
+def test_collected_rows_are_read_back_for_supervised_learning(
+    run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rollout(agent: str, reward: float) -> Rollout:
+        said = [Message("1+1="), Message("2", Role.ASSISTANT, agent=agent)]
+        return Rollout(agent, messages=said, turns=[Turn(agent, "p", [1], [2], reward=reward)])
+
+    def play(number: int, status: Any) -> Episode:
+        parts = {"a": rollout("a", 1.0), "b": rollout("b", 0.0)}
+        return Episode(f"e{number}", Task("t"), parts, 1.0, [1.0], status, environment="w")
+
+    episodes = [play(0, "done"), play(1, "truncated"), play(2, "error")]
+    monkeypatch.setattr(runs, "collect_trajectories", lambda *_: episodes)
+    done = run("collect", "--config", config, "-n", 3, "-o", "t.json", "--filter-reward", 0.5)
+    assert done.code == 0 and "2 of 4 rollouts written to t.json (3 episodes, 1 of" in done.out
+    first, second = read_rows("t.json")
+    assert first == {
+        "messages": [
+            {"role": "user", "content": "1+1=", "agent": None},
+            {"role": "assistant", "content": "2", "agent": "a"},
+        ],
+        "agent": "a",
+        "reward": 1.0,
+        "environment": "w",
+        "task_id": "t",
+        "status": "done",
+    }
+    assert second["status"] == "truncated"
+
+
+def test_what_was_collected_trains(run: Mrlm, trained: Path, tmp_path: Path) -> None:
+    assert run("collect", "--model", trained, "-n", 2, "-o", "t.json").code == 0
+    rows = json.loads(Path("t.json").read_text())
+    assert [row["agent"] for row in rows] == ["first", "second"] * 2
+    learns = {
+        "agents": {"first": {}, "second": {}},
+        "training": CONFIG["training"] | {"algorithm": "sft", "num_iterations": 1},
+        "data": {"dataset": "t.json"},
+    }
+    done = run("train", "--config", _written(tmp_path, learns), "--output", "sft")
+    assert done.code == 0, done.err
+    assert Path("sft/final/second/config.json").is_file()
+
+
+def test_a_file_that_cannot_be_written_is_an_error(run: Mrlm, trained: Path) -> None:
+    Path("file").write_text("")
+    done = run("collect", "--model", trained, "-n", 1, "-o", "file/t.json")
+    assert done.code == 2 and "error: file/t.json cannot be written" in done.err
+
+
+# -- info --------------------------------------------------------------------------------------
+
+
+def test_info_lists_versions_and_every_plug_in(run: Mrlm) -> None:
+    done = run("info")
+    assert done.code == 0
+    for word in (f"mrlm          {mrlm.__version__}", "torch", "transformers", "threads", "cache"):
+        assert word in done.out
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    for wing in registry.WINGS:
+        assert wing in lines
+        for name in registry.names(wing):
+            assert f"{name} {' '.join(registry.describe(wing, name).split())}" in lines

@@ -1,0 +1,261 @@
+"""Every key of a config does something: a key that nothing reads is a promise nobody keeps.
+
+For the sections the proof is a run: tiny experiments are trained, and what the library outside
+`mrlm.config` and the plan of a dry run (which only describes) reads from a section is recorded. For
+algorithms, whose settings are read in many branches of a loss, the sources are searched.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic.dataclasses import dataclass
+
+import mrlm as package
+from mrlm.algorithms.grpo import GRPO
+from mrlm.config import ExperimentConfig, sections
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import EnvironmentMode
+from mrlm.learn.algorithm import STRICT, Algorithm
+from mrlm.runs import collect_trajectories, dry_run, evaluate_model, run_experiment
+
+SOURCES = Path(package.__file__).parent
+CONFIG = str(SOURCES / "config") + os.sep
+PLAN = str(SOURCES / "plan.py")
+SECTIONS: tuple[type[Any], ...] = (
+    ExperimentConfig,
+    sections.TrainingConfig,
+    sections.ModelConfig,
+    sections.PolicyConfig,
+    sections.LoraConfig,
+    sections.AgentConfig,
+    sections.EnvironmentConfig,
+    sections.WorkflowConfig,
+    sections.EngineConfig,
+    sections.GenerationConfig,
+    sections.EvaluationConfig,
+    sections.DataConfig,
+    sections.DistributedConfig,
+    sections.StageConfig,
+)
+ANSWERS = {
+    "warmup",
+    "sampling",
+    "constructor_arguments",
+    "parameters",
+    "changes",
+    "stage_configs",
+    "algorithm_settings",
+}
+"""Functions of sections that hand on what they read."""
+CHECKED = {"EnvironmentConfig.mode"}
+"""Keys with one legal value: writing it changes nothing, writing another is refused."""
+
+
+class Handed(dict[str, Any]):
+    """A section as a mapping, which notes what is looked up in it."""
+
+    def __init__(self, data: dict[str, Any], note: Callable[[str], None]) -> None:
+        super().__init__(data)
+        self._note = note
+
+    def __getitem__(self, key: str) -> Any:
+        self._note(key)
+        return super().__getitem__(key)
+
+
+def reader() -> str | None:
+    """The file outside `mrlm.config` that a read serves; `None` if it serves none: it comes from
+    the tests, from pydantic, or from code that only checks or copies."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(CONFIG):
+            if frame.f_code.co_name not in ANSWERS:
+                return None
+            frame = frame.f_back
+            continue
+        return name if name.startswith(str(SOURCES) + os.sep) and name != PLAN else None
+    return None
+
+
+def recording(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """From here on, `Section.field` of everything that is read."""
+    read: set[str] = set()
+
+    def watch(cls: type[Any]) -> None:
+        fields = set(cls.model_fields)
+
+        def getattribute(self: Any, name: str) -> Any:
+            value = object.__getattribute__(self, name)
+            if name in fields and f"{cls.__name__}.{name}" not in read and reader():
+                read.add(f"{cls.__name__}.{name}")
+            return value
+
+        monkeypatch.setattr(cls, "__getattribute__", getattribute, raising=False)
+
+    for cls in SECTIONS:
+        watch(cls)
+    dump = sections.LoraConfig.model_dump
+
+    def model_dump(self: Any, **options: Any) -> dict[str, Any]:
+        return Handed(dump(self, **options), lambda key: read.add(f"LoraConfig.{key}"))
+
+    monkeypatch.setattr(sections.LoraConfig, "model_dump", model_dump)
+    return read
+
+
+def config(name: str, algorithm: str = "grpo", **changes: Any) -> ExperimentConfig:
+    base: dict[str, Any] = {
+        "experiment_name": name,
+        "training": {
+            "algorithm": algorithm,
+            "num_iterations": 1,
+            "batch_size": 2,
+            "report_to": "none",
+        },
+        "generation": {"max_new_tokens": 2},
+    }
+    return ExperimentConfig(**base).merged(changes)
+
+
+RELAY = {"env_type": "relay", "max_number": 5}
+
+
+def played() -> None:
+    """Two agents, one of them frozen, evaluated on the way; the end of a run by epochs."""
+    run_experiment(
+        config(
+            "played",
+            grpo={"group_size": 2},
+            environments=[RELAY],
+            policies={"first": {"lora": {"r": 2}}, "second": {"trainable": False}},
+            agents={
+                "first": {"generation": {"max_new_tokens": 3}, "system_prompt": "Add."},
+                "second": {"policy": "second"},
+            },
+            evaluation={"episodes": 2, "every": 1},
+            training={"num_iterations": None, "num_epochs": 2, "batch_size": 1},
+        )
+    )
+
+
+def supervised() -> None:
+    """Rows of a list."""
+    rows = [{"prompt": "2+2=", "completion": str(answer)} for answer in range(4)]
+    run_experiment(config("supervised", "sft", data={"dataset": rows, "max_rows": 3}))
+
+
+def staged() -> None:
+    """Two stages, the first supervised by the world's expert."""
+    sft = {"algorithm": "sft", "num_iterations": 1}
+    run_experiment(
+        config(
+            "staged",
+            environments=[RELAY],
+            grpo={"group_size": 2},
+            stages=[{"name": "form", "training": sft}, {"name": "play"}],
+        )
+    )
+
+
+def only_looked_at() -> None:
+    """What trains nothing: a plan, an evaluation, a collection."""
+    plain = config("looked-at", environments=[RELAY], grpo={"group_size": 2})
+    dry_run(plain)
+    evaluate_model(plain, 1, 1, True)
+    collect_trajectories(plain, 1)
+
+
+def refused() -> None:
+    """Keys that say that something is not part of this version."""
+    with pytest.raises(ConfigError, match="ray"):
+        run_experiment(config("many", distributed={"enabled": True, "strategy": "ray"}))
+    served = {"a": {"endpoint": "http://localhost:1"}}
+    with pytest.raises(ConfigError, match=r"policies\.a\.endpoint"):
+        run_experiment(config("served", environments=[{"env_type": "math"}], policies=served))
+
+
+def test_every_key_of_every_section_is_read_by_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = recording(monkeypatch)
+    for experiment in (played, supervised, staged, only_looked_at, refused):
+        experiment()
+    every = {f"{cls.__name__}.{name}" for cls in SECTIONS for name in cls.model_fields}
+    assert sorted(every - read - CHECKED) == []
+    assert sorted(CHECKED & read) == [], "these are read now"
+
+
+def test_describing_and_copying_a_config_is_no_use_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = recording(monkeypatch)
+    only_looked_at()
+    plain = config("copied")
+    assert plain.merged({"training.optimizer": "sgd"}).training.optimizer == "sgd"
+    assert "optimizer: adamw" in plain.to_yaml()
+    assert "GenerationConfig.top_p" in read and "EngineConfig.batch_size" in read
+    assert not {"TrainingConfig.optimizer", "TrainingConfig.save_steps"} & read
+
+
+def test_a_key_with_one_legal_value_refuses_every_other() -> None:
+    for mode in EnvironmentMode:
+        world = {**RELAY, "mode": mode.value}
+        if mode is EnvironmentMode.CLIENT:
+            config("client", environments=[world])
+        else:
+            with pytest.raises(ConfigError, match="mode"):
+                config("server", environments=[world])
+
+
+# -- the settings of algorithms --------------------------------------------------------------------
+
+
+def attribute_reads() -> dict[str, set[Path]]:
+    """attribute name -> files in which it is read from `self`, or from an algorithm."""
+    found: dict[str, set[Path]] = {}
+    for path in SOURCES.rglob("*.py"):
+        if path.is_relative_to(SOURCES / "config"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                continue
+            owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value
+            name = owner.id if isinstance(owner, ast.Name) else owner
+            if name in ("self", "algorithm", "settings"):
+                found.setdefault(node.attr, set()).add(path)
+    return found
+
+
+def family(cls: type[Any]) -> set[Path]:
+    """The files of an algorithm and its bases, and of the loop that carries it."""
+    own = {Path(inspect.getfile(base)) for base in cls.__mro__ if base is not object}
+    return own | set((SOURCES / "learn").glob("*.py")) | {SOURCES / "build.py"}
+
+
+def unread(cls: type[Any]) -> list[str]:
+    reads, files = attribute_reads(), family(cls)
+    names = [field.name for field in dataclasses.fields(cls)]
+    return [name for name in names if not reads.get(name, set()) & files]
+
+
+@pytest.mark.parametrize("name", registry.names("algorithms"))
+def test_every_setting_of_an_algorithm_is_read_somewhere(name: str) -> None:
+    cls = registry.load("algorithms", name)
+    assert issubclass(cls, Algorithm)
+    assert unread(cls) == []
+
+
+@dataclass(kw_only=True, config=STRICT)
+class Forgetful(GRPO):
+    forgotten: int = 0
+
+
+def test_a_setting_that_nothing_reads_is_found() -> None:
+    assert unread(Forgetful) == ["forgotten"]

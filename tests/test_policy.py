@@ -1,0 +1,563 @@
+"""One policy and its optimiser: values, adapters, precision, saving, and steps that are right or
+not taken at all."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from mrlm import Learner
+from mrlm.algorithms.reinforce import REINFORCE
+from mrlm.algorithms.sft import SFT
+from mrlm.core.errors import ModelError, TrainingError
+from mrlm.core.types import SamplingParams, Turn
+from mrlm.engines.hf import HFEngine
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample, merge, pack
+from mrlm.learn.loading import load_model, load_tokenizer, pick_device
+from mrlm.learn.optimizing import LearnerSettings, Stepper
+from mrlm.learn.policy import BASE, Policy, add_adapter
+from mrlm.play.engine import Request
+
+LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
+
+
+def turn(prompt: list[int], completion: list[int], advantage: float = 1.0) -> Turn:
+    return Turn(
+        "agent", "policy", prompt, completion, [-1.0] * len(completion), advantages=advantage
+    )
+
+
+def ragged() -> list[Sample]:
+    turns = [
+        turn([5, 6, 7, 8], [9, 10, 2], 1.0),
+        turn([20], [21, 22, 23, 24, 25, 2], -0.5),
+        turn([30, 31], [2], 2.0),
+        turn([40, 41, 42], [43, 44], 0.7),
+    ]
+    return [s for i, each in enumerate(turns) for s in merge([each], unit=i, rollout=i)]
+
+
+def copies(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+
+
+def changed(before: dict[str, torch.Tensor], policy: Policy) -> set[str]:
+    return {n for n, p in policy.model.named_parameters() if not torch.equal(p, before[n])}
+
+
+def same(one: dict[str, torch.Tensor], policy: Policy) -> bool:
+    return not changed(one, policy)
+
+
+def updated(learner: Learner, samples: list[Sample] | None = None, **more: Any) -> dict[str, float]:
+    """One call of `update` on the ragged samples, as the loop makes it."""
+    chosen = ragged() if samples is None else samples
+    return asyncio.run(learner.update(chosen, learner.algorithm, more.get("step", 0), 1))
+
+
+def two_adapters(model: Any, tokenizer: Any) -> tuple[Policy, Policy, Policy]:
+    """Policies `a`, `b` and the base they share; the adapters have weights that matter."""
+    shared = add_adapter(add_adapter(model, "a", LORA), "b", LORA)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for name, weight in shared.named_parameters():
+            if ".lora_B." in name:
+                weight.normal_(std=0.05)
+    a, b = (Policy(name, shared, tokenizer, adapter=name) for name in "ab")
+    return a, b, Policy("base", shared, tokenizer, adapter=BASE)
+
+
+def logprobs(policy: Policy) -> torch.Tensor:
+    with policy.scoring():
+        return policy.forward(pack(ragged())).logprobs
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def test_a_value_is_read_from_the_state_before_its_token(model: Any, tokenizer: Any) -> None:
+    policy = Policy("policy", model, tokenizer)
+    policy.add_value_head()
+    assert policy.value_head is not None
+    batch = pack(ragged())
+    first = policy.forward(batch).values
+    assert first is not None and bool((first == 0).all())
+    torch.manual_seed(0)
+    torch.nn.init.normal_(policy.value_head.linear.weight)
+    torch.nn.init.normal_(policy.value_head.linear.bias)
+    found = policy.forward(batch).values
+    expected = []
+    for sample in ragged():
+        hidden = model.model(torch.tensor([sample.ids])).last_hidden_state[0]
+        values = policy.value_head(hidden)
+        (start,) = sample.starts
+        expected.append(values[start - 1 : len(sample.ids) - 1])
+    assert found is not None
+    torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)
+
+
+def test_a_value_head_works_where_outputs_cannot_be_chosen(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that computes logits at every position gives the same numbers."""
+    policy = Policy("policy", model, tokenizer)
+    policy.add_value_head()
+    assert policy.value_head is not None and policy.takes_keep
+    torch.nn.init.normal_(policy.value_head.linear.weight)
+    batch = pack(ragged())
+    expected = policy.forward(batch)
+    monkeypatch.setattr(policy, "takes_keep", False)
+    found = policy.forward(batch)
+    torch.testing.assert_close(found.logprobs, expected.logprobs, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-4, rtol=0)
+
+
+def test_an_adapter_has_values_too(model: Any, tokenizer: Any) -> None:
+    a, *_ = two_adapters(model, tokenizer)
+    a.add_value_head()
+    assert a.value_head is not None
+    torch.nn.init.ones_(a.value_head.linear.weight)
+    values = a.forward(pack(ragged())).values
+    assert values is not None and values.shape == (12,) and len(set(values.tolist())) == 12
+    assert {"value_head.linear.weight", "value_head.linear.bias"} < set(a.named_parameters())
+
+
+# -- adapters --------------------------------------------------------------------------------------
+
+
+def test_adapters_of_one_base_learn_apart(model: Any, tokenizer: Any) -> None:
+    a, b, base = two_adapters(model, tokenizer)
+    settings = LearnerSettings(learning_rate=1e-2)
+    learners = {p.name: Learner(p, None, REINFORCE(), settings=settings) for p in (a, b)}
+    plain, of_b = logprobs(base), logprobs(b)
+    for name in ("a", "b", "a"):
+        before = copies(a)
+        assert updated(learners[name])["grad_norm"] > 0
+        moved = changed(before, a)
+        assert moved and all(f".{name}." in key for key in moved)
+        assert {k.split(".lora_")[1][0] for k in moved} == {"A", "B"}
+        assert torch.equal(logprobs(base), plain)
+    assert not torch.equal(logprobs(b), of_b) and not torch.equal(logprobs(a), logprobs(b))
+
+
+def test_the_base_is_the_model_with_adapters_off(
+    model: Any, tokenizer: Any, tiny_path: str
+) -> None:
+    a, b, base = two_adapters(model, tokenizer)
+    fresh = logprobs(Policy("fresh", load_model(tiny_path), tokenizer))
+    assert torch.equal(logprobs(base), fresh)
+    assert not torch.allclose(logprobs(a), fresh) and not torch.allclose(logprobs(b), fresh)
+    for policy in (a, b):
+        policy.keep_reference()
+        assert policy.reference is None
+        mine = logprobs(policy)
+        assert torch.equal(policy.reference_logprobs(pack(ragged())), fresh)
+        assert torch.equal(logprobs(policy), mine)
+    assert base.parameters() == []
+    assert torch.equal(base.reference_logprobs(pack(ragged())), fresh)
+
+
+def test_the_base_has_a_fingerprint(model: Any, tokenizer: Any) -> None:
+    a, b, base = two_adapters(model, tokenizer)
+    before = [policy.fingerprint() for policy in (a, b, base)]
+    updated(Learner(a, None, REINFORCE(), settings=LearnerSettings(learning_rate=1e-2)))
+    after = [policy.fingerprint() for policy in (a, b, base)]
+    assert [x == y for x, y in zip(before, after, strict=True)] == [False, True, True]
+    with torch.no_grad():
+        model.model.norm.weight[0] += 1.0
+    assert base.fingerprint() != before[2] and a.fingerprint() == after[0]
+
+
+@pytest.mark.parametrize("ask", ["base", "reference"])
+def test_asking_the_base_leaves_every_adapter_trainable(
+    model: Any, tokenizer: Any, ask: str
+) -> None:
+    """An optimiser that is made after a frozen opponent spoke finds its parameters."""
+    a, b, base = two_adapters(model, tokenizer)
+    logprobs(a)
+    if ask == "base":
+        logprobs(base)
+    else:
+        a.reference_logprobs(pack(ragged()))
+    assert all(p.requires_grad for p in b.named_parameters().values())
+    assert len(b.parameters()) == len(a.parameters()) > 0
+    settings = LearnerSettings(learning_rate=1e-2)
+    assert updated(Learner(b, None, REINFORCE(), settings=settings))["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("name", ["model", "default", "layers", "weight"])
+def test_a_policy_may_have_any_name(model: Any, tokenizer: Any, name: str) -> None:
+    """A name that is also a part of the model's own names takes no weight of the base."""
+    shared = add_adapter(model, name, LORA)
+    policy = Policy(name, shared, tokenizer, adapter=name)
+    assert all(".lora_" in key for key in policy.named_parameters())
+    before = copies(policy)
+    settings = LearnerSettings(learning_rate=1e-2, weight_decay=0.1)
+    updated(Learner(policy, None, REINFORCE(), settings=settings))
+    assert all(".lora_" in key for key in changed(before, policy))
+
+
+def test_one_engine_samples_for_all_of_them(model: Any, tokenizer: Any) -> None:
+    a, b, base = two_adapters(model, tokenizer)
+    engine = HFEngine({policy.name: policy for policy in (a, b, base)})
+    greedy = SamplingParams(4, 0.0)
+    names = ["b", "a", "base", "a", "b"]
+    said = asyncio.run(engine.generate([Request(name, [5, 6], greedy, 0) for name in names]))
+    scores = dict(zip(names, (completion.logprobs for completion in said), strict=True))
+    assert len({tuple(s) for s in scores.values()}) == 3
+    for policy in (a, b, base):
+        (completion,) = (c for n, c in zip(names[:3], said[:3], strict=True) if n == policy.name)
+        batch = pack(merge([Turn("x", "p", [5, 6], completion.token_ids)]))
+        with policy.scoring():
+            expected = policy.forward(batch).logprobs.tolist()
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_adapter_starts_as_the_base(model: Any, tokenizer: Any) -> None:
+    expected = logprobs(Policy("plain", model, tokenizer))
+    torch.manual_seed(0)
+    policy = Policy("a", add_adapter(model, "a", LORA), tokenizer, adapter="a")
+    torch.testing.assert_close(logprobs(policy), expected, atol=1e-6, rtol=0)
+
+
+def test_keep_reference_is_a_copy_that_stays(model: Any, tokenizer: Any) -> None:
+    policy = Policy("policy", model, tokenizer)
+    with pytest.raises(ModelError, match="no reference"):
+        policy.reference_logprobs(pack(ragged()))
+    policy.keep_reference()
+    kept, before = policy.reference, logprobs(policy)
+    assert kept is not model and not any(p.requires_grad for p in kept.parameters())
+    updated(Learner(policy, None, REINFORCE(), settings=LearnerSettings(learning_rate=1e-2)))
+    policy.keep_reference()
+    assert policy.reference is kept
+    assert torch.equal(policy.reference_logprobs(pack(ragged())), before)
+    assert not torch.equal(logprobs(policy), before)
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def test_a_saved_model_comes_back_bit_by_bit(
+    model: Any, tokenizer: Any, tiny_path: str, tmp_path: Path
+) -> None:
+    policy = Policy("policy", model, tokenizer)
+    policy.add_value_head()
+    updated(Learner(policy, None, REINFORCE(), settings=LearnerSettings(learning_rate=1e-2)))
+    assert policy.value_head is not None
+    torch.nn.init.normal_(policy.value_head.linear.weight)
+    policy.save(tmp_path / "saved")
+    kept, head = copies(policy), policy.value_head.linear.weight.detach().clone()
+    again = Policy("policy", load_model(tiny_path), tokenizer)
+    identity = [id(p) for p in again.model.parameters()]
+    assert not same(kept, again)
+    again.load(tmp_path / "saved")
+    assert same(kept, again) and identity == [id(p) for p in again.model.parameters()]
+    assert again.value_head is not None and torch.equal(again.value_head.linear.weight, head)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert torch.equal(logprobs(Policy("p", plain, tokenizer)), logprobs(policy))
+    assert load_tokenizer(str(tmp_path / "saved")).chat_template == tokenizer.chat_template
+    assert plain.generation_config.eos_token_id == model.generation_config.eos_token_id
+
+
+def test_saved_adapters_come_back_and_load_alone(
+    model: Any, tokenizer: Any, tiny_path: str, tmp_path: Path
+) -> None:
+    a, b, base = two_adapters(model, tokenizer)
+    expected = {policy.name: logprobs(policy) for policy in (a, b, base)}
+    kept = copies(a)
+    for policy in (a, b):
+        policy.save(tmp_path / policy.name)
+    with torch.no_grad():
+        for weight in a.named_parameters().values():
+            weight.mul_(1.5)
+    a.load(tmp_path / "a")
+    assert same(kept, a) and all(p.requires_grad for p in a.named_parameters().values())
+    for policy in (a, b):
+        folder = str(tmp_path / policy.name)
+        stock = AutoModelForCausalLM.from_pretrained(folder)
+        for loaded in (stock, load_model(folder)):
+            found = logprobs(Policy("p", loaded, tokenizer))
+            torch.testing.assert_close(found, expected[policy.name], atol=1e-4, rtol=0)
+        assert len(load_tokenizer(folder)) == len(tokenizer)
+
+
+# -- how it is computed ----------------------------------------------------------------------------
+
+
+def gradient(
+    build: Callable[[], Policy], algorithm: Any = None, **settings: Any
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The movement of all weights under one SGD step at rate 1, which is the gradient."""
+    policy = build()
+    before = copies(policy)
+    learner = Learner(
+        policy,
+        None,
+        algorithm or REINFORCE(),
+        settings=LearnerSettings(
+            learning_rate=1.0, optimizer="sgd", max_grad_norm=None, **settings
+        ),
+    )
+    metrics = updated(learner)
+    while metrics["nonfinite_steps"]:  # fp16 lowers its loss scale first
+        metrics = updated(learner)
+    after = dict(policy.model.named_parameters())
+    return torch.cat([(before[n] - after[n].detach()).flatten() for n in before]), metrics
+
+
+@pytest.fixture
+def fresh(tiny_path: str, tokenizer: Any) -> Callable[..., Policy]:
+    """Makes policies over new copies of the embedded model."""
+    return lambda **more: Policy("policy", load_model(tiny_path), tokenizer, **more)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"accumulation": 2},
+        {"accumulation": 99},
+        {"max_tokens": 1},
+        {"max_tokens": 20, "accumulation": 3},
+        {"gradient_checkpointing": True},
+    ],
+)
+def test_how_a_batch_is_computed_does_not_change_its_gradient(
+    fresh: Callable[..., Policy], settings: dict[str, Any]
+) -> None:
+    expected, numbers = gradient(fresh)
+    found, metrics = gradient(fresh, **settings)
+    assert float(expected.norm()) > 0.01
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-4)
+    assert metrics["loss"] == pytest.approx(numbers["loss"], abs=1e-6)
+    assert metrics["grad_norm"] == pytest.approx(numbers["grad_norm"], rel=1e-4)
+    assert metrics["grad_norm"] == pytest.approx(float(expected.norm()), rel=1e-3)
+
+
+def test_adapters_can_be_checkpointed(tiny_path: str, tokenizer: Any) -> None:
+    def build() -> Policy:
+        return two_adapters(load_model(tiny_path), tokenizer)[0]
+
+    expected, _ = gradient(build)
+    found, _ = gradient(build, gradient_checkpointing=True)
+    assert float(expected.norm()) > 0.001
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_keeps_full_weights(fresh: Callable[..., Policy], precision: Any) -> None:
+    exact = logprobs(fresh())
+    policy = fresh(precision=precision)
+    policy.add_value_head()
+    rounded = logprobs(policy)
+    assert rounded.dtype is torch.float32 and not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, atol=0.1, rtol=0)
+    before = copies(policy)
+    learner = Learner(policy, None, REINFORCE(), settings=LearnerSettings(learning_rate=1e-5))
+    assert all(math.isfinite(updated(learner)["loss"]) for _ in range(12))
+    assert updated(learner)["nonfinite_steps"] == 0.0
+    assert {p.dtype for p in policy.parameters()} == {torch.float32} and changed(before, policy)
+    full, numbers = gradient(fresh)
+    half, found = gradient(lambda: fresh(precision=precision))
+    assert found["grad_norm"] == pytest.approx(numbers["grad_norm"], rel=0.05)
+    assert float(torch.cosine_similarity(full, half, dim=0)) > 0.99
+
+
+def test_the_mode_of_the_model_is_put_back(model: Any, tokenizer: Any) -> None:
+    seen: list[bool] = []
+    model.model.norm.register_forward_hook(lambda module, *_: seen.append(module.training))
+    learner = Learner(
+        model, tokenizer, REINFORCE(), settings=LearnerSettings(gradient_checkpointing=True)
+    )
+    updated(learner)
+    assert seen == [True] and not model.training
+    assert not any(layer.gradient_checkpointing for layer in model.model.layers)
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, {0: 1.0, 7: 1.0, 10**6: 1.0}),
+        ({"warmup_steps": 4}, {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 50: 1.0}),
+        ({"schedule": "linear", "total_steps": 10}, {0: 1.0, 5: 0.5, 9: 0.1, 10: 0.0, 12: 0.0}),
+        (
+            {"schedule": "linear", "warmup_steps": 2, "total_steps": 6},
+            {0: 0.5, 1: 1.0, 2: 1.0, 3: 0.75, 5: 0.25, 6: 0.0},
+        ),
+        (
+            {"schedule": "cosine", "total_steps": 4},
+            {0: 1.0, 1: 0.5 + math.sqrt(0.125), 2: 0.5, 3: 0.5 - math.sqrt(0.125), 4: 0.0},
+        ),
+        ({"schedule": "cosine", "warmup_steps": 1, "total_steps": 3}, {0: 1.0, 1: 1.0, 2: 0.5}),
+    ],
+)
+def test_the_course_of_the_learning_rate(
+    fresh: Callable[..., Policy], settings: dict[str, Any], expected: dict[int, float]
+) -> None:
+    policy = fresh()
+    policy.add_value_head()
+    stepper = Stepper(policy, LearnerSettings(learning_rate=2e-3, **settings))
+    for step, share in expected.items():
+        assert stepper.begin(step) == pytest.approx(2e-3 * share, abs=1e-12)
+        rates = [group["lr"] for group in stepper.optimizer.param_groups]
+        assert rates == pytest.approx([2e-3 * share, 2e-2 * share], abs=1e-12)
+
+
+def test_a_critic_may_have_a_rate_of_its_own(fresh: Callable[..., Policy]) -> None:
+    policy = fresh()
+    policy.add_value_head()
+    stepper = Stepper(policy, LearnerSettings(learning_rate=1e-3, critic_learning_rate=5e-3))
+    assert [g["lr"] for g in stepper.optimizer.param_groups] == [1e-3, 5e-3]
+    stepped = {id(p) for group in stepper.optimizer.param_groups for p in group["params"]}
+    assert stepped == {id(p) for p in policy.parameters()}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_each_optimizer_steps_as_torch_does(fresh: Callable[..., Policy], optimizer: Any) -> None:
+    policy, twin = fresh(), fresh()
+    settings = LearnerSettings(
+        learning_rate=1e-2,
+        optimizer=optimizer,
+        betas=(0.8, 0.9),
+        weight_decay=0.1,
+        max_grad_norm=None,
+    )
+    learner = Learner(policy, None, SFT(), settings=settings)
+    parameters = twin.parameters()
+    mine: torch.optim.Optimizer = {
+        "sgd": lambda: torch.optim.SGD(parameters, 1e-2, weight_decay=0.1),
+        "adam": lambda: torch.optim.Adam(parameters, 1e-2, (0.8, 0.9), weight_decay=0.1),
+        "adamw": lambda: torch.optim.AdamW(parameters, 1e-2, (0.8, 0.9), weight_decay=0.1),
+    }[optimizer]()
+    for step in range(2):
+        updated(learner, step=step)
+        batch = pack(ragged())
+        mine.zero_grad()
+        SFT().loss(batch, twin.forward(batch)).backward()
+        mine.step()
+    for found, expected in zip(policy.parameters(), parameters, strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-3)
+
+
+def test_the_gradient_is_clipped_to_its_norm(fresh: Callable[..., Policy]) -> None:
+    free, numbers = gradient(fresh)
+    policy = fresh()
+    before = copies(policy)
+    limit = numbers["grad_norm"] / 4
+    learner = Learner(
+        policy,
+        None,
+        REINFORCE(),
+        settings=LearnerSettings(learning_rate=1.0, optimizer="sgd", max_grad_norm=limit),
+    )
+    assert updated(learner)["grad_norm"] == pytest.approx(numbers["grad_norm"], rel=1e-4)
+    after = dict(policy.model.named_parameters())
+    moved = torch.cat([(before[n] - after[n].detach()).flatten() for n in before])
+    torch.testing.assert_close(moved, free / 4, atol=1e-5, rtol=1e-2)
+
+
+class Sick(REINFORCE):
+    """A loss that is not a number as long as `sick` holds."""
+
+    sick = True
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        loss = super().loss(batch, outputs)
+        return Loss(loss.total * (math.nan if Sick.sick else 1.0), loss.metrics)
+
+
+def test_steps_that_are_not_finite_are_skipped_counted_and_end_the_run(
+    fresh: Callable[..., Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = fresh()
+    settings = LearnerSettings(learning_rate=1e-2, max_nonfinite_steps=3, dump_folder=tmp_path)
+    learner = Learner(policy, None, Sick(), settings=settings)
+    before = copies(policy)
+    for _ in range(2):
+        metrics = updated(learner)
+        assert metrics["nonfinite_steps"] == 1.0 and "loss" not in metrics
+    assert same(before, policy) and learner.nonfinite == 2
+    monkeypatch.setattr(Sick, "sick", False)
+    assert updated(learner)["nonfinite_steps"] == 0.0
+    assert not same(before, policy) and learner.nonfinite == 0
+    monkeypatch.setattr(Sick, "sick", True)
+    before = copies(policy)
+    for _ in range(2):
+        updated(learner)
+    with pytest.raises(TrainingError, match=r"3 steps in a row.*nonfinite-policy.pt.*fp32"):
+        updated(learner)
+    assert same(before, policy)
+    dumped = torch.load(tmp_path / "nonfinite-policy.pt")
+    assert {tuple(row["ids"]) for row in dumped["samples"]} == {tuple(s.ids) for s in ragged()}
+    assert math.isnan(dumped["metrics"]["loss"])
+
+
+def test_a_loss_scale_that_is_still_too_high_is_no_failure(fresh: Callable[..., Policy]) -> None:
+    """fp16 begins with a scale that overflows; it is halved until gradients fit, however many steps
+    that takes."""
+    policy = fresh(precision="fp16")
+    before = copies(policy)
+    learner = Learner(policy, None, REINFORCE(), settings=LearnerSettings(learning_rate=1e-4))
+    learner.stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**26)
+    skipped = [updated(learner)["nonfinite_steps"] for _ in range(20)]
+    assert skipped[:4] == [1.0] * 4 and skipped[-1] == 0.0
+    assert not same(before, policy)
+
+
+# -- loading ---------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_loaded_is_named(tiny_path: str, tmp_path: Path) -> None:
+    missing = str(tmp_path / "nowhere")
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(ModelError, match="nowhere: there is no such folder"):
+            load(missing)
+    (tmp_path / "empty").mkdir()
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(ModelError, match=r"has no config\.json"):
+            load(str(tmp_path / "empty"))
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(Path(tiny_path) / "config.json", bare)
+    with pytest.raises(ModelError, match=r"bare: the folder has no tokenizer.*tokenizer_name"):
+        load_tokenizer(str(bare))
+    with pytest.raises(ModelError, match="bare: the model cannot be loaded"):
+        load_model(str(bare))
+    with pytest.raises(ModelError, match="give a local folder"):
+        load_model("no-such-owner/no-such-model")
+
+
+def test_types_and_devices(tiny_path: str) -> None:
+    assert load_model(tiny_path, "bfloat16").dtype is torch.bfloat16
+    with pytest.raises(ModelError, match=r"float8.*float32"):
+        load_model(tiny_path, "float8")
+    assert pick_device("cpu").type == "cpu"
+    with pytest.raises(ModelError, match="no device torch knows"):
+        pick_device("abacus")
+    if not torch.cuda.is_available():
+        with pytest.raises(ModelError, match="no CUDA device"):
+            pick_device("cuda:0")
+        assert pick_device("auto").type == "cpu"
+
+
+def test_a_model_in_half_precision_is_saved_as_it_is(
+    tiny_path: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    policy = Policy("policy", load_model(tiny_path, "bfloat16"), tokenizer)
+    kept = copies(policy)
+    policy.save(tmp_path / "half")
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.zero_()
+    policy.load(tmp_path / "half")
+    assert same(kept, policy) and policy.model.dtype is torch.bfloat16
