@@ -24,7 +24,7 @@ from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
 from mrlm.play.rollout import Collected, Play, Rows, Source, WorldSpec
 from mrlm.play.tasks import read_rows
-from mrlm.tracking import RunLog
+from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import Run, restore
 
 log = logging.getLogger("mrlm")
@@ -44,18 +44,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     """
     parts = parts or Parts()
     algorithm = config.algorithm_settings()
-    worlds = make_worlds(config, parts)
-    rows = _rows(config, parts)
-    if "rows" in algorithm.requires and rows is None:
-        raise ConfigError(
-            f"{config.training.algorithm} learns from a data set: set data.dataset (or pass "
-            "train_dataset=)"
-        )
-    if not worlds and rows is None:
-        raise ConfigError("there is nothing to learn from: set environments: or data.dataset")
-    cast = assign(config, worlds, parts)
-    if not any(section.trainable for section in cast.policies.values()):
-        raise ConfigError("no policy is trainable, so there is nothing to train")
+    worlds, rows, cast = plan_of(config, parts)
     log.info("%s", cast)
     policies = load_policies(config, cast, parts)
     engines = _engines(config, policies)
@@ -91,6 +80,38 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         restore(run, checkpoint)
         log.info("continuing from %s", checkpoint)
     return run
+
+
+def plan_of(
+    config: ExperimentConfig, parts: Parts
+) -> tuple[list[WorldSpec], list[dict[str, Any]] | None, Cast]:
+    """The worlds, the rows and the cast of a run, with everything checked that can be checked
+    before a model is loaded.
+
+    Raises:
+        ConfigError: something asked for does not exist or does not fit.
+    """
+    if config.distributed.enabled:
+        raise ConfigError(
+            f"distributed.enabled: training on several devices ({config.distributed.strategy}) is "
+            "not part of this version; set distributed.enabled=false"
+        )
+    check_trackers(config.training.report_to)
+    algorithm = config.algorithm_settings()
+    worlds = make_worlds(config, parts)
+    rows = _rows(config, parts)
+    if "rows" in algorithm.requires and rows is None:
+        raise ConfigError(
+            f"{config.training.algorithm} learns from a data set: set data.dataset "
+            "(or pass train_dataset=)"
+        )
+    if not worlds and rows is None:
+        raise ConfigError("there is nothing to learn from: set environments: or data.dataset")
+    cast = assign(config, worlds, parts)
+    if not any(section.trainable for section in cast.policies.values()):
+        raise ConfigError("no policy is trainable, so there is nothing to train")
+    registry.load("engines", config.engine.name)
+    return worlds, rows, cast
 
 
 def rehearse(
@@ -233,7 +254,10 @@ def _source(
     engines: Mapping[str, Engine],
 ) -> Source:
     if rows is not None:
-        return Rows(rows, seats, config.training.seed, config.data.shuffle)
+        source = config.data.dataset
+        where = f"data.dataset={source!r}" if isinstance(source, str) else "the data set"
+        pairs = "pairs" in algorithm.requires
+        return Rows(rows, seats, config.training.seed, config.data.shuffle, pairs, where)
     plan = algorithm.collection
     if plan is None:
         return _play(config, algorithm.group_size, worlds, seats, engines)

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
-from mrlm.build import build, make_worlds, rehearse
-from mrlm.casting import Parts, assign
+from mrlm.build import build, plan_of, rehearse
+from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, diff, load_config
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode
 from mrlm.learn.checkpoint import checkpoints, write_folder
+from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
 from mrlm.plan import arithmetic
@@ -71,12 +72,6 @@ def run_experiment(
     Raises:
         KeyboardInterrupt: interrupted; the run was saved and can be resumed.
     """
-    if config.distributed.enabled:
-        raise ConfigError(
-            f"distributed.enabled: training on several devices ({config.distributed.strategy}) is "
-            "not part of this version; "
-            "set distributed.enabled=false"
-        )
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:
         _check_resumable(config, resume)
@@ -84,6 +79,8 @@ def run_experiment(
             build(config, Parts(callbacks=callbacks), Path(resume) if resume else None)
         )
     folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    for name, stage in stages:
+        _check_stage(name, stage)
     if resume is None:
         _set_aside(folder)
     results: list[TrainResult] = []
@@ -167,8 +164,7 @@ def dry_run(config: ExperimentConfig) -> str:
     for name, stage in config.stage_configs():
         title = f"stage {name}: " if config.stages else ""
         try:
-            worlds = make_worlds(stage, Parts())
-            cast = assign(stage, worlds, Parts())
+            _, _, cast = plan_of(stage, Parts())
             trained = sum(
                 1 for policy in cast.policy_of.values() if cast.policies[policy].trainable
             )
@@ -210,6 +206,20 @@ def resolve_run_model(path: str) -> str:
 
 
 # -- small parts -----------------------------------------------------------------------------------
+
+
+def _check_stage(name: str, stage: ExperimentConfig) -> None:
+    """Find out before anything is trained or moved whether a stage can run.
+
+    Raises:
+        ConfigError: it cannot; the message starts with the stage.
+    """
+    try:
+        _, _, cast = plan_of(stage, Parts())
+        for section in cast.policies.values():
+            load_tokenizer(section.model or stage.model.model_name_or_path)
+    except ConfigError as error:
+        raise type(error)(f"stage {name}: {error}") from error
 
 
 def _policies(run: Run) -> list[Policy]:

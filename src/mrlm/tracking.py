@@ -3,6 +3,7 @@ a user asked for. It knows nothing of what the numbers mean."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import math
@@ -11,11 +12,11 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from mrlm.console import ConsoleLog
 from mrlm.core import registry
-from mrlm.core.errors import TrainingError
+from mrlm.core.errors import PluginError, TrainingError
 from mrlm.core.records import message_record
 from mrlm.core.types import Episode
 
@@ -32,9 +33,12 @@ log = logging.getLogger("mrlm")
 class Tracker(Protocol):
     """Where metrics go besides the run folder; one file in `trackers/` each.
 
-    A tracker is constructed with `(folder, run_name, config, state)`: the run's folder, its name,
-    the resolved config and what `state` returned before the run was interrupted (else `None`).
+    `library` names what it imports. A tracker is constructed with `(folder, run_name, config,
+    state)`: the run's folder, its name, the resolved config and what `state` returned before the
+    run was interrupted (else `None`).
     """
+
+    library: ClassVar[str]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the finite metrics of a step."""
@@ -47,6 +51,21 @@ class Tracker(Protocol):
     def close(self) -> None:
         """Write everything out."""
         ...
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Make sure that trackers exist and can be used.
+
+    Raises:
+        PluginError: there is no such tracker, or the library it needs is not installed.
+    """
+    for name in names:
+        needs = registry.load("trackers", name).library
+        if importlib.util.find_spec(needs) is None:
+            raise PluginError(
+                f"training.report_to: the tracker {name!r} needs a library that is not installed: "
+                f"pip install 'mrlm[{name}]'"
+            )
 
 
 class RunLog:
@@ -84,6 +103,7 @@ class RunLog:
         state = state or {}
         self._every = every
         self._secrets = secrets()
+        check_trackers(trackers)
         self._trackers: dict[str, Tracker] = {}
         self._kept: dict[str, Any] = dict(state)
         for name in trackers:

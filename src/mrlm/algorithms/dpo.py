@@ -48,7 +48,7 @@ class DPO(Algorithm):
     normalize_lengths: bool = True
     group_size: int = Field(default=2, ge=2)
 
-    requires: ClassVar[frozenset[str]] = frozenset({"rows"})
+    requires: ClassVar[frozenset[str]] = frozenset({"rows", "pairs"})
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
 
     @property

@@ -55,8 +55,8 @@ class Algorithm:
     target_kl: float | None = Field(default=None, gt=0)
 
     requires: ClassVar[frozenset[str]] = frozenset()
-    """What the sampling plan must offer: `siblings` (several episodes of one task), `rows` (a data
-    set instead of play)."""
+    """What the source must offer: `siblings` (several episodes of one task), `rows` (a data set
+    instead of play), `pairs` (rows that are preference pairs)."""
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "turn"
     """What packing never splits."""
     default_learning_rate: ClassVar[float] = 1e-6

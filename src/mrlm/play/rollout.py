@@ -27,6 +27,10 @@ from mrlm.play.world import World
 log = logging.getLogger("mrlm")
 
 
+ROW_FORMS = [("messages",), ("prompt", "completion"), ("prompt", "chosen", "rejected")]
+"""Columns a row may consist of."""
+
+
 class Source(Protocol):
     """Anything the loop can take groups from."""
 
@@ -276,6 +280,11 @@ class Rows:
             policy.
         seed: of the order, which is new in every epoch.
         shuffle: whether rows are put in random order.
+        pairs: whether every row must be a preference pair.
+        where: what errors call the data.
+
+    Raises:
+        ConfigError: a row lacks what it needs or names an agent there is not.
     """
 
     def __init__(
@@ -284,8 +293,12 @@ class Rows:
         seats: Mapping[str, Seat],
         seed: int,
         shuffle: bool = True,
+        pairs: bool = False,
+        where: str = "the data set",
     ) -> None:
         self.rows = rows
+        self.pairs = pairs
+        self.where = where
         self.seed = seed
         self.shuffle = shuffle
         self._taken = 0
@@ -293,7 +306,10 @@ class Rows:
         trained = [seat for seat in seats.values() if seat.trained]
         self._default = list({seat.policy: seat for seat in reversed(trained)}.values())
         if not rows:
-            raise ConfigError("the data set has no rows")
+            raise ConfigError(f"{where} has no rows")
+        for index in range(len(rows)):
+            self._check(index)
+        self._group(0)
 
     def num_tasks(self) -> int | None:
         return len(self.rows)
@@ -319,24 +335,35 @@ class Rows:
         key = seed_of((self.seed, "rows", epoch))
         return int(np.random.Generator(np.random.Philox(key)).permutation(len(self.rows))[place])
 
+    def _check(self, index: int) -> None:
+        row = self.rows[index]
+        forms = [("prompt", "chosen", "rejected")] if self.pairs else ROW_FORMS
+        if not any(all(row.get(name) is not None for name in form) for form in forms):
+            needed = ", or ".join(" and ".join(f"`{name}`" for name in form) for form in forms)
+            raise ConfigError(
+                f"{self.where}, row {index + 1}: it needs {needed}; it has {', '.join(row)} "
+                "(columns can be renamed with data.columns)"
+            )
+        agent = row.get("agent")
+        if agent is not None and agent not in self._seats:
+            known = ", ".join(self._seats)
+            raise ConfigError(
+                f"{self.where}, row {index + 1}: agent {agent!r} is not one of the agents of this "
+                f"run ({known})"
+            )
+
     def _group(self, index: int) -> Group:
         row = self.rows[index]
-        if "messages" in row:
+        if row.get("messages") is not None:
             conversations = [(row_messages(row["messages"]), float(row.get("reward") or 0.0))]
-        elif "chosen" in row and "rejected" in row:
-            prompt = row_messages(row["prompt"]) if "prompt" in row else []
+        elif row.get("chosen") is not None:
+            prompt = row_messages(row["prompt"])
             conversations = [
                 (_answered(prompt, row["chosen"]), 1.0),
                 (_answered(prompt, row["rejected"]), 0.0),
             ]
-        elif "prompt" in row and "completion" in row:
-            conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
         else:
-            raise ConfigError(
-                f"row {index}: it needs `messages`, or `prompt` and `completion`, or `prompt`, "
-                "`chosen` and `rejected`; "
-                f"it has {', '.join(row)} (rename columns with data.columns)"
-            )
+            conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
         episodes = [
             self._episode(index, side, messages, reward, row.get("agent"))
             for side, (messages, reward) in enumerate(conversations)
@@ -346,11 +373,6 @@ class Rows:
     def _episode(
         self, index: int, side: int, messages: list[Message], reward: float, agent: Any
     ) -> Episode:
-        if agent is not None and agent not in self._seats:
-            known = ", ".join(self._seats)
-            raise ConfigError(
-                f"row {index}: agent {agent!r} is not one of the agents of this run ({known})"
-            )
         seats = self._default if agent is None else [self._seats[agent]]
         episode = Episode(f"row-{index}/{side}", Task(f"row-{index}"), reward=reward, status="done")
         for seat in seats:
@@ -362,7 +384,8 @@ class Rows:
             limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
             if longest > limit:
                 raise ConfigError(
-                    f"row {index}: {longest} tokens, but policy {seat.policy!r} reads {limit} at "
+                    f"{self.where}, row {index + 1}: {longest} tokens, but policy {seat.policy!r} "
+                    f"reads {limit} at "
                     "most; "
                     "shorten the row or drop it"
                 )

@@ -7,9 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from mrlm.trackers._extra import library
+from typing import Any, ClassVar
 
 EXPERIMENT = "mrlm"
 """Where runs go unless `MLFLOW_EXPERIMENT_NAME` says otherwise."""
@@ -29,10 +27,13 @@ class MLflow:
         state: id of the run that is continued.
     """
 
+    library: ClassVar[str] = "mlflow"
+
     def __init__(
         self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None
     ) -> None:
-        mlflow = library("mlflow")
+        import mlflow  # pyright: ignore[reportMissingImports]
+
         self._client, self._entities = mlflow.MlflowClient(), mlflow.entities
         if state is not None:
             self._id: str = state["id"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 
 class TensorBoard:
@@ -15,6 +15,8 @@ class TensorBoard:
         run_name, config: not needed here.
         state: step after which a resumed run goes on.
     """
+
+    library: ClassVar[str] = "tensorboardX"
 
     def __init__(
         self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None

@@ -6,9 +6,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from mrlm.trackers._extra import library
+from typing import Any, ClassVar
 
 PROJECT = "mrlm"
 """Where runs go unless `TRACKIO_PROJECT` says otherwise."""
@@ -25,10 +23,13 @@ class Trackio:
         state: name of the run that is continued.
     """
 
+    library: ClassVar[str] = "trackio"
+
     def __init__(
         self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None
     ) -> None:
-        trackio = library("trackio")
+        import trackio  # pyright: ignore[reportMissingImports]
+
         self._name = f"{run_name}-{secrets.token_hex(3)}" if state is None else state["name"]
         self._run = trackio.init(
             project=os.environ.get("TRACKIO_PROJECT", PROJECT),

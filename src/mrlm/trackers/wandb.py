@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from mrlm.trackers._extra import library
+from typing import Any, ClassVar
 
 PROJECT = "mrlm"
 """Where runs go unless `WANDB_PROJECT` says otherwise."""
@@ -24,11 +22,15 @@ class WandB:
         state: id of the run that is continued.
     """
 
+    library: ClassVar[str] = "wandb"
+
     def __init__(
         self, folder: Path, run_name: str, config: dict[str, Any], state: dict[str, Any] | None
     ) -> None:
+        import wandb  # pyright: ignore[reportMissingImports]
+
         known = None if state is None else state["id"]
-        self._run = library("wandb").init(
+        self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=run_name,
             config=config,

@@ -1,0 +1,140 @@
+"""What a user expects first of all: it learns. A tiny model really improves, from the seed up, on
+held-out tasks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mrlm import Message, load_config, run_experiment
+from mrlm.core.environment import SimulatedEnvironment
+from mrlm.core.types import Observation, Reward
+
+
+class Bandit(SimulatedEnvironment):
+    """One token, paid for saying `a`."""
+
+    blocking = False
+
+    def reset(self, seed: int = 0) -> Observation:
+        return Observation([Message("Say a.")])
+
+    def step(self, action: Message) -> tuple[Observation, Reward]:
+        return Observation(done=True), Reward(
+            float(action.content[:1] in "abcdefghijklmnopqrstuvwxyz")
+        )
+
+
+RL = {
+    "reinforce": {"baseline": "mean"},
+    "rloo": {"group_size": 8},
+    "grpo": {"group_size": 8},
+    "magrpo": {"group_size": 8},
+    "ppo": {"update_epochs": 1},
+}
+
+
+def improvement(tmp_path: Path, algorithm: str, seed: int) -> float:
+    settings = ", ".join(f"{key}: {value}" for key, value in RL[algorithm].items())
+    size = 8 if "group_size" in RL[algorithm] else 64
+    (tmp_path / "c.yaml").write_text(
+        f"""
+environments: [{{env_type: "test_learns:Bandit"}}]
+training: {{algorithm: {algorithm}, num_iterations: 12, batch_size: {size}, learning_rate: 1e-3,
+  seed: {seed}, report_to: none}}
+{algorithm}: {{{settings}}}
+generation: {{max_new_tokens: 1}}
+output_dir: {tmp_path / "run"}
+"""
+    )
+    history = run_experiment(load_config(tmp_path / "c.yaml")).history
+    rewards = [row["reward/mean"] for row in history if row.get("reward/mean") is not None]
+    return float(np.mean(rewards[-3:]) - np.mean(rewards[:3]))
+
+
+@pytest.mark.parametrize("algorithm", RL)
+def test_every_policy_gradient_learns_a_bandit(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lower 95 % bound of the improvement over three seeds is above 0."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    gains = [improvement(tmp_path, algorithm, seed) for seed in range(3)]
+    half = 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains))
+    assert np.mean(gains) - half > 0, gains
+
+
+def test_cloning_an_expert_and_then_two_agents_together(tmp_path: Path) -> None:
+    """The quickstart's two stages, short and on small numbers: both the supervised stage and the
+    joint one raise the reward on held-out tasks."""
+    config = Path(__file__).parent.parent / "configs" / "quickstart.yaml"
+    short = [
+        f"output_dir={tmp_path / 'run'}",
+        "training.report_to=none",
+        "environments=[{env_type: relay, max_number: 3}]",
+        "evaluation.episodes=12",
+        "stages.0.training.num_iterations=60",
+        "stages.1.training.num_iterations=10",
+        "stages.0.evaluation.every=null",
+        "stages.1.evaluation.every=null",
+    ]
+    result = run_experiment(load_config(config, short))
+    warm = [r for r in result.history if r["stage"] == 0 and r.get("eval/reward/mean") is not None]
+    joint = [r for r in result.history if r["stage"] == 1 and r.get("reward/mean") is not None]
+    assert warm[-1]["eval/reward/mean"] > warm[0]["eval/reward/mean"] + 0.2
+    assert all(math.isfinite(row["loss"]) for row in joint)
+
+
+def test_preferences_are_learned(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": f"{i}+1=", "chosen": str(i + 1), "rejected": str(i + 2)} for i in range(8)
+    ]
+    config = load_config(
+        None,
+        [
+            "training.algorithm=dpo",
+            "training.num_iterations=15",
+            "training.learning_rate=1e-3",
+            "training.report_to=none",
+            f"output_dir={tmp_path / 'run'}",
+            f"data.dataset={rows!r}",
+        ],
+    )
+    history = run_experiment(config).history
+    assert history[0]["rewards/margins"] == pytest.approx(0.0, abs=1e-5)
+    assert history[-1]["rewards/margins"] > 0.5 and history[-1]["rewards/accuracies"] == 1.0
+
+
+@pytest.mark.slow
+def test_a_thousand_steps_do_not_grow(tmp_path: Path) -> None:
+    """Resident memory grows by less than 1 MB over 1,000 steps, after the first 200 have filled the
+    caches."""
+    import gc
+
+    import psutil
+
+    from mrlm import Callback
+
+    seen: list[int] = []
+
+    class Watch(Callback):
+        def on_step_end(self, run: Any, metrics: Any) -> None:
+            if run.step % 50 == 0:
+                gc.collect()
+                seen.append(psutil.Process().memory_info().rss)
+
+    (tmp_path / "c.yaml").write_text(
+        f"""
+environments: [{{env_type: relay}}]
+training: {{algorithm: magrpo, num_iterations: 1200, batch_size: 2, report_to: none}}
+generation: {{max_new_tokens: 2}}
+output_dir: {tmp_path / "run"}
+"""
+    )
+    run_experiment(load_config(tmp_path / "c.yaml"), callbacks=[Watch()])
+    steady = np.array(seen[4:], dtype=np.float64)
+    slope = np.polyfit(np.arange(len(steady)) * 50, steady, 1)[0] * 1000
+    assert slope < 1e6, f"{slope / 1e6:.2f} MB per 1,000 steps"
