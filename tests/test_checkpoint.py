@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def make(folder: Path, step: int, text: str = "x" * 1000) -> Path:
     def fill(temporary: Path) -> None:
         (temporary / "deep").mkdir()
         (temporary / "deep" / "weights").write_text(text)
-        (temporary / "state.json").write_text('{"step": %d}' % step)
+        (temporary / "state.json").write_text(json.dumps({"step": step}))
 
     write_folder(target, fill)
     return target

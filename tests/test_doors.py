@@ -101,7 +101,6 @@ def test_three_doors_give_equal_gradients(
         optim="sgd",
         learning_rate=1.0,
         max_grad_norm=None,
-        report_to="none",
         callbacks=[second],
         config=load_config(tmp_path / "c.yaml", ["environments=[]"]),
     ).train(num_iterations=1)

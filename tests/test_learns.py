@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mrlm import Message, load_config, run_experiment
+from mrlm import ExperimentConfig, Message, load_config, run_experiment
 from mrlm.core.environment import SimulatedEnvironment
 from mrlm.core.types import Observation, Reward
 
 
 class Bandit(SimulatedEnvironment):
-    """One token, paid for saying `a`."""
+    """One token, paid for being a letter."""
 
     blocking = False
 
     def reset(self, seed: int = 0) -> Observation:
-        return Observation([Message("Say a.")])
+        return Observation([Message("Say a letter.")])
 
     def step(self, action: Message) -> tuple[Observation, Reward]:
         return Observation(done=True), Reward(
@@ -44,7 +44,7 @@ def improvement(tmp_path: Path, algorithm: str, seed: int) -> float:
     (tmp_path / "c.yaml").write_text(
         f"""
 environments: [{{env_type: "test_learns:Bandit"}}]
-training: {{algorithm: {algorithm}, num_iterations: 12, batch_size: {size}, learning_rate: 1e-3,
+training: {{algorithm: {algorithm}, num_iterations: 20, batch_size: {size}, learning_rate: 2e-3,
   seed: {seed}, report_to: none}}
 {algorithm}: {{{settings}}}
 generation: {{max_new_tokens: 1}}
@@ -92,16 +92,15 @@ def test_preferences_are_learned(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"prompt": f"{i}+1=", "chosen": str(i + 1), "rejected": str(i + 2)} for i in range(8)
     ]
-    config = load_config(
-        None,
-        [
-            "training.algorithm=dpo",
-            "training.num_iterations=15",
-            "training.learning_rate=1e-3",
-            "training.report_to=none",
-            f"output_dir={tmp_path / 'run'}",
-            f"data.dataset={rows!r}",
-        ],
+    config = ExperimentConfig(
+        training={
+            "algorithm": "dpo",
+            "num_iterations": 15,
+            "learning_rate": 1e-3,
+            "report_to": "none",
+        },
+        output_dir=str(tmp_path / "run"),
+        data={"dataset": rows},
     )
     history = run_experiment(config).history
     assert history[0]["rewards/margins"] == pytest.approx(0.0, abs=1e-5)

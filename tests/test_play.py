@@ -198,7 +198,7 @@ def test_if_everything_fails_the_run_says_why(tokenizer: Any) -> None:
             raise RuntimeError("no such file")
 
     source, _ = play(tokenizer, Broken(), ["x"], ("a", "b"))
-    with pytest.raises(EpisodeError, match="all 2 episodes failed.*no such file"):
+    with pytest.raises(EpisodeError, match=r"all 2 episodes failed.*no such file"):
         run_async(source.take(1))
 
 
@@ -267,7 +267,7 @@ def test_reset_takes_options_as_gymnasium_does() -> None:
 
 
 def test_a_workflow_of_several_agents_over_a_world_with_one_seat(tokenizer: Any) -> None:
-    """Two drafts side by side keep their order; the reviewer's answer counts and the team is paid."""
+    """Two drafts keep their order; the reviewer's answer counts and the team is paid."""
 
     class Question(SimulatedEnvironment):
         def reset(self, seed: int = 0) -> Observation:

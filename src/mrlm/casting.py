@@ -68,11 +68,9 @@ class Cast:
 def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) -> Cast:
     """Agents and policies: those the config names; else one agent per seat of the worlds, and one
     policy per agent."""
-    agents = (
-        list(config.agents)
-        or list(dict.fromkeys(agent for world in worlds for agent in world.template.agents))
-        or ["agent"]
-    )
+    wide = [world for world in worlds if len(world.template.agents) > 1 or not config.agents]
+    seats = [seat for world in wide for seat in world.template.agents]
+    agents = list(dict.fromkeys([*config.agents, *seats])) or ["agent"]
     policies = dict(config.policies)
     if not policies:
         names = [section.policy for section in config.agents.values() if section.policy]

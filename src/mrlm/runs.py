@@ -21,7 +21,7 @@ from mrlm.config import ExperimentConfig, diff, load_config
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode
-from mrlm.learn.checkpoint import checkpoints, write_folder
+from mrlm.learn.checkpoint import checkpoints, step_of, write_folder
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
@@ -83,27 +83,37 @@ def run_experiment(
         _check_stage(name, stage)
     if resume is None:
         _set_aside(folder)
-    results: list[TrainResult] = []
+    results: dict[int, TrainResult] = {}
     trained: dict[str, str] = {}
-    for number, (name, stage) in enumerate(stages, start=1):
-        place = folder / f"{number}-{name}"
-        stage = stage.merged({"output_dir": str(place), "stages": []})
+    for index, (name, stage) in enumerate(stages):
+        place = folder / f"{index + 1}-{name}"
+        title = f"{config.experiment_name}-{name}"
+        stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
         parts = Parts(callbacks=callbacks, models=_inherited(stage, trained))
-        if resume is not None and (place / "final").exists():
+        if resume is not None and _finished(place, stage, last=index == len(stages) - 1):
             log.info("stage %s is finished", name)
         else:
             unfinished = resume is not None and bool(checkpoints(place))
             if unfinished:
                 _check_resumable(stage, place)
-            results.append(run_to_end(build(stage, parts, place if unfinished else None)))
+            results[index] = run_to_end(build(stage, parts, place if unfinished else None))
         trained = _final_folders(place)
     _link_final(folder, folder / f"{len(stages)}-{stages[-1][0]}")
     if not results:
         raise ConfigError(
-            f"{folder}: every stage is finished already; raise the iterations of a stage to go on"
+            f"{folder}: every stage is finished already; raise training.num_iterations of the last "
+            "stage to go on"
         )
-    history = [row | {"stage": i} for i, result in enumerate(results) for row in result.history]
-    return TrainResult(results[-1].metrics, history, folder)
+    rows = [row | {"stage": index} for index, done in results.items() for row in done.history]
+    return TrainResult(results[max(results)].metrics, rows, folder)
+
+
+def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
+    """Whether a stage need not be run again; the last one may have been given more iterations."""
+    wanted = stage.training.num_iterations
+    if last and wanted is not None and checkpoints(place):
+        return step_of(checkpoints(place)[0]) >= wanted and (place / "final").exists()
+    return (place / "final").exists()
 
 
 def run_to_end(run: Run) -> TrainResult:

@@ -60,8 +60,8 @@ def check_trackers(names: Sequence[str]) -> None:
         PluginError: there is no such tracker, or the library it needs is not installed.
     """
     for name in names:
-        needs = registry.load("trackers", name).library
-        if importlib.util.find_spec(needs) is None:
+        needs = getattr(registry.load("trackers", name), "library", None)  # a user's may have none
+        if needs is not None and importlib.util.find_spec(needs) is None:
             raise PluginError(
                 f"training.report_to: the tracker {name!r} needs a library that is not installed: "
                 f"pip install 'mrlm[{name}]'"

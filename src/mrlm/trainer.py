@@ -121,12 +121,7 @@ class Trainer:
         """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
         if config is None:
-            config = ExperimentConfig.model_validate(
-                {
-                    "experiment_name": name.rsplit(":", 1)[-1].lower(),
-                    "training": {"algorithm": name},
-                }
-            )
+            config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore
         elif self.algorithm and config.training.algorithm != self.algorithm:
             if "algorithm" in config.training.model_fields_set:
                 raise ConfigError(
@@ -138,7 +133,10 @@ class Trainer:
         if args is not None:
             fields, overrides = split_config(args)
             config = apply_words(config, overrides, fields)
-        return apply_words(config, words) if words else config
+        config = apply_words(config, words) if words else config
+        if "experiment_name" not in config.model_fields_set:
+            config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
+        return config
 
     def _settings(self) -> Any:
         return self.config.algorithm_settings()

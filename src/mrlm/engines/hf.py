@@ -97,9 +97,10 @@ class HFEngine:
         return [answers[index] for index in range(len(requests))]
 
     def _decode(self, policy: Policy, requests: list[Request]) -> list[Completion]:
+        """Decode a batch: equal prompts are read once, finished rows are dropped on the way."""
         rows = _Rows(requests, policy)
         with policy.scoring(), torch.inference_mode(), policy.active() as model:
-            ids, mask = rows.prompts()
+            ids, mask, expand = rows.prompts()
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
             cache: Any = None
             while True:
@@ -113,8 +114,13 @@ class HFEngine:
                 if policy.takes_keep:
                     inputs["logits_to_keep"] = 1
                 output = model(**inputs, past_key_values=cache)
+                logits = output.logits[:, -1].float()
+                if expand is not None:
+                    logits, mask, positions = logits[expand], mask[expand], positions[expand]
+                    output.past_key_values.batch_select_indices(expand)
+                    expand = None
                 cache = output.past_key_values
-                tokens = rows.draw(output.logits[:, -1].float())
+                tokens = rows.draw(logits)
                 if not rows.running:
                     break
                 mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
@@ -152,16 +158,24 @@ class _Rows:
     def running(self) -> bool:
         return any(draft.finish_reason is None for draft in self.live)
 
-    def prompts(self) -> tuple[Tensor, Tensor]:
-        """Left-padded ids and mask, (B, T)."""
-        longest = max(len(draft.request.prompt_ids) for draft in self.drafts)
-        ids = np.full((len(self.drafts), longest), self.policy.pad_id, dtype=np.int64)
+    def prompts(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The different prompts, left-padded, with their mask, (P, T); and which of them each row
+        continues, (B,), or `None` if no two are equal."""
+        places: dict[tuple[int, ...], int] = {}
+        expand = [places.setdefault(tuple(d.request.prompt_ids), len(places)) for d in self.drafts]
+        longest = max(map(len, places))
+        ids = np.full((len(places), longest), self.policy.pad_id, dtype=np.int64)
         mask = np.zeros_like(ids)
-        for row, draft in enumerate(self.drafts):
-            count = len(draft.request.prompt_ids)
-            ids[row, longest - count :] = draft.request.prompt_ids
-            mask[row, longest - count :] = 1
-        return torch.as_tensor(ids, device=self.device), torch.as_tensor(mask, device=self.device)
+        for row, prompt in enumerate(places):
+            ids[row, longest - len(prompt) :] = prompt
+            mask[row, longest - len(prompt) :] = 1
+        tensors = (
+            torch.as_tensor(ids, device=self.device),
+            torch.as_tensor(mask, device=self.device),
+        )
+        if len(places) == len(self.drafts):
+            return *tensors, None
+        return *tensors, torch.tensor(expand, device=self.device)
 
     def draw(self, logits: Tensor) -> Tensor:
         """The next token of every live row from logits (B, V); finished rows get padding."""

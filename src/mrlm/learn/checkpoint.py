@@ -80,12 +80,13 @@ def read_checkpoint(folder: Path, learners: Sequence[Learner]) -> dict[str, Any]
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, newest first."""
-    found = [
-        path
-        for path in folder.glob("checkpoint-*")
-        if path.name.removeprefix("checkpoint-").isdigit()
-    ]
-    return sorted(found, key=lambda path: -int(path.name.removeprefix("checkpoint-")))
+    found = [path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Iterations that were done when a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def newest_verified(folder: Path) -> Path:

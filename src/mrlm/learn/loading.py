@@ -154,7 +154,9 @@ def _merged(path: str, base: Any) -> Any:
 
 def _require_folder(path: str) -> None:
     """A path that is plainly a path must exist; anything else may be a hub id."""
-    if path.startswith((".", "/", "~")) and not Path(path).expanduser().is_dir():
+    if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(
+        path
+    ).expanduser().is_dir():
         raise ModelError(
             f"{path}: there is no such folder; give a folder with config.json, or a hub id"
         )

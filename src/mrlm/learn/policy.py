@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -291,9 +292,11 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
         target_modules=settings["target_modules"],
         task_type="CAUSAL_LM",
     )
-    if not isinstance(model, peft.PeftModel):
-        return peft.get_peft_model(model, config, adapter_name=name)
-    model.add_adapter(name, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of one library about the other
+        if not isinstance(model, peft.PeftModel):
+            return peft.get_peft_model(model, config, adapter_name=name)
+        model.add_adapter(name, config)
     _thaw(model)
     return model
 
