@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
 from mrlm.config import EnvironmentConfig, ExperimentConfig
 from mrlm.core import registry
@@ -20,9 +22,10 @@ from mrlm.learn.checkpoint import newest_verified, read_state
 from mrlm.learn.learner import Learner
 from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy
+from mrlm.plan import Plan, arithmetic
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
-from mrlm.play.rollout import Collected, Play, Rows, Source, WorldSpec
+from mrlm.play.rollout import Collected, Play, Rows, Source, WorldSpec, count_tasks
 from mrlm.play.tasks import read_rows
 from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import Run, restore
@@ -46,11 +49,13 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     algorithm = config.algorithm_settings()
     worlds, rows, cast = plan_of(config, parts)
     log.info("%s", cast)
+    if config.training.checks != "off":
+        _check_memory(arithmetic_of(config, worlds, rows, cast))
     policies = load_policies(config, cast, parts)
     engines = _engines(config, policies)
     seats = make_seats(config, cast, policies, parts)
     source = _source(config, algorithm, worlds, rows, seats, engines)
-    total = total_steps(config, source)
+    total = total_steps(config, source.num_tasks())
     checkpoint = None if resume is None else newest_verified(resume)
     state = None if checkpoint is None else read_state(checkpoint)
     folder = prepare_folder(config, resume)
@@ -265,15 +270,45 @@ def _source(
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
 
 
-def total_steps(config: ExperimentConfig, source: Source) -> int:
-    """Iterations of a run: as many as are asked for, else enough for the epochs; where tasks never
-    end an epoch is one iteration."""
+def total_steps(config: ExperimentConfig, tasks: int | None) -> int:
+    """Iterations of a run over `tasks` tasks (`None`: they never end): as many as are asked for,
+    else enough for the epochs; where tasks never end an epoch is one iteration."""
     training = config.training
     if training.num_iterations is not None:
         return training.num_iterations
-    tasks = source.num_tasks()
     per_epoch = 1 if tasks is None else math.ceil(tasks / training.batch_size)
     return training.num_epochs * per_epoch
+
+
+def arithmetic_of(
+    config: ExperimentConfig,
+    worlds: Sequence[WorldSpec],
+    rows: list[dict[str, Any]] | None,
+    cast: Cast,
+) -> Plan:
+    """The arithmetic of a run whose worlds, rows and agents are known."""
+    tasks = count_tasks(worlds) if rows is None else len(rows)
+    alone = [world.template.max_turns for world in worlds if len(world.template.agents) == 1]
+    trained = [name for name, section in cast.policies.items() if section.trainable]
+    return arithmetic(
+        config,
+        num_agents=len(cast.policy_of),
+        trained_agents=sum(policy in trained for policy in cast.policy_of.values()),
+        iterations=total_steps(config, tasks),
+        max_turns=max((turns for turns in alone if turns), default=None),
+    )
+
+
+def _check_memory(plan: Plan) -> None:
+    """Say so before a run that will probably not fit into memory."""
+    free = psutil.virtual_memory().available
+    if plan.total_memory > free:
+        log.warning(
+            "check memory: about %.1f GiB are needed and %.1f GiB are free; smaller "
+            "training.max_tokens_per_microbatch, gradient_checkpointing, or LoRA need less",
+            plan.total_memory / 2**30,
+            free / 2**30,
+        )
 
 
 # -- learners and the folder -----------------------------------------------------------------------

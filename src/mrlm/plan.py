@@ -116,6 +116,11 @@ class Plan:
         """Per iteration and policy."""
         return self.epochs * self.minibatches
 
+    @property
+    def total_memory(self) -> int:
+        """Bytes of all policies."""
+        return sum(sum(parts.values()) for parts in self.memory.values())
+
     def __str__(self) -> str:
         what = "rows" if self.rows else "tasks"
         lines = [f"one iteration of {self.algorithm}:"]
@@ -149,6 +154,8 @@ def arithmetic(
     *,
     num_agents: int,
     trained_agents: int,
+    iterations: int | None = None,
+    max_turns: int | None = None,
     parameters: Mapping[str, int] | None = None,
     shapes: Mapping[str, ModelShape] | None = None,
 ) -> Plan:
@@ -158,17 +165,19 @@ def arithmetic(
         config: the stage.
         num_agents: agents that speak.
         trained_agents: agents whose policies are trained.
+        iterations: of the run, where the number of tasks has been counted.
+        max_turns: most turns of an episode, where the worlds say so and the config does not.
         parameters: policy -> number of weights, where it is known better than from its shape.
         shapes: policy -> shape; read from the models' folders where `None`.
     """
     algorithm = config.algorithm_settings()
     training, generation = config.training, config.generation
     rows = "rows" in algorithm.requires or config.data.dataset is not None
-    turns, notes = _turns(config, rows)
+    turns, notes = _turns(config, rows, max_turns)
     trained = [name for name, policy in config.policies.items() if policy.trainable]
     plan = Plan(
         algorithm=training.algorithm,
-        iterations=training.num_iterations,
+        iterations=iterations or training.num_iterations,
         tasks=training.batch_size,
         samples=algorithm.group_size,
         agents=num_agents,
@@ -227,7 +236,7 @@ def _shape(found: Mapping[str, Any]) -> ModelShape | None:
     return ModelShape(hidden, layers, vocab, intermediate, heads * size, kv_heads * size, tied)
 
 
-def _turns(config: ExperimentConfig, rows: bool) -> tuple[int, list[str]]:
+def _turns(config: ExperimentConfig, rows: bool, max_turns: int | None) -> tuple[int, list[str]]:
     """The most turns of an episode, and what was assumed."""
     if rows:
         return 1, []
@@ -237,6 +246,8 @@ def _turns(config: ExperimentConfig, rows: bool) -> tuple[int, list[str]]:
     known = [section.max_turns for section in config.environments if section.max_turns]
     if known:
         return max(known), []
+    if max_turns is not None:
+        return max_turns, []
     return 1, ["one turn per episode is assumed: no max_turns is set"]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mrlm.build import build, plan_of, rehearse
+from mrlm.build import arithmetic_of, build, plan_of, rehearse
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, diff, load_config
 from mrlm.core.errors import ConfigError
@@ -25,7 +25,6 @@ from mrlm.learn.checkpoint import checkpoints, step_of, write_folder
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
-from mrlm.plan import arithmetic
 from mrlm.train import Callback, Run, evaluate_groups, train
 
 log = logging.getLogger("mrlm")
@@ -161,32 +160,19 @@ def save_policies(run: Run, folder: Path) -> Path:
     return folder
 
 
-def dry_run(config: ExperimentConfig) -> str:
-    """What a run would do: the resolved config and the batch arithmetic of every stage. Nothing is
-    loaded or written.
-
-    Raises:
-        ConfigError: something asked for does not exist; the message holds what could be worked out
-            before that.
-    """
+def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
+    """What a run would do: the resolved config and the batch arithmetic of every stage, and what
+    stands in its way. No model is loaded and nothing is written."""
     text = [config.to_yaml()]
     problems: list[str] = []
     for name, stage in config.stage_configs():
         title = f"stage {name}: " if config.stages else ""
         try:
-            _, _, cast = plan_of(stage, Parts())
-            trained = sum(
-                1 for policy in cast.policy_of.values() if cast.policies[policy].trainable
-            )
-            plan = arithmetic(
-                stage, num_agents=len(cast.policy_of), trained_agents=trained, parameters=None
-            )
-            text.append(f"{title}{cast}\n{plan}")
+            worlds, rows, cast = plan_of(stage, Parts())
+            text.append(f"{title}{cast}\n{arithmetic_of(stage, worlds, rows, cast)}")
         except ConfigError as error:
             problems.append(f"{title}{error}")
-    if problems:
-        raise ConfigError("\n".join([*text, *problems]))
-    return "\n".join(text)
+    return "\n".join(text), problems
 
 
 def evaluate_model(

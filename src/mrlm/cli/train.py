@@ -63,7 +63,10 @@ def train(
         logging.getLogger("mrlm").setLevel(logging.WARNING)
     path, loaded = _experiment(config, overrides or (), output, resume)
     if dry_run:
-        print(describe(loaded))
+        text, problems = describe(loaded)
+        print(text)
+        if problems:
+            raise ConfigError("\n".join(problems))
         return
     folder = Path(loaded.output_dir or f"outputs/{loaded.experiment_name}")
     try:

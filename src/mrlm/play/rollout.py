@@ -74,6 +74,12 @@ class WorldSpec:
         return not isinstance(self.template, SingleSeat) or self.template.seeded
 
 
+def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
+    """Training tasks of all worlds; `None` if those of any never end."""
+    counts = [world.template.num_tasks("train") for world in worlds]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
 class Play:
     """Plays groups of episodes: the same task and seed, `group_size` times, all at once.
 
@@ -115,8 +121,7 @@ class Play:
                 )
 
     def num_tasks(self) -> int | None:
-        counts = [world.template.num_tasks("train") for world in self.worlds]
-        return None if None in counts else sum(count or 0 for count in counts)
+        return count_tasks(self.worlds)
 
     async def take(self, count: int) -> list[Group]:
         """Play the next `count` tasks."""

@@ -1,0 +1,71 @@
+"""Everything the README and the docs show is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mrlm.config import parse_config
+from mrlm.runs import dry_run, run_experiment
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+
+
+@pytest.mark.parametrize("number", range(len(blocks("README.md", "python"))))
+def test_a_program_of_the_readme_runs(number: int) -> None:
+    Path("program.py").write_text(blocks("README.md", "python")[number])
+    done = run(sys.executable, "program.py")
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_commands_of_the_readme_run_on_its_yaml() -> None:
+    (text,) = blocks("README.md", "yaml")
+    name = re.match(r"# (\S+\.yaml)", text)
+    assert name
+    Path(name[1]).write_text(text)
+    commands = [
+        line
+        for block in blocks("README.md", "bash")
+        for line in block.splitlines()
+        if line.startswith("mrlm ")
+    ]
+    assert len(commands) >= 5
+    for line in commands:
+        done = run(sys.executable, "-m", *shlex.split(line))
+        assert done.returncode == 0, (line, done.stderr[-2000:])
+    assert Path("outputs/two_writers/final/first/adapter_config.json").is_file()
+    assert Path("eval.json").is_file() and Path("trajectories.json").is_file()
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"\bmake (\w+)", (ROOT / "README.md").read_text()))
+    assert {"quickstart", "test"} <= named
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in named - {"train"})
+
+
+@pytest.mark.parametrize("number", range(len(blocks("docs/configuration.md", "yaml"))))
+def test_a_configuration_of_the_docs_is_complete_and_runs(number: int) -> None:
+    data = yaml.safe_load(blocks("docs/configuration.md", "yaml")[number])
+    config = parse_config(data, (), "docs/configuration.md")
+    text, problems = dry_run(config)
+    assert "optimizer step" in text and not problems
+    result = run_experiment(config)
+    assert result.history and (result.run_folder / "final").exists()
