@@ -5,8 +5,9 @@ Names are loaded when they are first used, so that `import mrlm` is quick and ne
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
     from mrlm.algorithms.dpo import DPO as DPO
@@ -126,13 +127,4 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 __all__ = ["__version__", *_MODULE_OF]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'mrlm' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = face(__name__, _MODULE_OF)

@@ -25,7 +25,8 @@ from mrlm.learn.policy import Policy
 from mrlm.plan import Plan, arithmetic
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
-from mrlm.play.rollout import Collected, Play, Rows, Source, WorldSpec, count_tasks
+from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
+from mrlm.play.rows import Collected, Rows
 from mrlm.play.tasks import read_rows
 from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import Run, restore

@@ -3,8 +3,9 @@ no I/O. Names are loaded when they are first used."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
     from mrlm.core.environment import BaseEnvironment as BaseEnvironment
@@ -57,13 +58,4 @@ _HOME = {
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = face(__name__, _HOME)

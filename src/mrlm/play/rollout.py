@@ -8,27 +8,20 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from mrlm.core.environment import Environment, SingleSeat, Split
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
-from mrlm.core.records import episode_of, episode_record
-from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Episode, Group, Message, Rollout, StepResult, Task
+from mrlm.core.types import Episode, Group, StepResult, Task
 from mrlm.play.agent import Agent, Agents, Demonstrator, PromptTooLong, Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
-from mrlm.play.tasks import row_messages
 from mrlm.play.workflow import Workflow
 from mrlm.play.world import World
 
 log = logging.getLogger("mrlm")
-
-
-ROW_FORMS = [("messages",), ("prompt", "completion"), ("prompt", "chosen", "rejected")]
-"""Columns a row may consist of."""
 
 
 class Source(Protocol):
@@ -272,204 +265,3 @@ class Play:
                 f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
             )
         return groups
-
-
-class Rows:
-    """Groups made of the rows of a data set: a preference pair becomes a group of two (chosen
-    first), any other row a group of one.
-
-    Args:
-        rows: dictionaries with `messages`, with `prompt` and `completion`, or with `prompt`,
-            `chosen` and `rejected`; `agent` says whose words they are.
-        seats: who is trained; a row without `agent` goes to every trained seat of a different
-            policy.
-        seed: of the order, which is new in every epoch.
-        shuffle: whether rows are put in random order.
-        pairs: whether every row must be a preference pair.
-        where: what errors call the data.
-
-    Raises:
-        ConfigError: a row lacks what it needs or names an agent there is not.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        seats: Mapping[str, Seat],
-        seed: int,
-        shuffle: bool = True,
-        pairs: bool = False,
-        where: str = "the data set",
-    ) -> None:
-        self.rows = rows
-        self.pairs = pairs
-        self.where = where
-        self.seed = seed
-        self.shuffle = shuffle
-        self._taken = 0
-        self._seats = seats
-        trained = [seat for seat in seats.values() if seat.trained]
-        self._default = list({seat.policy: seat for seat in reversed(trained)}.values())
-        if not rows:
-            raise ConfigError(f"{where} has no rows")
-        for index in range(len(rows)):
-            self._check(index)
-        self._group(0)
-
-    def num_tasks(self) -> int | None:
-        return len(self.rows)
-
-    async def take(self, count: int) -> list[Group]:
-        groups = []
-        while len(groups) < count:
-            group = self._group(self._place(self._taken))
-            self._taken += 1
-            groups.append(group)
-        return groups
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"taken": self._taken}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._taken = state["taken"]
-
-    def _place(self, index: int) -> int:
-        epoch, place = divmod(index, len(self.rows))
-        if not self.shuffle:
-            return place
-        key = seed_of((self.seed, "rows", epoch))
-        return int(np.random.Generator(np.random.Philox(key)).permutation(len(self.rows))[place])
-
-    def _check(self, index: int) -> None:
-        row = self.rows[index]
-        forms = [("prompt", "chosen", "rejected")] if self.pairs else ROW_FORMS
-        if not any(all(row.get(name) is not None for name in form) for form in forms):
-            needed = ", or ".join(" and ".join(f"`{name}`" for name in form) for form in forms)
-            raise ConfigError(
-                f"{self.where}, row {index + 1}: it needs {needed}; it has {', '.join(row)} "
-                "(columns can be renamed with data.columns)"
-            )
-        agent = row.get("agent")
-        if agent is not None and agent not in self._seats:
-            known = ", ".join(self._seats)
-            raise ConfigError(
-                f"{self.where}, row {index + 1}: agent {agent!r} is not one of the agents of this "
-                f"run ({known})"
-            )
-
-    def _group(self, index: int) -> Group:
-        row = self.rows[index]
-        if row.get("messages") is not None:
-            conversations = [(row_messages(row["messages"]), float(row.get("reward") or 0.0))]
-        elif row.get("chosen") is not None:
-            prompt = row_messages(row["prompt"])
-            conversations = [
-                (_answered(prompt, row["chosen"]), 1.0),
-                (_answered(prompt, row["rejected"]), 0.0),
-            ]
-        else:
-            conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
-        episodes = [
-            self._episode(index, side, messages, reward, row.get("agent"))
-            for side, (messages, reward) in enumerate(conversations)
-        ]
-        return Group(episodes, f"row-{index}")
-
-    def _episode(
-        self, index: int, side: int, messages: list[Message], reward: float, agent: Any
-    ) -> Episode:
-        seats = self._default if agent is None else [self._seats[agent]]
-        episode = Episode(f"row-{index}/{side}", Task(f"row-{index}"), reward=reward, status="done")
-        for seat in seats:
-            whole = messages
-            if seat.system_prompt and messages[0].role != "system":
-                whole = [Message(seat.system_prompt, "system"), *messages]  # type: ignore[arg-type]
-            turns = transcript_turns(seat.chat, whole, seat.name, seat.policy, {seat.name})
-            longest = max((len(turn.prompt_ids) + len(turn) for turn in turns), default=0)
-            limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
-            if longest > limit:
-                raise ConfigError(
-                    f"{self.where}, row {index + 1}: {longest} tokens, but policy {seat.policy!r} "
-                    f"reads {limit} at "
-                    "most; "
-                    "shorten the row or drop it"
-                )
-            if turns:
-                turns[-1].reward = reward
-            episode.rollouts[seat.name] = Rollout(
-                seat.name, seat.policy, f"row-{index}", turns, whole
-            )
-        episode.step_rewards = [reward]
-        return episode
-
-
-def _answered(prompt: list[Message], answer: Any) -> list[Message]:
-    """The prompt with the answer after it, as one conversation."""
-    if isinstance(answer, str):
-        return [*prompt, Message(answer, "assistant")]  # type: ignore[arg-type]
-    messages = row_messages(answer)
-    return messages if messages[: len(prompt)] == prompt else [*prompt, *messages]
-
-
-@dataclass(slots=True)
-class Collected:
-    """Episodes kept for supervised learning: played, filtered by reward, and handed out one by one
-    until it is time to collect anew.
-
-    Args:
-        play: where episodes come from.
-        batch: tasks played per collection.
-        every: calls of `take` after which to collect anew; 0 collects once.
-        min_reward: episodes with less are not kept; `None` keeps all.
-        most: how many are kept at most, newest first; `None` is no limit.
-    """
-
-    play: Play
-    batch: int
-    every: int = 1
-    min_reward: float | None = None
-    most: int | None = None
-    kept: list[Episode] = field(default_factory=list)
-    calls: int = 0
-    collections: int = 0
-    cursor: int = 0
-
-    def num_tasks(self) -> int | None:
-        return self.play.num_tasks()
-
-    async def take(self, count: int) -> list[Group]:
-        if not self.kept or (self.every and self.calls % self.every == 0):
-            await self._collect()
-        self.calls += 1
-        taken = [
-            self.kept[(self.cursor + i) % len(self.kept)] for i in range(min(count, len(self.kept)))
-        ]
-        self.cursor = (self.cursor + len(taken)) % len(self.kept)
-        return [Group([episode], episode.task.id) for episode in taken]
-
-    async def _collect(self) -> None:
-        groups = await self.play.take(self.batch)
-        played = [episode for group in groups for episode in group if not episode.failed]
-        good = [e for e in played if self.min_reward is None or e.reward >= self.min_reward]
-        self.kept = good + self.kept if self.every == 0 else good
-        if self.most is not None:
-            self.kept = self.kept[: self.most]
-        self.collections += 1
-        self.cursor = 0
-        if not self.kept:
-            best = max(episode.reward for episode in played)
-            raise EpisodeError(
-                f"none of {len(played)} episodes reached min_reward_threshold={self.min_reward:g} "
-                f"(the best had {best:g}); "
-                "lower it, or play more episodes"
-            )
-
-    def state_dict(self) -> dict[str, Any]:
-        kept = [episode_record(episode) for episode in self.kept]
-        state = {"play": self.play.state_dict(), "calls": self.calls, "cursor": self.cursor}
-        return state | {"kept": kept}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.play.load_state_dict(state["play"])
-        self.calls, self.cursor = state["calls"], state["cursor"]
-        self.kept = [episode_of(record) for record in state["kept"]]
