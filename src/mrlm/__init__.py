@@ -5,7 +5,8 @@ Names are loaded when they are first used, so that `import mrlm` is quick and ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from mrlm.core.lazy import face
 
@@ -127,4 +128,6 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 __all__ = ["__version__", *_MODULE_OF]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+__getattr__: Callable[[str], Any]
+__dir__: Callable[[], list[str]]
 __getattr__, __dir__ = face(__name__, _MODULE_OF)

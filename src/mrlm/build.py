@@ -31,7 +31,7 @@ from mrlm.play.tasks import read_rows
 from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import Run, restore
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | None = None) -> Run:

@@ -19,7 +19,7 @@ from mrlm.learn.learner import Learner
 if TYPE_CHECKING:
     from mrlm.train import Run
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 PROBE = 8
 """Samples that are looked at."""

@@ -29,7 +29,7 @@ FEWEST = 4
 WIDEST = 100
 """Columns of the panel at most."""
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 class ConsoleLog:
@@ -44,12 +44,13 @@ class ConsoleLog:
     """
 
     def __init__(self, run_name: str, total_steps: int, start: int = 0) -> None:
-        self.run_name, self.total = printable(run_name), total_steps
+        self.run_name: str = printable(run_name)
+        self.total: int = total_steps
         self.step = max(0, start - 1)
         self.known: dict[str, float] = {}
         self.rewards: deque[float] = deque(maxlen=60)
         self.notes: deque[str] = deque(maxlen=NOTES)
-        self.started = time.monotonic()
+        self.started: float = time.monotonic()
         self._marks: deque[tuple[int, float]] = deque(maxlen=PACE + 1)
         self._shown = log.level <= logging.INFO
         self._live: Any = None
@@ -58,7 +59,7 @@ class ConsoleLog:
         """Take the metrics of a step; `shown=False` leaves the line out where lines are printed."""
         if not self._marks and step > self.step:  # the time of building and loading is not counted
             self._marks.append((self.step, self.started))
-        self.step = step
+        self.step: int = step
         self._marks.append((step, time.monotonic()))
         self.known.update(metrics)
         if "reward/mean" in metrics:

@@ -50,11 +50,11 @@ class Generator:
                 "policy", model, tokenizer, adapter=adapter if isinstance(adapter, str) else None
             )
         self.policy = policy
-        self.sampling = SamplingParams(
+        self.sampling: SamplingParams = SamplingParams(
             max_new_tokens, temperature, top_p, top_k, min_p, tuple(stop)
         )
         self.seed = seed
-        self.generated = 0
+        self.generated: int = 0
         engine = registry.load("engines", "hf")
         self._engine = engine(policies={policy.name: policy}, batch_size=batch_size)
 

@@ -27,7 +27,7 @@ from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
 from mrlm.train import Callback, Run, evaluate_groups, train
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 TINY = 5_000_000
 """Parameters below which one thread is faster than several."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from mrlm.core.errors import ModelError
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 NAME = "mrlm/tiny"
 """What a config file calls the model of `default_model()`."""

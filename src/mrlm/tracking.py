@@ -27,7 +27,7 @@ SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 SHORTEST_SECRET = 8
 """Shorter values are too likely to be ordinary words."""
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 class Tracker(Protocol):

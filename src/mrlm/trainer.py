@@ -84,7 +84,7 @@ class Trainer:
         worlds, rows = _worlds_or_rows(data)
         worlds += _listed(environment) + _listed(eval_envs)
         rows = _one_of("train_dataset", rows, train_dataset, preference_dataset)
-        self.config = self._config(config, args, words)
+        self.config: ExperimentConfig = self._config(config, args, words)
         self._parts = Parts(callbacks=callbacks)
         if isinstance(model, LLMEnvironment):
             model, tokenizer, worlds = self._from_llm(model, tokenizer, worlds)

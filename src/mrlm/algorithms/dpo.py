@@ -56,7 +56,7 @@ class DPO(Algorithm):
         return frozenset({"ref_logprobs"})
 
     def credit(self, groups: Sequence[Group]) -> None:
-        self.metrics = {}
+        self.metrics: dict[str, float] = {}
         clear(groups)
         pairs = sum(len(group.agents) for group in groups)
         kept = sum(self._mark(group) for group in groups)

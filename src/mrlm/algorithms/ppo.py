@@ -77,7 +77,7 @@ class PPO(PolicyGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.current_kl_coef = self.kl_coef
+        self.current_kl_coef: float = self.kl_coef
         if self.kl_target is not None and not self.kl_coef:
             raise ConfigError(
                 "kl_target adapts kl_coef, which is 0; set kl_coef, for example to 0.05"
@@ -172,7 +172,7 @@ class PPO(PolicyGradient):
         ((total, count),) = ops.global_sum({"kl": [total, len(found)]}).values()
         if not count:
             return
-        self.metrics |= {"kl": total / count, "kl_coef": self.current_kl_coef}
+        self.metrics.update(kl=total / count, kl_coef=self.current_kl_coef)
         if self.kl_target is not None:
             self.current_kl_coef = adaptive_kl_coef(
                 self.current_kl_coef, total / count, self.kl_target, int(count), self.kl_horizon

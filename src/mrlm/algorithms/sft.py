@@ -67,7 +67,7 @@ class SFT(Algorithm):
     def credit(self, groups: Sequence[Group]) -> None:
         """Write the weights on copies, which take the episodes' place in the groups: an episode
         that is kept for later iterations stays as it was played."""
-        self.metrics = {}
+        self.metrics: dict[str, float] = {}
         words: dict[str, list[Turn]] = {}
         for group in groups:
             group.episodes = [self._copied(episode) for episode in group]

@@ -4,7 +4,7 @@ and the kinds of numbers and names that fields have."""
 from __future__ import annotations
 
 import typing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -27,7 +27,7 @@ FileName = Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$", 
 class Section(BaseModel):
     """Base of all sections: strict, and wrong values are `ConfigError`s here too."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
         allow_inf_nan=False,
         validate_assignment=True,

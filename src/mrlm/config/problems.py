@@ -29,7 +29,7 @@ class InvalidConfig(ConfigError):
     """A `ConfigError` that still knows which keys it is about."""
 
     def __init__(self, problems: Sequence[Problem], where: str = "") -> None:
-        self.problems = list(problems)
+        self.problems: list[Problem] = list(problems)
         lines = [str(problem) for problem in self.problems]
         head = f"{where}: " if where else ""
         if len(lines) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -209,7 +209,7 @@ class AgentConfig(Section):
 class EnvironmentConfig(Section):
     """A world. Every key that is not listed here is an argument of its constructor."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     env_type: Reference
     """An environment's name, or `module:Class`."""
@@ -265,7 +265,7 @@ class EnvironmentConfig(Section):
 class WorkflowConfig(Section):
     """Who speaks when. Every other key is an argument of the workflow's constructor."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     name: Reference = "turns"
     """A workflow's name, or `module:function`."""
@@ -351,7 +351,7 @@ class DistributedConfig(Section):
 class StageConfig(Section):
     """One run of a pipeline: a name, and the keys of the experiment that are different in it."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     name: FileName
 

@@ -3,7 +3,8 @@ no I/O. Names are loaded when they are first used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from mrlm.core.lazy import face
 
@@ -58,4 +59,6 @@ _HOME = {
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+__getattr__: Callable[[str], Any]
+__dir__: Callable[[], list[str]]
 __getattr__, __dir__ = face(__name__, _HOME)

@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.types import Message, Role, Turn
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ 'Assistant:\n' }}"
@@ -61,7 +61,7 @@ class Chat:
 
     def __init__(self, tokenizer: Any, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
-        self.template_kwargs = dict(template_kwargs or {})
+        self.template_kwargs: dict[str, Any] = dict(template_kwargs or {})
         self._said: set[str] = set()
         template = tokenizer.chat_template
         if isinstance(template, dict):
@@ -70,7 +70,7 @@ class Chat:
             self._say("the tokenizer has no chat template; a plain 'Role: text' one is used")
             template = PLAIN_TEMPLATE
         self.template: str = template
-        self.marked = bool(MARKED.search(template))
+        self.marked: bool = bool(MARKED.search(template))
         self._knows_tools = "tool" in template
 
     def encode(self, text: str) -> list[int]:

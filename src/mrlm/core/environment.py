@@ -97,8 +97,8 @@ class SingleSeat(Environment):
 
     def __init__(self, world: SimulatedEnvironment) -> None:
         self.world = world
-        self.name = world.name or type(world).__name__.lower()
-        self.max_turns = getattr(world, "max_turns", None)
+        self.name: str = world.name or type(world).__name__.lower()
+        self.max_turns: int | None = getattr(world, "max_turns", None)
         self._accepts = accepted_parameters(world.reset, ("task", "seed", "options"))
 
     @property

@@ -37,12 +37,12 @@ class HFEngine:
     """
 
     def __init__(self, policies: Mapping[str, Policy], batch_size: int = 256) -> None:
-        self.policies = dict(policies)
+        self.policies: dict[str, Policy] = dict(policies)
         self.batch_size = batch_size
         first = next(iter(self.policies.values()))
-        self.tokenizer = first.tokenizer
-        self.max_context = min(policy.max_context for policy in self.policies.values())
-        self.versions = dict.fromkeys(self.policies, 0)
+        self.tokenizer: Any = first.tokenizer
+        self.max_context: int = min(policy.max_context for policy in self.policies.values())
+        self.versions: dict[str, int] = dict.fromkeys(self.policies, 0)
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None) -> HFEngine:

@@ -32,9 +32,9 @@ class LengthEnvironment(Environment):
         ConfigError: not two names, or fewer than two different words.
     """
 
-    max_turns = 1
+    max_turns: int | None = 1
 
-    blocking = False
+    blocking: bool = False
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LengthEnvironment(Environment):
         words: Sequence[str] = WORDS,
         seed: int = 0,
     ) -> None:
-        self.agents = seats(agents, 2)
+        self.agents: tuple[str, ...] = seats(agents, 2)
         plain = not isinstance(words, str) and all(
             isinstance(word, str) and word and not any(map(str.isspace, word)) for word in words
         )
@@ -52,7 +52,7 @@ class LengthEnvironment(Environment):
             )
         ranked = sorted(words, key=lambda word: hashlib.blake2b(word.encode()).digest())
         held = max(1, len(ranked) // 4)
-        self.words = tuple(words)
+        self.words: tuple[str, ...] = tuple(words)
         self._subjects = {"eval": ranked[:held], "train": ranked[held:]}
         self.seed = seed
         self._task = Task("none", info={"word": self.words[0]})

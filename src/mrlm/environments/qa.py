@@ -43,9 +43,9 @@ class QASolverEnv(Environment):
         ConfigError: impossible arguments, or a row without an answer.
     """
 
-    max_turns = 1
+    max_turns: int | None = 1
 
-    blocking = False
+    blocking: bool = False
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class QASolverEnv(Environment):
     ) -> None:
         if reward not in ("em", "f1"):
             raise ConfigError(f"reward must be 'em' or 'f1', not {reward!r}")
-        self.agents = seats(agents, 1)
-        self.system_prompt = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
+        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.system_prompt: str = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
         self.reward = reward
         self._table: Table | None = None
         if dataset is not None:

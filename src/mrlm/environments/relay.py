@@ -28,15 +28,15 @@ class RelayEnvironment(Environment):
         ConfigError: not two names, or `max_number` below 1.
     """
 
-    max_turns = 2
+    max_turns: int | None = 2
 
-    blocking = False
+    blocking: bool = False
 
     def __init__(
         self, agents: Sequence[str] = ("first", "second"), max_number: int = 9, seed: int = 0
     ) -> None:
         at_least("max_number", max_number, 1, whole=True)
-        self.agents = seats(agents, 2)
+        self.agents: tuple[str, ...] = seats(agents, 2)
         self.max_number = max_number
         self.seed = seed
         if not any(_held_out(a, b, c) for a, b, c in self._corner()):

@@ -24,9 +24,9 @@ class RescoredEnvironment(Environment):
     def __init__(self, environment: Environment, reward_fn: Callable[..., Any]) -> None:
         self.environment = environment
         self.reward_fn = reward_fn
-        self.agents = environment.agents
-        self.name = environment.name
-        self.max_turns = environment.max_turns
+        self.agents: tuple[str, ...] = environment.agents
+        self.name: str = environment.name
+        self.max_turns: int | None = environment.max_turns
         self._task: Task | None = None
         self._seen: dict[str, list[Message]] = {}
 

@@ -50,7 +50,7 @@ class RewardEnvironment(Environment):
         RewardError: from `step`; names the function, the sample and the value.
     """
 
-    max_turns = 1
+    max_turns: int | None = 1
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RewardEnvironment(Environment):
             raise ConfigError(
                 f"the reward-function world needs a dataset and a reward_func; {missing} is missing"
             )
-        self.agents = _seats(agents, num_agents)
+        self.agents: tuple[str, ...] = _seats(agents, num_agents)
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
         self._table = Table(

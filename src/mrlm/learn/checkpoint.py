@@ -15,7 +15,7 @@ from typing import Any
 from mrlm.core.errors import CheckpointError
 from mrlm.learn.learner import Learner
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 MANIFEST = "manifest.json"
 

@@ -24,7 +24,7 @@ from mrlm.learn.grouping import minibatches, opening_of, samples_of
 from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
 from mrlm.learn.policy import Policy
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 class Learner:
@@ -63,10 +63,10 @@ class Learner:
             adapter = adapter if isinstance(adapter, str) else None
             self._policy = Policy("policy", model, tokenizer, adapter=adapter, reference=reference)
         self.algorithm = algorithm
-        self.agents = None if agents is None else frozenset(agents)
-        self.settings = settings or LearnerSettings()
-        self.version = 0
-        self.nonfinite = 0
+        self.agents: frozenset[str] | None = None if agents is None else frozenset(agents)
+        self.settings: LearnerSettings = settings or LearnerSettings()
+        self.version: int = 0
+        self.nonfinite: int = 0
         self._stepper: Stepper | None = None
         if "values" in algorithm.needs:
             self._policy.add_value_head()
@@ -367,7 +367,8 @@ class Learner:
     def load_optimizer_state(self, tensors: dict[str, torch.Tensor], rest: dict[str, Any]) -> None:
         """Inverse of `optimizer_state`."""
         self.stepper.load_state(tensors, rest)
-        self.version, self.nonfinite = rest["version"], rest["nonfinite"]
+        self.version = rest["version"]
+        self.nonfinite = rest["nonfinite"]
 
 
 def _teaches(turn: Turn) -> bool:

@@ -14,7 +14,7 @@ import torch
 from mrlm.core.errors import ModelError
 from mrlm.tiny import resolve_model
 
-DTYPES = {
+DTYPES: dict[str, Any] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,

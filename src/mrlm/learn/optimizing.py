@@ -57,7 +57,8 @@ class Stepper:
     """
 
     def __init__(self, policy: Policy, settings: LearnerSettings) -> None:
-        self.policy, self.settings = policy, settings
+        self.policy: Policy = policy
+        self.settings: LearnerSettings = settings
         head = policy.value_head
         heads = [] if head is None else list(head.parameters())
         known = {id(weight) for weight in heads}
@@ -73,7 +74,7 @@ class Stepper:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
             self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay)
         scaled = policy.precision == "fp16"
-        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
+        self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
 
     @property
     def scale(self) -> float:
@@ -151,10 +152,11 @@ class TrainingMode:
     afterwards."""
 
     def __init__(self, model: Any, checkpointing: bool) -> None:
-        self.model, self.checkpointing = model, checkpointing
+        self.model: Any = model
+        self.checkpointing: bool = checkpointing
 
     def __enter__(self) -> None:
-        self.was_training = self.model.training
+        self.was_training: bool = self.model.training
         self.model.train()
         if self.checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -63,13 +63,15 @@ class Policy:
         self.tokenizer = tokenizer
         self.adapter = adapter
         self.precision = precision
-        self.reference = reference
-        self.chat = chat or Chat(tokenizer)
+        self.reference: Any = reference
+        self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
         accepted = inspect.signature(_causal(model).forward).parameters
         free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-        self.takes_positions = "position_ids" in accepted or (free and _has_position_ids(model))
-        self.takes_keep = "logits_to_keep" in accepted
+        self.takes_positions: bool = "position_ids" in accepted or (
+            free and _has_position_ids(model)
+        )
+        self.takes_keep: bool = "logits_to_keep" in accepted
 
     # -- what it is --------------------------------------------------------------------------------
 

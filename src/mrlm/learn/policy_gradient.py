@@ -109,7 +109,7 @@ class PolicyGradient(Algorithm):
     # -- credit -----------------------------------------------------------------------------------
 
     def credit(self, groups: Sequence[Group]) -> None:
-        self.metrics = {}
+        self.metrics: dict[str, float] = {}
         clear(groups)
         for group in groups:
             self.credit_group(group)

@@ -62,8 +62,10 @@ class Agent:
 
     def __init__(self, seat: Seat, episode: Episode, batcher: Batcher | None, key: Key) -> None:
         self.seat = seat
-        self.name = seat.name
-        self.rollout = Rollout(agent=seat.name, policy=seat.policy, task_id=episode.task.id)
+        self.name: str = seat.name
+        self.rollout: Rollout = Rollout(
+            agent=seat.name, policy=seat.policy, task_id=episode.task.id
+        )
         self._episode = episode
         self._batcher = batcher
         self._key = key

@@ -108,9 +108,9 @@ class Batcher:
         self.engines = engines
         self.timeout = timeout
         self.pulse = pulse
-        self.tokens = 0
+        self.tokens: int = 0
         """Tokens sampled so far."""
-        self.calls = 0
+        self.calls: int = 0
         """Engine calls so far."""
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._pump: asyncio.Task[None] | None = None

@@ -21,7 +21,7 @@ from mrlm.play.engine import Batcher, Engine, Key, Pulse
 from mrlm.play.workflow import Workflow
 from mrlm.play.world import World
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 class Source(Protocol):
@@ -96,13 +96,13 @@ class Play:
         engine_timeout: float = 600.0,
         demonstrate: bool = False,
     ) -> None:
-        self.worlds = list(worlds)
-        self.seats = dict(seats)
+        self.worlds: list[WorldSpec] = list(worlds)
+        self.seats: dict[str, Seat] = dict(seats)
         self.group_size = group_size
         self.seed = seed
         self.demonstrate = demonstrate
-        self.pulse = Pulse()
-        self.batcher = Batcher(engines, engine_timeout, self.pulse)
+        self.pulse: Pulse = Pulse()
+        self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self._taken = {world.name: 0 for world in worlds}
         for world in worlds:
             if not world.reproducible:

@@ -17,7 +17,11 @@ from mrlm.play.agent import Seat, seed_of
 from mrlm.play.rollout import Play
 from mrlm.play.tasks import row_messages
 
-ROW_FORMS = [("messages",), ("prompt", "completion"), ("prompt", "chosen", "rejected")]
+ROW_FORMS: list[tuple[str, ...]] = [
+    ("messages",),
+    ("prompt", "completion"),
+    ("prompt", "chosen", "rejected"),
+]
 """Columns a row may consist of."""
 
 

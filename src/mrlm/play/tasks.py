@@ -15,7 +15,7 @@ from typing import Any, Literal
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Role
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 OnBadRow = Literal["raise", "skip"]
 Row = dict[str, Any]

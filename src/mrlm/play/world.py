@@ -43,7 +43,7 @@ class World:
         self.episode = episode
         self.agents = agents
         self.timeout = timeout
-        self.result = StepResult()
+        self.result: StepResult = StepResult()
         self._pulse = pulse
         self._opening = opening
         self._seats = {seat: seat for seat in environment.agents}

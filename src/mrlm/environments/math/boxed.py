@@ -44,7 +44,11 @@ class BoxedReward:
         for name, value in (("correct", correct), ("wrong", wrong), ("unparseable", unparseable)):
             if not math.isfinite(value):
                 raise ConfigError(f"BoxedReward: {name} must be a finite number, not {value!r}")
-        self.rewards = {True: float(correct), False: float(wrong), None: float(unparseable)}
+        self.rewards: dict[bool | None, float] = {
+            True: float(correct),
+            False: float(wrong),
+            None: float(unparseable),
+        }
         self.plain = plain
         self.timeout = timeout
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from mrlm.core.errors import EpisodeError
 from mrlm.environments.math import answers
 
-log = logging.getLogger("mrlm")
+log: logging.Logger = logging.getLogger("mrlm")
 
 _EQUALS = re.compile(r"(?<![<>!])=")
 
@@ -43,7 +43,7 @@ class Worker:
 
     def __init__(self) -> None:
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-P", "-u", str(Path(__file__).with_name("worker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -97,7 +97,7 @@ class Worker:
         return line.decode().strip() or None
 
     def _too_late(self) -> None:
-        self.killed = True
+        self.killed: bool = True
         self.process.kill()
 
 

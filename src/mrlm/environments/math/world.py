@@ -94,8 +94,8 @@ class MathReasoningEnvironment(Environment):
         attempts = _attempts(max_attempts, max_turns)
         if not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        self.agents = seats(agents, 1)
-        self.generator = generator or MathProblemGenerator(
+        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.generator: MathProblemGenerator = generator or MathProblemGenerator(
             difficulty_range or (1, 3), seed or 0, families
         )
         self._table: Table | None = None
@@ -109,7 +109,8 @@ class MathReasoningEnvironment(Environment):
                 seed=seed or 0,
             )
         self.require_solution = require_solution
-        self.max_turns = self.max_attempts = attempts
+        self.max_attempts: int = attempts
+        self.max_turns: int | None = attempts
         self.timeout = timeout
         self.instruction = instruction
         self._task = Task("none")
