@@ -328,3 +328,36 @@ def test_what_was_shown_after_the_last_turn_is_kept_as_context(tokenizer: Any) -
     (group,) = run_async(source.take(1))
     rollout = group.episodes[0].rollouts["agent"]
     assert "wrong!" in tokenizer.decode(rollout.tail_ids)
+
+
+def test_a_world_that_never_returns_does_not_keep_the_process(tmp_path: Any) -> None:
+    """The thread that is given up is a daemon: the program ends."""
+    import subprocess
+    import sys
+
+    (tmp_path / "stuck.py").write_text(
+        """
+import threading
+from mrlm import GRPOTrainer, Message, Observation, Reward, SimulatedEnvironment, load_config
+from mrlm.config import parse_config
+
+class Stuck(SimulatedEnvironment):
+    def reset(self, seed=0):
+        return Observation([Message("go")])
+    def step(self, action):
+        threading.Event().wait()
+
+if __name__ == "__main__":
+    from mrlm.runs import run_experiment
+    run_experiment(parse_config({
+        "environments": [{"env_type": "stuck:Stuck", "timeout": 0.5}],
+        "training": {"num_iterations": 1, "batch_size": 1, "report_to": "none"},
+        "grpo": {"group_size": 2}, "generation": {"max_new_tokens": 2},
+    }, (), "test"))
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "stuck.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "all 2 episodes failed" in done.stderr and "took longer than 0.5 s" in done.stderr

@@ -192,3 +192,27 @@ def test_a_folder_of_an_earlier_run_is_moved_aside(tmp_path: Path) -> None:
     run_experiment(loaded)
     run_experiment(loaded)
     assert (tmp_path / "run" / "final").is_dir() and (tmp_path / "run.1" / "final").is_dir()
+
+
+def test_a_trainer_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Training twice is training once for as long."""
+    from mrlm import MAGRPOTrainer
+    from mrlm.environments.relay import RelayEnvironment
+
+    def trainer(name: str) -> Any:
+        words = {"num_generations": 2, "max_new_tokens": 2, "report_to": "none"}
+        return MAGRPOTrainer(
+            environment=RelayEnvironment(), output_dir=str(tmp_path / name), batch_size=2, **words
+        )
+
+    parts = trainer("parts")
+    parts.evaluate(episodes=2)
+    parts.train(num_iterations=2)
+    parts.train(num_iterations=1)
+    parts.save_model(tmp_path / "saved")
+    trainer("whole").train(num_iterations=3)
+    assert logged(tmp_path / "parts") == logged(tmp_path / "whole")
+    again = trainer("parts")
+    result = again.train(num_iterations=4, resume_from_checkpoint=True)
+    assert [row["step"] for row in result.history] == [1, 2, 3, 4]
+    assert (tmp_path / "saved" / "second" / "config.json").is_file()

@@ -69,16 +69,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         learners=learners,
         engines=engines,
         evaluator=_play(config, 1, worlds, seats, engines) if worlds else None,
-        log=RunLog(
-            folder,
-            config.experiment_name,
-            config.resolved(),
-            total,
-            list(config.training.report_to),
-            resume_step=state["step"] + 1 if state else None,
-            state=state["parts"]["log"] if state else None,
-            every=config.training.logging_steps,
-        ),
+        log=open_log(config, folder, total, state),
         total_steps=total,
         callbacks=tuple(parts.callbacks),
     )
@@ -86,6 +77,22 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         restore(run, checkpoint)
         log.info("continuing from %s", checkpoint)
     return run
+
+
+def open_log(
+    config: ExperimentConfig, folder: Path, total: int, state: dict[str, Any] | None
+) -> RunLog:
+    """The log of a run, from its beginning or from where the state of a checkpoint left off."""
+    return RunLog(
+        folder,
+        config.experiment_name,
+        config.resolved(),
+        total,
+        list(config.training.report_to),
+        resume_step=state["step"] + 1 if state else None,
+        state=state["parts"]["log"] if state else None,
+        every=config.training.logging_steps,
+    )
 
 
 def plan_of(

@@ -68,7 +68,7 @@ def check_weights(run: Run) -> None:
 
 def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:
     for learner in run.learners:
-        samples = samples_of(groups, learner.policy)[:PROBE]
+        samples = samples_of(groups, learner.policy, credited=False)[:PROBE]
         if not samples:
             continue
         yield from _wrong_tokens(learner, samples)

@@ -6,9 +6,8 @@ from __future__ import annotations
 import time
 from asyncio import gather
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mrlm.checks import check_first_step, check_weights
 from mrlm.config import ExperimentConfig
@@ -75,7 +74,6 @@ class Run:
     tokens: int = 0
     stopping: bool = False
     interrupted: bool = False
-    history: list[dict[str, Any]] = field(default_factory=list)
 
     def stop(self) -> None:
         """End the run after the current step."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.build import build
+from mrlm.build import build, open_log, total_steps
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig
 from mrlm.config.words import FlatWords, apply_words, split_config
@@ -250,13 +250,21 @@ class Trainer:
         """
         if num_iterations is not None:
             self.config = self.config.merged({"training": {"num_iterations": num_iterations}})
-            if self._run is not None:
-                self._run.total_steps = self._run.step + num_iterations
+        if self._run is not None and not resume_from_checkpoint:
+            self._go_on(self._run)
         if resume_from_checkpoint:
             default = self.config.output_dir or f"outputs/{self.config.experiment_name}"
             place = default if resume_from_checkpoint is True else resume_from_checkpoint
             self._run = build(self.config, self._parts, Path(place))
         return run_to_end(self.run)
+
+    def _go_on(self, run: Run) -> None:
+        """Prepare a run that was used before for as many iterations again."""
+        run.total_steps = run.step + total_steps(self.config, run.source.num_tasks())
+        run.stopping = run.interrupted = False
+        state = {"step": run.step, "parts": {"log": run.log.state()}}
+        run.log.close()
+        run.log = open_log(self.config, run.folder, run.total_steps, state)
 
     def evaluate(
         self, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None

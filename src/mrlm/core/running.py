@@ -1,9 +1,11 @@
-"""Coroutines from ordinary code, also where an event loop is running already (a notebook)."""
+"""Coroutines from ordinary code, also where an event loop is running already (a notebook), and
+ordinary code from coroutines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -22,3 +24,30 @@ def run_async(job: Awaitable[T]) -> T:
         return asyncio.run(wait())
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(lambda: asyncio.run(wait())).result()
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """The result of a function that may block. Its thread is a daemon: one that never returns can
+    be given up, and does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # given up
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = function()
+        except BaseException as error:  # handed to whoever waits
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, daemon=True, name="mrlm-world").start()
+    return await future

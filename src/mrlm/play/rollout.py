@@ -15,6 +15,7 @@ import numpy as np
 
 from mrlm.core.environment import Environment, SingleSeat, Split
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
+from mrlm.core.running import in_thread
 from mrlm.core.types import Episode, Group, StepResult, Task
 from mrlm.play.agent import Agent, Agents, Demonstrator, PromptTooLong, Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
@@ -190,7 +191,8 @@ class Play:
         opening: tuple[Environment, StepResult] | None = None
         if not world.reproducible:
             environment = world.make()
-            opening = (environment, await asyncio.to_thread(environment.reset, task, task.seed))
+            first = in_thread(lambda: environment.reset(task, task.seed))
+            opening = (environment, await asyncio.wait_for(first, world.timeout))
         places = range(size)
         return Group(
             list(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.running import in_thread
 from mrlm.core.types import Episode, Message, Reward, StepResult
 from mrlm.play.agent import Agents
 from mrlm.play.engine import Pulse
@@ -176,7 +177,7 @@ class World:
                 if inspect.iscoroutinefunction(method):
                     return await asyncio.wait_for(function(), self.timeout)
                 if self.environment.blocking:
-                    answer = await asyncio.wait_for(asyncio.to_thread(function), self.timeout)
+                    answer = await asyncio.wait_for(in_thread(function), self.timeout)
                 else:
                     answer = function()
                 return (
