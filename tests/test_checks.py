@@ -14,7 +14,7 @@ from mrlm.checks import check_first_step, check_weights
 from mrlm.config import parse_config
 from mrlm.core.errors import CheckError
 from mrlm.core.running import run_async
-from mrlm.train import Run
+from mrlm.run import Run
 
 
 @pytest.fixture

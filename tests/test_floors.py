@@ -19,7 +19,9 @@ TOP = 9
 FLOORS = {
     **dict.fromkeys(("core", "config", "tiny", "statistics"), 1),
     **dict.fromkeys(("play", "learn", "sandbox"), 2),
-    **dict.fromkeys(("train", "plan", "tracking", "console", "checks", "generate", "metrics"), 3),
+    **dict.fromkeys(
+        ("run", "train", "plan", "tracking", "console", "checks", "generate", "metrics"), 3
+    ),
     **dict.fromkeys(("casting", "build", "runs"), 4),
     "trainer": 5,
     "algorithms": 6,

@@ -66,12 +66,12 @@ if TYPE_CHECKING:
     from mrlm.learn.batch import Loss as Loss
     from mrlm.learn.batch import Outputs as Outputs
     from mrlm.learn.learner import Learner as Learner
+    from mrlm.run import Callback as Callback
     from mrlm.runs import EvalResult as EvalResult
     from mrlm.runs import TrainResult as TrainResult
     from mrlm.runs import evaluate as evaluate
     from mrlm.runs import run_experiment as run_experiment
     from mrlm.tiny import default_model as default_model
-    from mrlm.train import Callback as Callback
     from mrlm.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
@@ -120,7 +120,7 @@ _WHERE = {
     "mrlm.learn.learner": ("Learner",),
     "mrlm.runs": ("EvalResult", "TrainResult", "evaluate", "run_experiment"),
     "mrlm.tiny": ("default_model",),
-    "mrlm.train": ("Callback",),
+    "mrlm.run": ("Callback",),
     "mrlm.trainer": ("Trainer",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}

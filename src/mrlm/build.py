@@ -28,8 +28,9 @@ from mrlm.play.engine import Engine
 from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
 from mrlm.play.rows import Collected, Rows
 from mrlm.play.tasks import read_rows
+from mrlm.run import Run
 from mrlm.tracking import RunLog, check_trackers
-from mrlm.train import Run, restore
+from mrlm.train import restore
 
 log: logging.Logger = logging.getLogger("mrlm")
 

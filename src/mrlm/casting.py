@@ -19,7 +19,7 @@ from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import BASE, Policy, add_adapter
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.rollout import WorldSpec
-from mrlm.train import Callback
+from mrlm.run import Callback
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,9 +14,7 @@ from mrlm.core.types import Group, Message, Role, Turn
 from mrlm.learn.batch import Sample, as_column, pack
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.learner import Learner
-
-if TYPE_CHECKING:
-    from mrlm.train import Run
+from mrlm.run import Run
 
 log: logging.Logger = logging.getLogger("mrlm")
 

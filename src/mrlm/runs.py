@@ -25,7 +25,8 @@ from mrlm.learn.checkpoint import checkpoints, step_of, write_folder
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
-from mrlm.train import Callback, Run, evaluate_groups, train
+from mrlm.run import Callback, Run
+from mrlm.train import evaluate_groups, train
 
 log: logging.Logger = logging.getLogger("mrlm")
 

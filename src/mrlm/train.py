@@ -5,79 +5,17 @@ from __future__ import annotations
 
 import time
 from asyncio import gather
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from mrlm.checks import check_first_step, check_weights
-from mrlm.config import ExperimentConfig
 from mrlm.core.types import Group
-from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.learner import Learner
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
-from mrlm.play.engine import Engine
-from mrlm.play.rollout import Play, Source
-from mrlm.tracking import RunLog
-
-
-class Callback:
-    """What a user may hook into a run; every method does nothing unless it is overridden.
-    `run.stop()` ends the run after the current step, with everything saved."""
-
-    def on_train_begin(self, run: Run) -> None:
-        """Before the first step."""
-
-    def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
-        """After every step, with what was logged."""
-
-    def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
-        """After every evaluation."""
-
-    def on_save(self, run: Run, folder: Path) -> None:
-        """After every checkpoint."""
-
-    def on_train_end(self, run: Run) -> None:
-        """After the last step."""
-
-
-@dataclass(slots=True)
-class Run:
-    """Everything one training run holds, put together by `build`.
-
-    Args:
-        config: what was asked for.
-        folder: where everything is written.
-        algorithm: credit and loss.
-        source: where groups come from.
-        learners: one per trained policy.
-        engines: policy -> what samples for it.
-        evaluator: plays held-out tasks; `None` where there is no world to play in.
-        log: metrics and episodes.
-        total_steps: iterations to do.
-        step: iterations done.
-    """
-
-    config: ExperimentConfig
-    folder: Path
-    algorithm: Algorithm
-    source: Source
-    learners: list[Learner]
-    engines: dict[str, Engine]
-    evaluator: Play | None
-    log: RunLog
-    total_steps: int
-    step: int = 0
-    callbacks: Sequence[Callback] = ()
-    tokens: int = 0
-    stopping: bool = False
-    interrupted: bool = False
-
-    def stop(self) -> None:
-        """End the run after the current step."""
-        self.stopping = True
+from mrlm.run import Run
 
 
 async def train(run: Run) -> Run:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.build import build, open_log, total_steps
+from mrlm.build import build, make_worlds, open_log, total_steps
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig
 from mrlm.config.words import FlatWords, apply_words, split_config
@@ -18,8 +18,8 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode, LLMEnvironment
+from mrlm.run import Callback, Run
 from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
-from mrlm.train import Callback, Run
 
 
 class Trainer:
@@ -169,7 +169,7 @@ class Trainer:
         """Which agent speaks with which weights (equal references share one policy), as sections of
         the config."""
         config, parts = self.config, self._parts
-        seats = [seat for world in parts.worlds for seat in as_environment(world).agents]
+        seats = [seat for world in make_worlds(config, parts) for seat in world.template.agents]
         if isinstance(agents, Mapping):
             references = dict(agents)
         elif agents is not None:
