@@ -1,0 +1,279 @@
+"""What a Llama-like model is made of, read from a Hugging Face module: the parts that the lean
+forward and the lean decoder compute with. Weights are looked at, never copied. Nothing is computed
+here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mrlm.core.errors import ModelError
+
+FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+}
+"""Classes that are known, and the folder of transformers each comes from."""
+ROPES = {"default", "linear", "llama3", "yarn"}
+"""Rotary embeddings whose angles depend on the position alone."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+class NotLean(ModelError):
+    """A model that only the general path can compute, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """A low-rank addition to a linear map: `x -> scaling * dropout(x) @ down.T @ up.T`.
+
+    Args:
+        down: (r, in).
+        up: (out, r).
+        scaling: factor.
+        dropout: applied to the input while training; `None` for none.
+    """
+
+    down: Tensor
+    up: Tensor
+    scaling: float
+    dropout: nn.Module | None
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`x -> x @ weight.T + bias`, with what an adapter adds. `weight` is (out, in), `bias` (out,)
+    or `None`."""
+
+    weight: Tensor
+    bias: Tensor | None
+    lora: Lora | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The modules of one block, and how it attends.
+
+    Args:
+        q, k, v, o, gate, up, down: linear modules, bare or wrapped by an adapter.
+        norm_attention, norm_mlp: before attention and before the feed-forward.
+        norm_q, norm_k: over each head (Qwen3, Gemma 3), or `None`.
+        norm_after_attention, norm_after_mlp: on what is added to the stream (Gemma 2, 3), or
+            `None`.
+        window: how many keys a query sees, its own included; `None` for all.
+        rope: which of the model's rotary tables it uses.
+    """
+
+    q: nn.Module
+    k: nn.Module
+    v: nn.Module
+    o: nn.Module
+    gate: nn.Module
+    up: nn.Module
+    down: nn.Module
+    norm_attention: nn.Module
+    norm_mlp: nn.Module
+    norm_q: nn.Module | None
+    norm_k: nn.Module | None
+    norm_after_attention: nn.Module | None
+    norm_after_mlp: nn.Module | None
+    window: int | None
+    rope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """A model of the family in parts.
+
+    Args:
+        model: the causal language model itself, without the wrapper of its adapters.
+        layers: its blocks.
+        heads, kv_heads, head_dim, hidden: sizes.
+        eps: of every norm.
+        unit_offset: norms multiply by `1 + weight` (Gemma) rather than by `weight`.
+        scale: of the attention scores.
+        activation: of the feed-forward gate.
+        activation_name: its name in the model's configuration.
+        embed_scale: what embeddings are multiplied with.
+        attention_softcap, final_softcap: `c` of `c tanh(x / c)` on scores and logits, or `None`.
+    """
+
+    model: Any
+    layers: tuple[Layer, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    eps: float
+    unit_offset: bool
+    scale: float
+    activation: Callable[[Tensor], Tensor]
+    activation_name: str
+    embed_scale: float
+    attention_softcap: float | None
+    final_softcap: float | None
+
+    @property
+    def embedding(self) -> Tensor:
+        """(V, H)."""
+        return self.model.model.embed_tokens.weight
+
+    @property
+    def head(self) -> Tensor:
+        """(V, H); the embedding itself where they are tied."""
+        return self.model.lm_head.weight
+
+    @property
+    def final_norm(self) -> nn.Module:
+        return self.model.model.norm
+
+    def norm_weight(self, module: nn.Module) -> Tensor:
+        """What a norm multiplies with, (H,) or (head_dim,)."""
+        weight: Tensor = module.weight  # pyright: ignore[reportAssignmentType]
+        return weight + 1.0 if self.unit_offset else weight
+
+    def rotary(self, positions: Tensor, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
+        """Cosines and sines (N, head_dim) for positions (N,), by the name of the table."""
+        rotate = self.model.model.rotary_emb
+        like = torch.empty(0, dtype=dtype, device=positions.device)
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        for name in dict.fromkeys(layer.rope for layer in self.layers):
+            extra = (name,) if name else ()
+            cos, sin = rotate(like, positions[None], *extra)
+            found[name] = (cos[0], sin[0])
+        return found
+
+
+def anatomy_of(model: Any) -> Anatomy:
+    """The parts of a model.
+
+    Args:
+        model: a causal language model or a PEFT model around one.
+
+    Raises:
+        NotLean: the model is not one of `FAMILIES`, or something about it was changed that the
+            lean path would not see.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    family = _family(inner)
+    config = inner.config
+    _check_config(config)
+    layers = tuple(_layer(block, config, family) for block in inner.model.layers)
+    heads = config.num_attention_heads
+    gemma = family.startswith("gemma")
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    if activation not in ACTIVATIONS:
+        raise NotLean(f"its activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+    return Anatomy(
+        model=inner,
+        layers=layers,
+        heads=heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        hidden=config.hidden_size,
+        eps=config.rms_norm_eps,
+        unit_offset=gemma,
+        scale=inner.model.layers[0].self_attn.scaling,
+        activation=ACTIVATIONS[activation],
+        activation_name=activation,
+        embed_scale=float(getattr(inner.model.embed_tokens, "scalar_embed_scale", 1.0)),
+        attention_softcap=getattr(config, "attn_logit_softcapping", None),
+        final_softcap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
+def linear_of(module: nn.Module, adapter: str | None) -> Linear:
+    """A linear module as numbers, with what `adapter` adds to it; `None` and `""` add nothing."""
+    base: Any = getattr(module, "base_layer", module)
+    lora = None
+    downs: Any = getattr(module, "lora_A", None)
+    if adapter and downs is not None and adapter in downs:
+        wrapped: Any = module
+        dropout = wrapped.lora_dropout[adapter]
+        lora = Lora(
+            wrapped.lora_A[adapter].weight,
+            wrapped.lora_B[adapter].weight,
+            float(wrapped.scaling[adapter]),
+            None if isinstance(dropout, nn.Identity) else dropout,
+        )
+    return Linear(base.weight, base.bias, lora)
+
+
+def _family(inner: Any) -> str:
+    kind = type(inner)
+    family = FAMILIES.get(kind.__name__)
+    if family is None or not kind.__module__.startswith(f"transformers.models.{family}."):
+        raise NotLean(f"{kind.__name__} is not one of {', '.join(FAMILIES)}")
+    embedding = inner.model.embed_tokens
+    known = type(embedding) is nn.Embedding or hasattr(embedding, "scalar_embed_scale")
+    if not known or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
+        raise NotLean("its embedding or its head was replaced")
+    if any(module._forward_hooks or module._forward_pre_hooks for module in inner.modules()):
+        raise NotLean("one of its modules has a forward hook, which would not be called")
+    return family
+
+
+def _check_config(config: Any) -> None:
+    if getattr(config, "use_bidirectional_attention", False):
+        raise NotLean("its attention is bidirectional")
+    if getattr(config, "attention_dropout", 0.0):
+        raise NotLean("it drops attention weights while training")
+    ropes: Any = getattr(config, "rope_parameters", None) or {}
+    tables = [ropes] if "rope_type" in ropes else [each for each in ropes.values() if each]
+    for table in tables:
+        kind = table.get("rope_type", "default")
+        if kind not in ROPES:
+            raise NotLean(f"its rotary embedding {kind!r} depends on the length of the text")
+
+
+def _layer(block: Any, config: Any, family: str) -> Layer:
+    attention, mlp = block.self_attn, block.mlp
+    linears = {
+        name: _checked(getattr(owner, f"{name}_proj"))
+        for owner, names in ((attention, "qkvo"), (mlp, ("gate", "up", "down")))
+        for name in names
+    }
+    sandwich = hasattr(block, "pre_feedforward_layernorm")
+    layer_type = getattr(attention, "layer_type", None)
+    window = getattr(attention, "sliding_window", None)
+    if family == "mistral":
+        window = getattr(config, "sliding_window", None)
+    return Layer(
+        **linears,
+        norm_attention=block.input_layernorm,
+        norm_mlp=block.pre_feedforward_layernorm if sandwich else block.post_attention_layernorm,
+        norm_q=getattr(attention, "q_norm", None),
+        norm_k=getattr(attention, "k_norm", None),
+        norm_after_attention=block.post_attention_layernorm if sandwich else None,
+        norm_after_mlp=block.post_feedforward_layernorm if sandwich else None,
+        window=window,
+        rope=layer_type or "" if family == "gemma3" else "",
+    )
+
+
+def _checked(module: Any) -> nn.Module:
+    """A linear module that is what it seems: bare, or with plain LoRA around it."""
+    base = getattr(module, "base_layer", module)
+    if type(base) is not nn.Linear:
+        raise NotLean(f"{type(base).__name__} takes the place of a linear layer")
+    if base is not module:
+        plain = hasattr(module, "lora_A") and not getattr(module, "fan_in_fan_out", False)
+        variants = getattr(module, "lora_variant", None) or {}
+        biased = any(each.bias is not None for each in getattr(module, "lora_B", {}).values())
+        if not plain or variants or biased or getattr(module, "merged", False):
+            raise NotLean(f"an adapter of a kind that is not plain LoRA: {type(module).__name__}")
+    return module
