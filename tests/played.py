@@ -27,9 +27,10 @@ class Prefix(torch.nn.Module):
         self.value = torch.nn.Parameter(torch.randn(6, generator=generator))
 
     def forward(self, batch: Batch) -> Outputs:
-        mask = batch.attention_mask[..., None]
-        history = torch.tanh((self.embedding[batch.input_ids] * mask).cumsum(1))  # (B, T, 6)
-        hidden = history[:, batch.keep][batch.sequence, batch.column]  # (N, 6)
+        grid = batch.grid
+        mask = grid.attention_mask[..., None]
+        history = torch.tanh((self.embedding[grid.input_ids] * mask).cumsum(1))  # (B, T, 6)
+        hidden = history[:, grid.keep][batch.sequence, grid.column]  # (N, 6)
         logprobs = (hidden @ self.output / batch.temperature[:, None]).log_softmax(-1)
         chosen = logprobs.gather(-1, batch.tokens[:, None]).squeeze(-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1)

@@ -103,10 +103,10 @@ def test_padding_changes_nothing(name):
     batch = whole(algorithm, groups)[0]
     wide = copy.deepcopy(batch)
     for field, filler in (("input_ids", 5), ("attention_mask", 0), ("position_ids", 0)):
-        grid = getattr(wide, field)
+        grid = getattr(wide.grid, field)
         padding = grid.new_full((grid.shape[0], 3), filler)
-        setattr(wide, field, torch.cat([padding, grid, padding], dim=1))
-    wide.keep = wide.keep + 3
+        setattr(wide.grid, field, torch.cat([padding, grid, padding], dim=1))
+    wide.grid.keep = wide.grid.keep + 3
     plain, padded = learn(algorithm, policy, [batch]), learn(algorithm, policy, [wide])
     assert padded[0] == pytest.approx(plain[0], abs=1e-6)
     torch.testing.assert_close(padded[1], plain[1], atol=1e-6, rtol=1e-5)

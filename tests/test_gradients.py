@@ -40,8 +40,8 @@ def logit_gradient(policy: Policy, turns: list[Turn], algorithm: Any = None) -> 
         turn.advantages = 1.0
     (sample,) = merge(turns)
     batch = pack([sample])
-    batch.keep = torch.arange(batch.input_ids.shape[1])
-    batch.column = torch.cat(
+    batch.grid.keep = torch.arange(batch.grid.input_ids.shape[1])
+    batch.grid.column = torch.cat(
         [
             torch.arange(s - 1, s - 1 + len(t))
             for s, t in zip(sample.starts, sample.turns, strict=True)
@@ -142,9 +142,9 @@ def test_padding_on_either_side_changes_nothing(model: Any, tokenizer: Any, pad:
 
     together, alone = gradient([samples]), gradient([[s] for s in samples])
     batch = pack(samples, totals, pad_id)
-    assert batch.attention_mask[0].tolist() != batch.attention_mask[1].tolist()
-    assert bool((batch.attention_mask[:, 0] == 0).any()) and bool(
-        (batch.attention_mask[:, -1] == 0).any()
+    assert batch.grid.attention_mask[0].tolist() != batch.grid.attention_mask[1].tolist()
+    assert bool((batch.grid.attention_mask[:, 0] == 0).any()) and bool(
+        (batch.grid.attention_mask[:, -1] == 0).any()
     )
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=2e-6)
 
@@ -154,8 +154,8 @@ def test_pads_after_the_end_are_never_trained(model: Any, tokenizer: Any) -> Non
     samples = [s for t in (turn([5], [6, eos]), turn([5], [6, 7, 8, 9, eos])) for s in merge([t])]
     batch = pack(samples, pad_id=eos)
     assert len(batch) == 7 and batch.trained_token_ids() == [[6, eos], [6, 7, 8, 9, eos]]
-    positions = batch.keep[batch.column] + 1
-    assert bool(batch.attention_mask[batch.sequence, positions].all())
+    positions = batch.grid.keep[batch.grid.column] + 1
+    assert bool(batch.grid.attention_mask[batch.sequence, positions].all())
 
 
 def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: Any) -> None:

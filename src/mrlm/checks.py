@@ -76,14 +76,13 @@ def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:
 def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
     """What is trained on must be what was sampled: every token, and not one of the world's."""
     batch = pack(samples, pad_id=learner.weights_of.pad_id)
-    at = batch.keep[batch.column] + 1
-    aligned = torch.equal(batch.input_ids[batch.sequence, at], batch.tokens)
+    grid, tree = batch.grid, batch.tree
+    at = grid.keep[grid.column]
+    aligned = torch.equal(grid.input_ids[batch.sequence, at + 1], batch.tokens)
+    same = torch.equal(grid.input_ids[batch.sequence, at], tree.ids[tree.predictors])
+    real = bool(grid.attention_mask[batch.sequence, at + 1].all())
     count = sum(len(turn) for sample in samples for turn in sample.turns)
-    if (
-        not aligned
-        or len(batch) != count
-        or not bool(batch.attention_mask[batch.sequence, at].all())
-    ):
+    if not (aligned and same and real) or len(batch) != count:
         yield (
             f"check tokens: the trained tokens of policy {learner.policy!r} are not those that "
             "were sampled; "

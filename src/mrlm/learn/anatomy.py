@@ -64,35 +64,69 @@ class Linear:
     lora: Lora | None
 
 
-@dataclass(frozen=True, slots=True)
 class Layer:
-    """The modules of one block, and how it attends.
+    """One block. Its modules are looked up when they are asked for, so that an adapter which came
+    later is seen.
 
     Args:
-        q, k, v, o, gate, up, down: linear modules, bare or wrapped by an adapter.
+        block: the module.
+        window: how many keys a query sees, its own included; `None` for all.
+        rope: which of the model's rotary tables it uses.
+
+    Attributes:
         norm_attention, norm_mlp: before attention and before the feed-forward.
         norm_q, norm_k: over each head (Qwen3, Gemma 3), or `None`.
         norm_after_attention, norm_after_mlp: on what is added to the stream (Gemma 2, 3), or
             `None`.
-        window: how many keys a query sees, its own included; `None` for all.
-        rope: which of the model's rotary tables it uses.
     """
 
-    q: nn.Module
-    k: nn.Module
-    v: nn.Module
-    o: nn.Module
-    gate: nn.Module
-    up: nn.Module
-    down: nn.Module
-    norm_attention: nn.Module
-    norm_mlp: nn.Module
-    norm_q: nn.Module | None
-    norm_k: nn.Module | None
-    norm_after_attention: nn.Module | None
-    norm_after_mlp: nn.Module | None
-    window: int | None
-    rope: str
+    def __init__(self, block: Any, window: int | None, rope: str) -> None:
+        self.block = block
+        self.window = window
+        self.rope = rope
+        attention = block.self_attn
+        sandwich = hasattr(block, "pre_feedforward_layernorm")
+        after = block.post_attention_layernorm
+        self.norm_attention: nn.Module = block.input_layernorm
+        self.norm_mlp: nn.Module = block.pre_feedforward_layernorm if sandwich else after
+        self.norm_q: nn.Module | None = getattr(attention, "q_norm", None)
+        self.norm_k: nn.Module | None = getattr(attention, "k_norm", None)
+        self.norm_after_attention: nn.Module | None = after if sandwich else None
+        self.norm_after_mlp: nn.Module | None = (
+            block.post_feedforward_layernorm if sandwich else None
+        )
+
+    @property
+    def q(self) -> nn.Module:
+        return self.block.self_attn.q_proj
+
+    @property
+    def k(self) -> nn.Module:
+        return self.block.self_attn.k_proj
+
+    @property
+    def v(self) -> nn.Module:
+        return self.block.self_attn.v_proj
+
+    @property
+    def o(self) -> nn.Module:
+        return self.block.self_attn.o_proj
+
+    @property
+    def gate(self) -> nn.Module:
+        return self.block.mlp.gate_proj
+
+    @property
+    def up(self) -> nn.Module:
+        return self.block.mlp.up_proj
+
+    @property
+    def down(self) -> nn.Module:
+        return self.block.mlp.down_proj
+
+    @property
+    def linears(self) -> tuple[nn.Module, ...]:
+        return (self.q, self.k, self.v, self.o, self.gate, self.up, self.down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +232,7 @@ def anatomy_of(model: Any) -> Anatomy:
 
 def linear_of(module: nn.Module, adapter: str | None) -> Linear:
     """A linear module as numbers, with what `adapter` adds to it; `None` and `""` add nothing."""
-    base: Any = getattr(module, "base_layer", module)
+    base = _base_of(module)
     lora = None
     downs: Any = getattr(module, "lora_A", None)
     if adapter and downs is not None and adapter in downs:
@@ -241,32 +275,19 @@ def _check_config(config: Any) -> None:
 
 
 def _layer(block: Any, config: Any, family: str) -> Layer:
-    attention, mlp = block.self_attn, block.mlp
-    linears = {
-        name: _checked(getattr(owner, f"{name}_proj"))
-        for owner, names in ((attention, "qkvo"), (mlp, ("gate", "up", "down")))
-        for name in names
-    }
-    sandwich = hasattr(block, "pre_feedforward_layernorm")
-    layer_type = getattr(attention, "layer_type", None)
+    attention = block.self_attn
     window = getattr(attention, "sliding_window", None)
     if family == "mistral":
         window = getattr(config, "sliding_window", None)
-    return Layer(
-        **linears,
-        norm_attention=block.input_layernorm,
-        norm_mlp=block.pre_feedforward_layernorm if sandwich else block.post_attention_layernorm,
-        norm_q=getattr(attention, "q_norm", None),
-        norm_k=getattr(attention, "k_norm", None),
-        norm_after_attention=block.post_attention_layernorm if sandwich else None,
-        norm_after_mlp=block.post_feedforward_layernorm if sandwich else None,
-        window=window,
-        rope=layer_type or "" if family == "gemma3" else "",
-    )
+    rope = getattr(attention, "layer_type", None) or "" if family == "gemma3" else ""
+    layer = Layer(block, window, rope)
+    for module in layer.linears:
+        _base_of(module)
+    return layer
 
 
-def _checked(module: Any) -> nn.Module:
-    """A linear module that is what it seems: bare, or with plain LoRA around it."""
+def _base_of(module: Any) -> nn.Linear:
+    """The linear module itself; around it there may be plain LoRA and nothing else."""
     base = getattr(module, "base_layer", module)
     if type(base) is not nn.Linear:
         raise NotLean(f"{type(base).__name__} takes the place of a linear layer")
@@ -276,4 +297,4 @@ def _checked(module: Any) -> nn.Module:
         biased = any(each.bias is not None for each in getattr(module, "lora_B", {}).values())
         if not plain or variants or biased or getattr(module, "merged", False):
             raise NotLean(f"an adapter of a kind that is not plain LoRA: {type(module).__name__}")
-    return module
+    return base

@@ -7,8 +7,9 @@ token of the micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Column, Turn
+from mrlm.learn.tree import Tree, plant, shared_prefix
 
 
 @dataclass(slots=True)
@@ -64,17 +66,37 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Batch:
-    """A micro-batch: the grid `(B, T)` that a model reads, and columns of its N trained tokens.
+class Grid:
+    """Samples as the rows of a rectangle, for models that read one.
 
     Args:
-        input_ids, attention_mask, position_ids: (B, T).
-        keep: (K,) columns of the grid whose outputs predict a trained token of some row.
-        row, column: (N,) where in `(B, K)` the prediction of each trained token stands.
-        tokens: (N,) the trained tokens.
+        input_ids, attention_mask, position_ids: (B, T). Rows are shifted so that their first
+            trained tokens stand in one column: padding goes to either side and the model computes
+            outputs for few columns. Padding is known by the mask, never by its id.
+        keep: (K,) columns whose outputs predict a trained token of some row.
+        column: (N,) which of `keep` predicts each trained token.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor
+    keep: Tensor
+    column: Tensor
+
+
+@dataclass
+class Batch:
+    """A micro-batch: some samples, and columns of their N trained tokens. A model reads the samples
+    as a `grid` or as a `tree`, whichever it can; each is made when it is asked for.
+
+    Args:
+        samples: what it holds.
+        pad_id: what the grid is filled with.
         sequence, turn, rollout, unit, agent: (N,) which sample, turn, rollout, unit and agent a
             token belongs to; sequences and turns count from 0 within this micro-batch, rollouts and
             units within the optimiser batch; `agents[i]` is the name.
+        place: (N,) where in its sample the token stands that predicts it.
+        tokens: (N,) the trained tokens.
         temperature: (N,) what the logits were divided by when the token was drawn.
         behaviour_logprobs: (N,) log-probs under the distribution the token was drawn from.
         old_logprobs: (N,) log-probs at the start of the update.
@@ -84,18 +106,15 @@ class Batch:
         totals: denominators over the whole optimiser batch.
     """
 
-    input_ids: Tensor
-    attention_mask: Tensor
-    position_ids: Tensor
-    keep: Tensor
-    row: Tensor
-    column: Tensor
-    tokens: Tensor
+    samples: list[Sample]
+    pad_id: int
     sequence: Tensor
     turn: Tensor
     rollout: Tensor
     unit: Tensor
     agent: Tensor
+    place: Tensor
+    tokens: Tensor
     temperature: Tensor
     behaviour_logprobs: Tensor
     old_logprobs: Tensor
@@ -113,11 +132,64 @@ class Batch:
 
     @property
     def num_sequences(self) -> int:
-        return self.input_ids.shape[0]
+        return len(self.samples)
 
     @property
     def num_turns(self) -> int:
         return len(self.turns)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The samples side by side, padded."""
+        first = max(sample.starts[0] for sample in self.samples)
+        shifts = np.array([first - sample.starts[0] for sample in self.samples])
+        width = max(int(s) + len(x.ids) for s, x in zip(shifts, self.samples, strict=True))
+        ids = np.full((len(self.samples), width), self.pad_id, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        positions = np.zeros_like(ids)
+        for row, (sample, shift) in enumerate(zip(self.samples, shifts, strict=True)):
+            here = slice(shift, shift + len(sample.ids))
+            ids[row, here] = sample.ids
+            mask[row, here] = 1
+            positions[row, here] = np.arange(len(sample.ids))
+        at = self.place.cpu().numpy() + shifts[self.sequence.cpu().numpy()]
+        keep, column = np.unique(at, return_inverse=True)
+        device = self.tokens.device
+        return Grid(
+            *(torch.as_tensor(x, device=device) for x in (ids, mask, positions, keep, column))
+        )
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The samples packed, what they begin with in common once."""
+        ids = [sample.ids for sample in self.samples]
+        sample, place = self.sequence.cpu().numpy(), self.place.cpu().numpy()
+        return plant(ids, sample, place, self.tokens.device)
+
+    def parts(self, size: int) -> Iterator[tuple[slice, Batch]]:
+        """The batch in parts of about `size` trained tokens, units whole, with the tokens that each
+        holds: the losses of the parts add up to that of the batch."""
+        units = self.unit.cpu().numpy()
+        ends = np.flatnonzero(np.diff(units, append=-1)) + 1
+        start = 0
+        for end, after in zip(ends, [*ends[1:], None], strict=True):
+            if after is None or after - start > size:
+                yield slice(start, int(end)), self._part(start, int(end))
+                start = int(end)
+
+    def _part(self, start: int, end: int) -> Batch:
+        if (start, end) == (0, len(self)):
+            return self
+        here = slice(start, end)
+        columns = {name: getattr(self, name)[here] for name in _COLUMNS}
+        (first, last), (opening, closing) = (
+            (int(column[0]), int(column[-1]) + 1)
+            for column in (columns["sequence"], columns["turn"])
+        )
+        columns["sequence"] = columns["sequence"] - first
+        columns["turn"] = columns["turn"] - opening
+        turns, samples = self.turns[opening:closing], self.samples[first:last]
+        return replace(self, samples=samples, turns=turns, **columns)
 
     def trained_token_ids(self) -> list[list[int]]:
         """The ids that are trained on, one list per turn."""
@@ -171,33 +243,76 @@ def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample
     return samples
 
 
-def split(samples: Sequence[Sample], max_tokens: int, parts: int = 1) -> list[list[Sample]]:
-    """Cut samples into micro-batches of similar length that hold at most `max_tokens` grid cells
-    (one unit may exceed it) and number at least `parts`, never cutting a unit."""
+def split(
+    samples: Sequence[Sample], max_tokens: int, parts: int = 1, packed: bool = False
+) -> list[list[Sample]]:
+    """Cut samples into micro-batches of at most `max_tokens` tokens (one unit may exceed it) that
+    number at least `parts`, never cutting a unit.
+
+    Args:
+        samples: of one optimiser batch.
+        max_tokens: cells of a grid, or with `packed` tokens of a tree.
+        parts: least number of micro-batches, as far as there are units.
+        packed: for a model that reads trees: samples that begin alike stay together.
+    """
     by_unit: dict[int, list[Sample]] = {}
     for sample in samples:
         by_unit.setdefault(sample.unit, []).append(sample)
-    units = sorted(by_unit.values(), key=lambda unit: -max(len(sample.ids) for sample in unit))
+    if packed:
+        units = sorted(by_unit.values(), key=lambda unit: unit[0].ids)
+    else:
+        units = sorted(by_unit.values(), key=lambda unit: -max(len(sample.ids) for sample in unit))
     most = -(-len(units) // parts)
     batches: list[list[Sample]] = []
-    longest = count = 0
+    load, count = _Load(packed), 0
     for unit in units:
-        length = max(len(sample.ids) for sample in unit)
-        rows = len(batches[-1]) + len(unit) if batches else 0
-        if not batches or rows * max(longest, length) > max_tokens or count >= most:
+        if not batches or load.together(unit) > max_tokens or count >= most:
             batches.append([])
-            longest = count = 0
+            load, count = _Load(packed), 0
+        load.take(unit)
         batches[-1].extend(unit)
-        longest, count = max(longest, length), count + 1
+        count += 1
     return batches
+
+
+@dataclass(slots=True)
+class _Load:
+    """How much a model has to read for the samples taken so far."""
+
+    packed: bool
+    rows: int = 0
+    longest: int = 0
+    tokens: int = 0
+    last: np.ndarray | None = None
+
+    def together(self, unit: Sequence[Sample]) -> int:
+        """What it would be with `unit`."""
+        if self.packed:
+            return self.tokens + self._new(unit)
+        longest = max(self.longest, *(len(sample.ids) for sample in unit))
+        return (self.rows + len(unit)) * longest
+
+    def take(self, unit: Sequence[Sample]) -> None:
+        if self.packed:
+            self.tokens += self._new(unit)
+            self.last = np.asarray(unit[-1].ids)
+        self.rows += len(unit)
+        self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
+
+    def _new(self, unit: Sequence[Sample]) -> int:
+        """Tokens of a unit that neither stand before it nor at the beginning of its own samples."""
+        count, last = 0, self.last
+        for sample in unit:
+            ids = np.asarray(sample.ids)
+            count += len(ids) - (0 if last is None else shared_prefix(last, ids))
+            last = ids
+        return count
 
 
 def pack(
     samples: Sequence[Sample], totals: Totals | None = None, pad_id: int = 0, device: Any = "cpu"
 ) -> Batch:
-    """Samples -> tensors. Rows are shifted so that their first trained tokens stand in one column:
-    padding goes to either side and the model computes outputs for few columns. Padding is known by
-    the mask, never by its id.
+    """Samples -> a batch.
 
     Args:
         samples: what the micro-batch holds.
@@ -205,33 +320,22 @@ def pack(
         pad_id: any valid token id.
         device: where the tensors live.
     """
-    first = max(sample.starts[0] for sample in samples)
-    shifts = [first - sample.starts[0] for sample in samples]
-    width = max(shift + len(sample.ids) for shift, sample in zip(shifts, samples, strict=True))
-    ids = np.full((len(samples), width), pad_id, dtype=np.int64)
-    mask = np.zeros((len(samples), width), dtype=np.int64)
-    positions = np.zeros((len(samples), width), dtype=np.int64)
-    pieces: dict[str, list[np.ndarray]] = {name: [] for name in _FLAT}
+    pieces: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS}
     turns: list[Turn] = []
     agents: dict[str, int] = {}
-    for row, (sample, shift) in enumerate(zip(samples, shifts, strict=True)):
-        length = len(sample.ids)
-        ids[row, shift : shift + length] = sample.ids
-        mask[row, shift : shift + length] = 1
-        positions[row, shift : shift + length] = np.arange(length)
+    for row, sample in enumerate(samples):
         for turn, start in zip(sample.turns, sample.starts, strict=True):
             count = len(turn)
-            agent = agents.setdefault(turn.agent, len(agents))
             numbers = {
-                "row": row,
+                "sequence": row,
                 "turn": len(turns),
                 "rollout": sample.rollout,
                 "unit": sample.unit,
-                "agent": agent,
+                "agent": agents.setdefault(turn.agent, len(agents)),
             }
             for name, number in numbers.items():
                 pieces[name].append(np.full(count, number, dtype=np.int64))
-            pieces["at"].append(np.arange(shift + start - 1, shift + start - 1 + count))
+            pieces["place"].append(np.arange(start - 1, start - 1 + count))
             pieces["tokens"].append(np.asarray(turn.completion_ids, dtype=np.int64))
             pieces["temperature"].append(
                 np.full(count, 1.0 if turn.sampling.greedy else turn.sampling.temperature)
@@ -245,16 +349,11 @@ def pack(
                 pieces[name].append(as_column(getattr(turn, name), count))
             turns.append(turn)
     flat = {name: np.concatenate(parts) for name, parts in pieces.items()}
-    keep, column = np.unique(flat.pop("at"), return_inverse=True)
     tensors = {name: torch.as_tensor(array, device=device) for name, array in flat.items()}
     floats = {name: tensors.pop(name).float() for name in _FLOATS}
     return Batch(
-        input_ids=torch.as_tensor(ids, device=device),
-        attention_mask=torch.as_tensor(mask, device=device),
-        position_ids=torch.as_tensor(positions, device=device),
-        keep=torch.as_tensor(keep, device=device),
-        column=torch.as_tensor(column, device=device),
-        sequence=tensors["row"],
+        samples=list(samples),
+        pad_id=pad_id,
         turns=turns,
         agents=list(agents),
         truncated_sampling=any(turn.sampling.truncates for turn in turns),
@@ -273,7 +372,7 @@ _FLOATS = (
     "values",
     "ref_logprobs",
 )
-_FLAT = ("row", "at", "tokens", "turn", "rollout", "unit", "agent", *_FLOATS)
+_COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
 
 
 def as_column(value: Column | None, count: int) -> np.ndarray:

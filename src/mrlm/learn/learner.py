@@ -275,11 +275,13 @@ class Learner:
             if not samples:
                 return {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
         sums: dict[str, torch.Tensor | float] = {}
-        for micro in split(samples, self.settings.max_tokens, self.settings.accumulation):
-            batch = pack(micro, totals, self._policy.pad_id, self._policy.device)
-            loss = algorithm.loss(batch, self._policy.forward(batch, algorithm.needs_entropy))
-            stepper.backward(loss.total)
-            for key, value in {"loss": loss.total.detach(), **loss.metrics}.items():
+        settings, policy = self.settings, self._policy
+        for micro in split(samples, settings.max_tokens, settings.accumulation, policy.packed):
+            batch = pack(micro, totals, policy.pad_id, policy.device)
+            loss = policy.accumulate(
+                batch, algorithm.loss, stepper.backward, algorithm.needs_entropy
+            )
+            for key, value in {"loss": loss.total, **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
         metrics = {key: float(value) for key, value in sums.items()}
         metrics["grad_norm"] = stepper.norm()
@@ -333,7 +335,8 @@ class Learner:
             del jobs["values"], jobs["old_logprobs"]
         with self._policy.scoring():
             for need, chosen in jobs.items():
-                for micro in split(chosen, self.settings.max_tokens) if chosen else []:
+                limit, packed = self.settings.max_tokens, self._policy.packed
+                for micro in split(chosen, limit, packed=packed) if chosen else []:
                     self._fill(need, micro)
 
     def _fill(self, need: str, samples: Sequence[Sample]) -> None:

@@ -171,3 +171,19 @@ def _require_folder(path: str) -> None:
 def _has_tokenizer(folder: Path) -> bool:
     names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
     return any((folder / name).is_file() for name in names)
+
+
+def set_checkpointing(model: Any, on: bool) -> None:
+    """Recompute activations in backward, or keep them. Older libraries call it by another name."""
+    new = hasattr(model, "activation_checkpointing_enable")
+    kind = "activation" if new else "gradient"
+    if on:
+        getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+    else:
+        getattr(model, f"{kind}_checkpointing_disable")()
+
+
+def is_checkpointing(model: Any) -> bool:
+    """Whether activations are recomputed in backward."""
+    new = hasattr(model, "activation_checkpointing_enable")
+    return bool(model.is_activation_checkpointing if new else model.is_gradient_checkpointing)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from mrlm.learn.loading import set_checkpointing
 from mrlm.learn.policy import Policy
 
 
@@ -159,9 +160,9 @@ class TrainingMode:
         self.was_training: bool = self.model.training
         self.model.train()
         if self.checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            set_checkpointing(self.model, True)
 
     def __exit__(self, *exception: object) -> None:
         if self.checkpointing:
-            self.model.gradient_checkpointing_disable()
+            set_checkpointing(self.model, False)
         self.model.train(self.was_training)

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -18,16 +19,24 @@ from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
+from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.batch import Batch, Outputs
+from mrlm.learn.anatomy import NotLean
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample, pack
 from mrlm.learn.critic import ValueHead
 from mrlm.learn.loading import import_peft, quietly
+from mrlm.learn.passes import LeanPass, LossOf
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 BASE = ""
 """The adapter name of a policy that is the shared base itself, with every adapter off."""
 _ADAPTER = re.compile(r"\.(?:lora_\w+|ia3_\w+|modules_to_save)\.(\w[^.]*)")
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""How far log-probs of the lean and the general forward may be apart, by what is computed in."""
+AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
 
 
 class Policy:
@@ -45,6 +54,8 @@ class Policy:
         reference: a frozen model for `ref_logprobs`; for an adapter, the base with all adapters off
             serves.
         chat: renderer of its conversations; made from the tokenizer when `None`.
+        lean: use the library's own forward for models of a family it knows; the model's own forward
+            serves every other.
     """
 
     def __init__(
@@ -57,6 +68,7 @@ class Policy:
         precision: Precision = "fp32",
         reference: Any = None,
         chat: Chat | None = None,
+        lean: bool = True,
     ) -> None:
         self.name = name
         self.model = model
@@ -66,6 +78,8 @@ class Policy:
         self.reference: Any = reference
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
+        self.lean = lean and precision != "fp16"
+        self._passes: dict[str, LeanPass | None] = {}
         accepted = inspect.signature(_causal(model).forward).parameters
         free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
         self.takes_positions: bool = "position_ids" in accepted or (
@@ -163,55 +177,126 @@ class Policy:
         finally:
             self.model.train(was_training)
 
+    @property
+    def packed(self) -> bool:
+        """Whether batches are read as packed trees."""
+        return self._pass("own") is not None
+
     def forward(self, batch: Batch, entropy_gradient: bool = False) -> Outputs:
         """Log-probs, entropy and (with a value head) values of the trained tokens, each (N,).
 
-        Logits are computed only in the columns where some row has a trained token, and divided by
-        the temperature each token was drawn with.
+        Logits are computed only where some token is trained, and divided by the temperature each
+        token was drawn with.
         """
+        lean = self._pass("own")
+        if lean is not None:
+            return lean.outputs(batch, self.value_head)
         with self.active() as model:
             logits, hidden = self._logits(model, batch)
-        selected = (
-            logits[batch.sequence, batch.column].float() / batch.temperature[:, None]
-        )  # (N, V)
+        column = batch.grid.column
+        selected = logits[batch.sequence, column].float() / batch.temperature[:, None]  # (N, V)
         logprobs = ops.token_logprobs(selected, batch.tokens)
         with nullcontext() if entropy_gradient else torch.no_grad():
             entropy = ops.entropy(selected)
         values = None
         if self.value_head is not None:
-            values = self.value_head(hidden[batch.sequence, batch.column])
+            values = self.value_head(hidden[batch.sequence, column])
         return Outputs(logprobs, entropy, values)
+
+    def accumulate(
+        self,
+        batch: Batch,
+        loss_of: LossOf,
+        backward: Callable[[Tensor], None],
+        entropy_gradient: bool = False,
+    ) -> Loss:
+        """Form a loss on a batch and add its gradient to the parameters'.
+
+        Args:
+            batch: what is trained on.
+            loss_of: the loss; it may be asked for several parts of the batch, whose losses add up.
+            backward: what starts backward from a loss, where the loss is formed whole.
+            entropy_gradient: whether the loss differentiates the entropy.
+        """
+        lean = self._pass("own")
+        if lean is not None:
+            return lean.accumulate(batch, loss_of, self.value_head, entropy_gradient)
+        loss = loss_of(batch, self.forward(batch, entropy_gradient))
+        backward(loss.total)
+        return Loss(loss.total.detach(), loss.metrics)
 
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> Tensor:
         """Log-probs (N,) of the trained tokens under the frozen reference."""
+        if self.adapter is None and self.reference is None:
+            raise ModelError(
+                f"policy {self.name!r} has no reference to compare with; call keep_reference first"
+            )
+        lean = self._pass("reference")
+        if lean is not None:
+            return lean.outputs(batch).logprobs
+        return self._reference_logprobs(batch)
+
+    def _reference_logprobs(self, batch: Batch) -> Tensor:
         if self.adapter is not None:
             with self._autocast(), without_adapters(self.model):
                 logits, _ = self._logits(self.model, batch)
             if self.adapter:
                 switch_adapter(self.model, self.adapter)
-        elif self.reference is not None:
+        else:
             with self._autocast():
                 logits, _ = self._logits(self.reference, batch)
-        else:
-            raise ModelError(
-                f"policy {self.name!r} has no reference to compare with; call keep_reference first"
-            )
-        selected = logits[batch.sequence, batch.column].float() / batch.temperature[:, None]
+        selected = logits[batch.sequence, batch.grid.column].float() / batch.temperature[:, None]
         return ops.token_logprobs(selected, batch.tokens)
+
+    def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
+        """The lean way through a batch, if there is one: made and tried out at first use."""
+        if which not in self._passes:
+            self._passes[which] = self._lean_pass(which) if self.lean else None
+        return self._passes[which]
+
+    def _lean_pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
+        own = which == "own"
+        model = self.model if own or self.adapter is not None else self.reference
+        try:
+            lean = LeanPass(model, self.adapter if own else BASE, AUTOCAST.get(self.precision))
+        except NotLean as reason:
+            if own:
+                log.warning("policy %r takes the general forward: %s", self.name, reason)
+            return None
+        probe = _probe(model.config.vocab_size, self.device)
+        with self.scoring():
+            found = lean.outputs(probe).logprobs
+            if own:
+                heads, self.value_head = self.value_head, None
+                self._passes["own"] = None
+                expected = self.forward(probe).logprobs
+                self.value_head = heads
+            else:
+                expected = self._reference_logprobs(probe)
+        gap = float((found - expected).abs().max())
+        if gap <= AGREEMENT[lean.forward.dtype]:
+            return lean
+        log.warning(
+            "policy %r takes the general forward: log-probs of the lean one differ by %.2g",
+            self.name,
+            gap,
+        )
+        return None
 
     def _logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (B, K, V) and the hidden states (B, K, H) they were read from, at the columns
-        `batch.keep`."""
+        `batch.grid.keep`."""
+        grid = batch.grid
         inputs: dict[str, Any] = {
-            "input_ids": batch.input_ids,
-            "attention_mask": batch.attention_mask,
+            "input_ids": grid.input_ids,
+            "attention_mask": grid.attention_mask,
             "use_cache": False,
         }
         if self.takes_positions:
-            inputs["position_ids"] = batch.position_ids
+            inputs["position_ids"] = grid.position_ids
         if self.takes_keep:
-            inputs["logits_to_keep"] = batch.keep
+            inputs["logits_to_keep"] = grid.keep
         seen: list[Tensor] = []
         hook = None
         if self.value_head is not None and model is self.model:
@@ -224,8 +309,8 @@ class Policy:
                 hook.remove()
         hidden = seen[0] if seen else logits
         if not self.takes_keep:
-            logits = logits[:, batch.keep]
-            hidden = hidden[:, batch.keep] if seen else logits
+            logits = logits[:, grid.keep]
+            hidden = hidden[:, grid.keep] if seen else logits
         return logits, hidden
 
     def _autocast(self) -> Any:
@@ -336,6 +421,16 @@ def _adapter_of(key: str) -> str | None:
 def _causal(model: Any) -> Any:
     """The causal language model inside a PEFT model, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _probe(vocabulary: int, device: torch.device) -> Batch:
+    """Two short texts that begin alike, to compare two ways through a model."""
+    samples: list[Sample] = []
+    for number in range(2):
+        ids = [(37 * place + 5 + (place > 5) * number) % vocabulary for place in range(14)]
+        turn = Turn("probe", "probe", ids[:8], ids[8:])
+        samples.append(Sample(ids, [turn], [8], number, number))
+    return pack(samples, device=device)
 
 
 def _has_position_ids(model: Any) -> bool:

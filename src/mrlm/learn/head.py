@@ -1,0 +1,138 @@
+"""The output head at trained positions alone: log-probs and entropies from logits that exist for
+one stretch of tokens at a time, never for all. Gradients are formed from those same logits where
+the loss is known by then, and from logits that are computed again where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CELLS = 1 << 22
+"""Logits held at once, about; more where a vocabulary is so large that products would starve."""
+LEAST_ROWS = 256
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """How many tokens are scored together."""
+    return max(LEAST_ROWS, CELLS // vocabulary)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What turns hidden states into logits.
+
+    Args:
+        weight: (V, H).
+        softcap: `c` of `c tanh(x / c)`, or `None`.
+    """
+
+    weight: Tensor
+    softcap: float | None = None
+
+
+class Stretch:
+    """The distributions of M tokens, for as long as it lives.
+
+    Args:
+        head: the head.
+        hidden: (M, H).
+        tokens: (M,) that were drawn.
+        temperature: (M,) what the logits are divided by.
+
+    Attributes:
+        logprobs, entropy: (M,) in float32.
+    """
+
+    def __init__(self, head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> None:
+        self.head, self.hidden, self.tokens = head, hidden, tokens
+        self.temperature = temperature[:, None]
+        logits = (hidden @ head.weight.t()).float()
+        self.slope: Tensor | None = None
+        if head.softcap is not None:
+            bent = (logits / head.softcap).tanh_()
+            self.slope = 1 - bent.square()
+            logits = bent.mul_(head.softcap)
+        logits = logits.div_(self.temperature)
+        logits -= logits.amax(-1, keepdim=True)
+        chosen = logits.gather(1, tokens[:, None])
+        weights = logits.exp()
+        total = weights.sum(-1, keepdim=True)
+        self.logprobs = (chosen - total.log())[:, 0]
+        mean = torch.linalg.vecdot(weights, logits)[:, None] / total
+        self.entropy = (total.log() - mean)[:, 0]
+        self.logits, self.weights, self.total = logits, weights, total
+
+    def gradient(self, by_logprob: Tensor, by_entropy: Tensor | None = None) -> Tensor:
+        """What the loss says about the raw logits, (M, V), in the type of the hidden states, from
+        what it says about log-probs and entropies, (M,). Uses up the stretch."""
+        slope = by_logprob.float()[:, None]
+        if by_entropy is not None:
+            # dH/dz = -p (log p + H)
+            surprise = self.logits.sub_(self.total.log() - self.entropy[:, None])
+            surprise.mul_(-by_entropy.float()[:, None] / self.total).sub_(slope / self.total)
+            found = self.weights.mul_(surprise)
+        else:
+            found = self.weights.mul_(-slope / self.total)
+        found.scatter_add_(1, self.tokens[:, None], slope)
+        if self.slope is not None:
+            found.mul_(self.slope)
+        if bool((self.temperature != 1).any()):
+            found.div_(self.temperature)
+        return found.to(self.hidden.dtype)
+
+
+class _Scores(torch.autograd.Function):
+    """Log-probs and entropies of many tokens; backward computes the logits a second time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: Tensor, cap: Any
+    ) -> tuple[Tensor, Tensor]:
+        head = Head(weight, cap)
+        pieces = [
+            (each.logprobs, each.entropy) for each in _stretches(head, hidden, tokens, temperature)
+        ]
+        ctx.save_for_backward(hidden, weight, tokens, temperature)
+        ctx.cap = cap
+        return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        by_logprob, by_entropy = grads
+        hidden, weight, tokens, temperature = ctx.saved_tensors
+        back = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        for_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        entropic = bool(by_entropy.any())
+        start = 0
+        for each in _stretches(Head(weight, ctx.cap), hidden, tokens, temperature):
+            stop = start + len(each.tokens)
+            here = slice(start, stop)
+            step = each.gradient(by_logprob[here], by_entropy[here] if entropic else None)
+            if back is not None:
+                torch.mm(step, weight, out=back[here])
+            if for_weight is not None:
+                for_weight.addmm_(step.t(), each.hidden)
+            start = stop
+        return back, for_weight, None, None, None
+
+
+def _stretches(head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> Any:
+    size = rows_at_once(head.weight.shape[0])
+    for start in range(0, len(tokens), size):
+        here = slice(start, start + size)
+        yield Stretch(head, hidden[here], tokens[here], temperature[here])
+
+
+def scores(
+    head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies (N,) of `tokens` (N,), differentiable in `hidden` (N, H) and the
+    head."""
+    weight = head.weight
+    if len(tokens) == 0:
+        empty = hidden.sum() * 0 + weight.sum() * 0
+        return empty.expand(0), empty.expand(0)
+    return _Scores.apply(hidden, weight, tokens, temperature, head.softcap)  # pyright: ignore

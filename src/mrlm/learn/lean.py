@@ -1,0 +1,224 @@
+"""The lean forward of Llama-like models for training: packed tokens without padding, shared
+prefixes once, outputs where something is trained. It computes what the model's own forward
+computes, with the model's own weights; `anatomy.py` says which models it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mrlm.learn.anatomy import Anatomy, Layer, Linear, linear_of
+from mrlm.learn.tree import Piece, Tree
+
+Rotary = Mapping[str, tuple[Tensor, Tensor]]
+Masks = Mapping[tuple[int, int | None], Tensor]
+
+
+class LeanForward:
+    """Hidden states of packed tokens.
+
+    Args:
+        anatomy: the model in parts.
+        adapter: the LoRA adapter that is switched on; `None` and `""` for the weights alone.
+        dtype: what is computed in; weights keep their own type.
+    """
+
+    def __init__(self, anatomy: Anatomy, adapter: str | None, dtype: torch.dtype) -> None:
+        self.anatomy = anatomy
+        self.adapter = adapter
+        self.dtype = dtype
+
+    def hidden(self, tree: Tree, checkpointing: bool = False) -> Tensor:
+        """The hidden states (N, H) that the head reads at `tree.predictors`.
+
+        Args:
+            tree: packed tokens, on the model's device.
+            checkpointing: compute each block again in backward instead of keeping its activations.
+        """
+        anatomy = self.anatomy
+        stream = F.embedding(tree.ids, anatomy.embedding)
+        if anatomy.embed_scale != 1.0:
+            scale = torch.tensor(anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
+            stream = stream * scale
+        stream = stream.to(self.dtype)
+        rotary = anatomy.rotary(tree.positions, self.dtype)
+        masks = self._masks(tree)
+        needed, which = torch.unique(tree.predictors, return_inverse=True)
+        last = len(anatomy.layers) - 1
+        for number, layer in enumerate(anatomy.layers):
+            rows = needed if number == last else None
+            arguments = (stream, layer, tree, rotary[layer.rope], masks, rows)
+            if checkpointing and torch.is_grad_enabled():
+                stream = checkpoint(self._block, *arguments, use_reentrant=False)
+            else:
+                stream = self._block(*arguments)
+        return F.embedding(which, self._norm(stream, anatomy.final_norm))
+
+    def _block(
+        self,
+        stream: Tensor,
+        layer: Layer,
+        tree: Tree,
+        rotary: tuple[Tensor, Tensor],
+        masks: Masks,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """One block; with `rows`, its output is computed for those tokens alone."""
+        anatomy = self.anatomy
+        normed = self._norm(stream, layer.norm_attention)
+        queries = self._apply(normed, layer.q).unflatten(1, (anatomy.heads, -1))
+        keys = self._apply(normed, layer.k).unflatten(1, (anatomy.kv_heads, -1))
+        values = self._apply(normed, layer.v)
+        if layer.norm_q is not None and layer.norm_k is not None:
+            queries = self._norm(queries, layer.norm_q)
+            keys = self._norm(keys, layer.norm_k)
+        queries, keys = _Rotate.apply(queries, *rotary), _Rotate.apply(keys, *rotary)
+        mixed = self._attend(queries, keys.flatten(1), values, layer, tree.pieces, masks)
+        if rows is not None:
+            mixed, stream = mixed[rows], stream[rows]
+        added = self._apply(mixed, layer.o)
+        if layer.norm_after_attention is not None:
+            added = self._norm(added, layer.norm_after_attention)
+        stream = stream + added
+        normed = self._norm(stream, layer.norm_mlp)
+        gate, up = self._apply(normed, layer.gate), self._apply(normed, layer.up)
+        if anatomy.activation is F.silu:
+            opened = _SwiGLU.apply(gate, up)
+        else:
+            opened = anatomy.activation(gate) * up
+        added = self._apply(opened, layer.down)
+        if layer.norm_after_mlp is not None:
+            added = self._norm(added, layer.norm_after_mlp)
+        return stream + added
+
+    def _attend(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        layer: Layer,
+        pieces: tuple[Piece, ...],
+        masks: Masks,
+    ) -> Tensor:
+        """Attention of every packed token to what it follows, (P, heads * head_dim).
+
+        Args:
+            queries: (P, heads, head_dim).
+            keys, values: (P, kv_heads * head_dim).
+        """
+        anatomy = self.anatomy
+        found: list[Tensor] = []
+        flat = queries.flatten(1)
+        for number, piece in enumerate(pieces):
+            batch, asking, _ = piece.shape
+            here = slice(piece.start, piece.stop)
+            own = (
+                (lambda x, here=here, batch=batch: x[here].unflatten(0, (batch, -1)))
+                if piece.rows is None
+                else (lambda x, rows=piece.rows: F.embedding(rows, x))
+            )
+            q = own(flat).view(batch, asking, anatomy.heads, -1).transpose(1, 2)
+            k, v = (
+                (own(x) if piece.keys is None else F.embedding(piece.keys, x))
+                .unflatten(2, (anatomy.kv_heads, -1))
+                .transpose(1, 2)
+                for x in (keys, values)
+            )
+            mask = masks.get((number, layer.window))
+            mixed = self._mix(q, k, v, mask).transpose(1, 2).reshape(batch * asking, -1)
+            found.append(mixed if piece.inside is None else mixed[piece.inside])
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Dense attention (B, heads, S, head_dim); without a mask it is causal."""
+        anatomy, cap = self.anatomy, self.anatomy.attention_softcap
+        if cap is None:
+            return F.scaled_dot_product_attention(
+                q, k, v, mask, is_causal=mask is None, scale=anatomy.scale,
+                enable_gqa=anatomy.heads != anatomy.kv_heads,
+            )  # fmt: skip
+        assert mask is not None
+        group = anatomy.heads // anatomy.kv_heads
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        scores = cap * torch.tanh(q @ k.transpose(2, 3) * (anatomy.scale / cap)) + mask
+        return scores.float().softmax(-1).to(v.dtype) @ v
+
+    def _masks(self, tree: Tree) -> Masks:
+        """What is added to scores, by piece and window; causal pieces need none."""
+        masks: dict[tuple[int, int | None], Tensor] = {}
+        windows = {layer.window for layer in self.anatomy.layers}
+        for number, piece in enumerate(tree.pieces):
+            for window in windows:
+                wide = window is None or window >= piece.shape[2]
+                if piece.keys is None and wide and self.anatomy.attention_softcap is None:
+                    continue
+                seen = piece.visible(None if wide else window)
+                zeros = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
+                masks[number, window] = zeros.masked_fill_(~seen, -torch.inf)
+        return masks
+
+    def _norm(self, x: Tensor, module: nn.Module) -> Tensor:
+        weight = self.anatomy.norm_weight(module)
+        return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
+
+    def _apply(self, x: Tensor, module: nn.Module) -> Tensor:
+        """A linear module with the adapter that is switched on."""
+        linear: Linear = linear_of(module, self.adapter)
+        bias = None if linear.bias is None else linear.bias.to(x.dtype)
+        y = F.linear(x, linear.weight.to(x.dtype), bias)
+        lora = linear.lora
+        if lora is None:
+            return y
+        low = x if lora.dropout is None else lora.dropout(x)
+        low = F.linear(low, lora.down.to(x.dtype))
+        return y + F.linear(low, (lora.up * lora.scaling).to(x.dtype))
+
+
+class _Rotate(torch.autograd.Function):
+    """Rotary embedding of (P, heads, head_dim) by cosines and sines (P, head_dim) (RoFormer, arXiv
+    2104.09864, in the form that pairs the two halves of a head)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(x, cos, sin, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        cos, sin = ctx.saved_tensors
+        return _rotated(grads[0], cos, sin, -1), None, None
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
+    half = x.shape[-1] // 2
+    found = torch.empty_like(x, memory_format=torch.contiguous_format)
+    cos, sin = cos[:, None, :half], sin[:, None, :half]
+    a, b = x[..., :half], x[..., half:]
+    torch.mul(a, cos, out=found[..., :half]).addcmul_(b, sin, value=-sign)
+    torch.mul(b, cos, out=found[..., half:]).addcmul_(a, sin, value=sign)
+    return found
+
+
+class _SwiGLU(torch.autograd.Function):
+    """`silu(gate) * up` (arXiv 2002.05202), which keeps its inputs only."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gate, up = ctx.saved_tensors
+        (grad,) = grads
+        share = torch.sigmoid(gate)
+        opened = share * gate
+        slope = share.add_(opened * (1 - share)) if grad.dtype == torch.float32 else None
+        if slope is None:
+            slope = share + opened * (1 - share)
+        return slope.mul_(up).mul_(grad), opened.mul_(grad)

@@ -1,0 +1,242 @@
+"""Samples -> a packed tree of tokens: whatever several samples begin with stands there once.
+
+Siblings share their prompt, the turns of forked conversations their history. Tokens lie one after
+the other without padding; attention is cut into a few dense pieces (`Piece`), each a batch of
+stretches of similar length with the keys they may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+WASTE = 1.25
+"""How much larger than its content a piece of attention may be through padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Attention of B stretches of at most S tokens to at most K keys each.
+
+    Args:
+        start, stop: the packed tokens that ask: all of them, stretch after stretch.
+        rows: (B, S) packed places of the queries, or `None` where all stretches are S long.
+        inside: (stop - start,) where in the flat (B * S) each asking token stands, or `None`.
+        keys: (B, K) packed places of the keys; `None` where they are the queries themselves.
+        lengths: (B, 2) tokens before each stretch, and in it, on the device.
+        shape: (B, S, K).
+    """
+
+    start: int
+    stop: int
+    rows: Tensor | None
+    inside: Tensor | None
+    keys: Tensor | None
+    lengths: Tensor
+    shape: tuple[int, int, int]
+
+    def visible(self, window: int | None) -> Tensor:
+        """Which keys each query sees, (B, 1, S, K): those before it, no further back than
+        `window`."""
+        _, asking, known = self.shape
+        device = self.lengths.device
+        before = self.lengths[:, 0, None, None]
+        query = before + torch.arange(asking, device=device)[None, :, None]
+        key = torch.arange(known, device=device)[None, None, :]
+        seen = key <= query
+        if window is not None:
+            seen = seen & (key > query - window)
+        # a query that is padding sees something, so that no row is empty
+        return (seen | (key == 0) & (query >= self.lengths.sum(1)[:, None, None]))[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The different tokens of some samples.
+
+    Args:
+        ids, positions: (P,) packed tokens and their places in their sequences.
+        pieces: how attention is computed; together they ask for every token once, in order.
+        predictors: (N,) packed places whose outputs predict the trained tokens.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    pieces: tuple[Piece, ...]
+    predictors: Tensor
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Tokens `start:stop` of a sample, which no sample before it has."""
+
+    sample: int
+    start: int
+    stop: int
+    parent: int
+    place: int = -1
+
+
+def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
+    """How many ids two sequences begin with in common."""
+    size = min(len(a), len(b))
+    differ = np.flatnonzero(a[:size] != b[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+def plant(
+    sequences: Sequence[Sequence[int]],
+    sample: np.ndarray,
+    place: np.ndarray,
+    device: Any = "cpu",
+) -> Tree:
+    """The tree of some sequences.
+
+    Args:
+        sequences: ids of each sample; the last one is predicted and never read.
+        sample, place: (N,) the sample of each trained token, and where in it the token before it
+            stands.
+        device: where the tensors live.
+    """
+    arrays = [np.asarray(ids[:-1] or ids, dtype=np.int64) for ids in sequences]
+    stretches, paths = _grow(arrays)
+    groups = _similar(stretches)
+    placed = 0
+    for group in groups:
+        for index in group:
+            stretches[index].place = placed
+            placed += stretches[index].stop - stretches[index].start
+    ids = np.empty(placed, dtype=np.int64)
+    positions = np.empty(placed, dtype=np.int64)
+    for each in stretches:
+        here = slice(each.place, each.place + each.stop - each.start)
+        ids[here] = arrays[each.sample][each.start : each.stop]
+        positions[here] = np.arange(each.start, each.stop)
+    whole = [_places(stretches, path) for path in paths]
+    offsets = np.cumsum([0, *map(len, whole)])
+    predictors = np.concatenate(whole)[offsets[sample] + place]
+    return Tree(
+        torch.as_tensor(ids, device=device),
+        torch.as_tensor(positions, device=device),
+        tuple(_piece(stretches, group, device) for group in groups),
+        torch.as_tensor(predictors, device=device),
+    )
+
+
+def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_Stretch], list[list[int]]]:
+    """Cut sequences where others leave them; returns the stretches, and those of each sequence.
+
+    In sorted order a sequence shares most with the one before it, so that one walk with the path of
+    the sequence before is enough.
+    """
+    order = sorted(range(len(arrays)), key=lambda i: arrays[i].tolist())
+    stretches: list[_Stretch] = []
+    paths: list[list[int]] = [[] for _ in arrays]
+    path: list[int] = []
+    done: list[int] = []
+    for number in order:
+        common = shared_prefix(arrays[done[-1]], arrays[number]) if done else 0
+        while path and stretches[path[-1]].start >= common:
+            path.pop()
+        if path and stretches[path[-1]].stop > common:
+            _cut(stretches, path[-1], common, paths, done)
+        if common < len(arrays[number]):
+            parent = path[-1] if path else -1
+            stretches.append(_Stretch(number, common, len(arrays[number]), parent))
+            path = [*path, len(stretches) - 1]
+        paths[number] = list(path)
+        done.append(number)
+    return stretches, paths
+
+
+def _cut(
+    stretches: list[_Stretch], index: int, at: int, paths: list[list[int]], done: list[int]
+) -> None:
+    """Divide a stretch; its second half stays with the sequences that have come through it."""
+    first = stretches[index]
+    rest = _Stretch(first.sample, at, first.stop, index)
+    first.stop = at
+    stretches.append(rest)
+    new = len(stretches) - 1
+    for each in stretches[:new]:
+        if each.parent == index:
+            each.parent = new
+    for number in reversed(done):
+        if index not in paths[number]:
+            break
+        paths[number].insert(paths[number].index(index) + 1, new)
+
+
+def _places(stretches: Sequence[_Stretch], path: Sequence[int]) -> np.ndarray:
+    """Packed places of the tokens of a path."""
+    parts = [
+        np.arange(stretches[i].place, stretches[i].place + stretches[i].stop - stretches[i].start)
+        for i in path
+    ]
+    return np.concatenate(parts)
+
+
+def _similar(stretches: Sequence[_Stretch]) -> list[list[int]]:
+    """Groups of stretches that can be computed together without much padding."""
+    order = sorted(
+        range(len(stretches)),
+        key=lambda i: (
+            stretches[i].start > 0,
+            stretches[i].stop - stretches[i].start,
+            stretches[i].stop,
+            i,
+        ),
+    )
+    groups: list[list[int]] = []
+    asking = known = content = 0
+    root = True
+    for index in order:
+        each = stretches[index]
+        size, reach = each.stop - each.start, each.stop
+        wide, deep = max(asking, size), max(known, reach)
+        full = (len(groups[-1]) + 1) * wide * deep if groups else 0
+        if not groups or root != (each.start == 0) or full > WASTE * (content + size * reach):
+            groups.append([])
+            wide, deep, content = size, reach, 0
+        groups[-1].append(index)
+        asking, known, content, root = wide, deep, content + size * reach, each.start == 0
+    return groups
+
+
+def _piece(stretches: Sequence[_Stretch], group: Sequence[int], device: Any) -> Piece:
+    chosen = [stretches[index] for index in group]
+    sizes = np.array([each.stop - each.start for each in chosen])
+    before = np.array([each.start for each in chosen])
+    asking, known = int(sizes.max()), int((sizes + before).max())
+    start = chosen[0].place
+    column = np.arange(asking)[None]
+    rows = inside = keys = None
+    if (sizes != asking).any():
+        first = np.array([each.place for each in chosen])[:, None]
+        real = column < sizes[:, None]
+        rows = torch.as_tensor(np.where(real, first + column, first), device=device)
+        inside = torch.as_tensor(np.flatnonzero(real.reshape(-1)), device=device)
+    if before.any():
+        table = np.zeros((len(chosen), known), dtype=np.int64)
+        for row, index in enumerate(group):
+            path = [index]
+            while stretches[path[0]].parent >= 0:
+                path.insert(0, stretches[path[0]].parent)
+            places = _places(stretches, path)
+            table[row, : len(places)] = places
+            table[row, len(places) :] = places[0]
+        keys = torch.as_tensor(table, device=device)
+    return Piece(
+        start,
+        start + int(sizes.sum()),
+        rows,
+        inside,
+        keys,
+        torch.as_tensor(np.stack([before, sizes], axis=1), device=device),
+        (len(chosen), asking, known),
+    )
