@@ -14,8 +14,9 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
+from mrlm.learn.adapters import add_adapter
 from mrlm.learn.batch import Totals, merge, pack, split
-from mrlm.learn.policy import Policy, add_adapter
+from mrlm.learn.policy import Policy
 
 SAID = "I think the answer is 4"
 TOOL = "Result: 5"

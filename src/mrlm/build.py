@@ -18,6 +18,7 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import newest_verified, read_state
 from mrlm.learn.learner import Learner
 from mrlm.learn.optimizing import LearnerSettings
@@ -54,6 +55,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     if config.training.checks != "off":
         _check_memory(arithmetic_of(config, worlds, rows, cast))
     policies = load_policies(config, cast, parts)
+    if all(policy.device.type == "cpu" for policy in policies.values()):
+        keep_freed_memory()
     engines = _engines(config, policies)
     seats = make_seats(config, cast, policies, parts)
     source = _source(config, algorithm, worlds, rows, seats, engines)
@@ -139,6 +142,8 @@ def rehearse(
         raise ConfigError("there is no environment to play in; set environments:")
     cast = assign(config, worlds, parts)
     policies = load_policies(config, cast, parts)
+    if all(policy.device.type == "cpu" for policy in policies.values()):
+        keep_freed_memory()
     engines = _engines(config, policies)
     return _play(config, 1, worlds, make_seats(config, cast, policies, parts), engines), policies
 

@@ -15,8 +15,9 @@ from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
+from mrlm.learn.adapters import BASE, add_adapter
 from mrlm.learn.loading import load_model, load_tokenizer
-from mrlm.learn.policy import BASE, Policy, add_adapter
+from mrlm.learn.policy import Policy
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.rollout import WorldSpec
 from mrlm.run import Callback
@@ -188,6 +189,7 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
             adapter=adapter,
             precision=config.training.precision,
             chat=chat,
+            lean=model_section.lean,
         )
         policies[name] = policy
     return policies

@@ -124,6 +124,9 @@ class ModelConfig(Section):
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
+    lean: bool = True
+    """Compute models of the Llama, Mistral, Qwen and Gemma families with the library's own forward,
+    which reads what samples share once; others, and all with `false`, with the model's own."""
     device: str = "auto"
     """`auto` is the first CUDA device, else the CPU."""
     lora: LoraConfig | None = None

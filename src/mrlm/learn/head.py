@@ -61,7 +61,7 @@ class Stretch:
         weights = logits.exp()
         total = weights.sum(-1, keepdim=True)
         self.logprobs = (chosen - total.log())[:, 0]
-        mean = torch.linalg.vecdot(weights, logits)[:, None] / total
+        mean = torch.bmm(weights[:, None], logits[:, :, None])[:, 0] / total
         self.entropy = (total.log() - mean)[:, 0]
         self.logits, self.weights, self.total = logits, weights, total
 

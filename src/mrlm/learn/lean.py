@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from mrlm.learn.anatomy import Anatomy, Layer, Linear, linear_of
 from mrlm.learn.tree import Piece, Tree
 
+CACHED = 1 << 18
+"""Numbers that fit a cache next to the processor, several times over."""
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
 Masks = Mapping[tuple[int, int | None], Tensor]
 
@@ -205,7 +207,8 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
 
 
 class _SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202), which keeps its inputs only."""
+    """`silu(gate) * up` (arXiv 2002.05202), which keeps its inputs only. It goes through its rows a
+    few at a time, so that what it needs in between stays in the cache."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
@@ -215,10 +218,14 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         gate, up = ctx.saved_tensors
-        (grad,) = grads
-        share = torch.sigmoid(gate)
-        opened = share * gate
-        slope = share.add_(opened * (1 - share)) if grad.dtype == torch.float32 else None
-        if slope is None:
-            slope = share + opened * (1 - share)
-        return slope.mul_(up).mul_(grad), opened.mul_(grad)
+        for_gate, for_up = torch.empty_like(gate), torch.empty_like(up)
+        rows = max(1, CACHED // gate.shape[1])
+        pieces = (x.split(rows) for x in (gate, up, grads[0], for_gate, for_up))
+        for g, u, grad, to_gate, to_up in zip(*pieces, strict=True):
+            share = torch.sigmoid(g)
+            opened = torch.mul(share, g, out=to_up)
+            # the slope of silu: s + x s (1 - s)
+            torch.addcmul(opened, opened, share, value=-1, out=to_gate)
+            to_gate.add_(share).mul_(u).mul_(grad)
+            to_up.mul_(grad)
+        return for_gate, for_up

@@ -19,6 +19,7 @@ from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Episode, Group, Role, Rollout, Task, Turn
 from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.backends import quick_products
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack, split
 from mrlm.learn.grouping import minibatches, opening_of, samples_of
 from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
@@ -278,9 +279,10 @@ class Learner:
         settings, policy = self.settings, self._policy
         for micro in split(samples, settings.max_tokens, settings.accumulation, policy.packed):
             batch = pack(micro, totals, policy.pad_id, policy.device)
-            loss = policy.accumulate(
-                batch, algorithm.loss, stepper.backward, algorithm.needs_entropy
-            )
+            with quick_products(policy.device, policy.size * sum(len(s.ids) for s in micro)):
+                loss = policy.accumulate(
+                    batch, algorithm.loss, stepper.backward, algorithm.needs_entropy
+                )
             for key, value in {"loss": loss.total, **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
         metrics = {key: float(value) for key, value in sums.items()}

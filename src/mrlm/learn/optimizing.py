@@ -70,10 +70,10 @@ class Stepper:
         decay = settings.weight_decay
         self.optimizer: torch.optim.Optimizer
         if settings.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(groups, weight_decay=decay)
+            self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=True)
         else:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-            self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay)
+            self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay, fused=True)
         scaled = policy.precision == "fp16"
         self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
 from mrlm.core.types import Turn
 from mrlm.learn import ops
+from mrlm.learn.adapters import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.anatomy import NotLean
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, pack
 from mrlm.learn.critic import ValueHead
@@ -30,9 +30,6 @@ from mrlm.learn.passes import LeanPass, LossOf
 log: logging.Logger = logging.getLogger("mrlm")
 
 Precision = Literal["fp32", "bf16", "fp16"]
-BASE = ""
-"""The adapter name of a policy that is the shared base itself, with every adapter off."""
-_ADAPTER = re.compile(r"\.(?:lora_\w+|ia3_\w+|modules_to_save)\.(\w[^.]*)")
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
 """How far log-probs of the lean and the general forward may be apart, by what is computed in."""
@@ -123,7 +120,7 @@ class Policy:
         heads'."""
         named = dict(self.model.named_parameters())
         if self.adapter is not None:
-            named = {key: value for key, value in named.items() if _adapter_of(key) == self.adapter}
+            named = {key: value for key, value in named.items() if adapter_of(key) == self.adapter}
         if self.value_head is not None:
             heads = self.value_head.named_parameters()
             named |= {f"value_head.{key}": value for key, value in heads}
@@ -149,7 +146,7 @@ class Policy:
         """A few numbers that change when any weight does."""
         named = self.named_parameters()
         if self.adapter == BASE:
-            named = {k: v for k, v in self.model.named_parameters() if _adapter_of(k) is None}
+            named = {k: v for k, v in self.model.named_parameters() if adapter_of(k) is None}
         with torch.no_grad():
             sums = [value.detach().double().sum() for value in named.values()]
             squares = [value.detach().double().square().sum() for value in named.values()]
@@ -176,6 +173,11 @@ class Policy:
                 yield
         finally:
             self.model.train(was_training)
+
+    @cached_property
+    def size(self) -> int:
+        """Parameters of the model, those of its base included."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def packed(self) -> bool:
@@ -360,62 +362,6 @@ class Policy:
             self.add_value_head()
             assert self.value_head is not None
             self.value_head.load_state_dict(load_file(heads))
-
-
-def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
-    """A new LoRA adapter called `name` on `model` (wrapped at the first call); returns the PEFT
-    model.
-
-    Args:
-        model: a causal language model, or a PEFT model.
-        name: name of the adapter.
-        settings: `r`, `alpha`, `dropout`, `target_modules`.
-    """
-    peft = import_peft()
-    config = peft.LoraConfig(
-        r=settings["r"],
-        lora_alpha=settings["alpha"],
-        lora_dropout=settings["dropout"],
-        target_modules=settings["target_modules"],
-        task_type="CAUSAL_LM",
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of one library about the other
-        if not isinstance(model, peft.PeftModel):
-            return peft.get_peft_model(model, config, adapter_name=name)
-        model.add_adapter(name, config)
-    _thaw(model)
-    return model
-
-
-def switch_adapter(model: Any, name: str) -> None:
-    """Make `name` the adapter in use. PEFT freezes every other adapter when it switches; they are
-    all left trainable here, since each belongs to a learner of its own."""
-    if model.active_adapter != name or list(model.base_model.active_adapters) != [name]:
-        model.set_adapter(name)
-        _thaw(model)
-
-
-@contextmanager
-def without_adapters(model: Any) -> Iterator[None]:
-    """The base alone. PEFT comes back with every adapter frozen but the one in use."""
-    try:
-        with model.disable_adapter():
-            yield
-    finally:
-        _thaw(model)
-
-
-def _thaw(model: Any) -> None:
-    for key, parameter in model.named_parameters():
-        if ".lora_" in key:
-            parameter.requires_grad_(True)
-
-
-def _adapter_of(key: str) -> str | None:
-    """The adapter that a parameter of a PEFT model belongs to; `None` for the base's own."""
-    found = _ADAPTER.search(key)
-    return found[1] if found else None
 
 
 def _causal(model: Any) -> Any:

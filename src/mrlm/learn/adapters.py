@@ -1,0 +1,72 @@
+"""Several LoRA adapters on one base: added, switched and put aside, each left trainable by the
+learner it belongs to."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from mrlm.learn.loading import import_peft
+
+BASE = ""
+"""The adapter name of a policy that is the shared base itself, with every adapter off."""
+_ADAPTER = re.compile(r"\.(?:lora_\w+|ia3_\w+|modules_to_save)\.(\w[^.]*)")
+
+
+def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
+    """A new LoRA adapter called `name` on `model` (wrapped at the first call); returns the PEFT
+    model.
+
+    Args:
+        model: a causal language model, or a PEFT model.
+        name: name of the adapter.
+        settings: `r`, `alpha`, `dropout`, `target_modules`.
+    """
+    peft = import_peft()
+    config = peft.LoraConfig(
+        r=settings["r"],
+        lora_alpha=settings["alpha"],
+        lora_dropout=settings["dropout"],
+        target_modules=settings["target_modules"],
+        task_type="CAUSAL_LM",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of one library about the other
+        if not isinstance(model, peft.PeftModel):
+            return peft.get_peft_model(model, config, adapter_name=name)
+        model.add_adapter(name, config)
+    _thaw(model)
+    return model
+
+
+def switch_adapter(model: Any, name: str) -> None:
+    """Make `name` the adapter in use. PEFT freezes every other adapter when it switches; they are
+    all left trainable here, since each belongs to a learner of its own."""
+    if model.active_adapter != name or list(model.base_model.active_adapters) != [name]:
+        model.set_adapter(name)
+        _thaw(model)
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """The base alone. PEFT comes back with every adapter frozen but the one in use."""
+    try:
+        with model.disable_adapter():
+            yield
+    finally:
+        _thaw(model)
+
+
+def _thaw(model: Any) -> None:
+    for key, parameter in model.named_parameters():
+        if ".lora_" in key:
+            parameter.requires_grad_(True)
+
+
+def adapter_of(key: str) -> str | None:
+    """The adapter that a parameter of a PEFT model belongs to; `None` for the base's own."""
+    found = _ADAPTER.search(key)
+    return found[1] if found else None
