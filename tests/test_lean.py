@@ -1,0 +1,395 @@
+"""The lean forward computes what a model's own forward computes, and less of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from families import FAMILIES, VOCABULARY, family
+from mrlm import Learner
+from mrlm.algorithms.dpo import DPO
+from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.ppo import PPO
+from mrlm.algorithms.reinforce import REINFORCE
+from mrlm.core.types import SamplingParams, Turn
+from mrlm.learn import backends, passes
+from mrlm.learn.adapters import BASE, add_adapter
+from mrlm.learn.anatomy import NotLean, anatomy_of
+from mrlm.learn.batch import Sample, Totals, merge, pack, split
+from mrlm.learn.loading import set_checkpointing
+from mrlm.learn.optimizing import LearnerSettings
+from mrlm.learn.policy import Policy
+from mrlm.learn.tree import plant
+
+LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
+
+
+def conversations(seed: int = 0, groups: int = 3, siblings: int = 3) -> list[Sample]:
+    """Ragged groups: siblings share a prompt, some go on for a second turn after words of the
+    world, two are alike."""
+    rng = random.Random(seed)
+
+    def words(least: int, most: int) -> list[int]:
+        return [rng.randrange(3, VOCABULARY) for _ in range(rng.randint(least, most))]
+
+    samples: list[Sample] = []
+    for _ in range(groups):
+        prompt = words(1, 20)
+        for sibling in range(siblings):
+            said = words(1, 12)
+            turns = [Turn("a", "policy", prompt, said)]
+            if sibling:
+                again = [*prompt, *said, *words(2, 6)]
+                turns.append(Turn("a", "policy", again, words(1, 7)))
+            for turn in turns:
+                turn.sampling = SamplingParams(temperature=rng.choice([0.5, 1.0, 1.3]))
+                turn.logprobs = [rng.uniform(-8, -4) for _ in turn.completion_ids]
+                turn.advantages = rng.uniform(-1, 1)
+                turn.returns = turn.values = rng.uniform(-1, 1)
+            samples += merge(turns, unit=len(samples), rollout=len(samples))
+    twin = copy.deepcopy(samples[-1])
+    twin.unit = twin.rollout = len(samples)
+    return [*samples, twin]
+
+
+def both_ways(model: Any, tokenizer: Any, **more: Any) -> tuple[Policy, Policy]:
+    """The same weights read lean and in general."""
+    lean = Policy("policy", model, tokenizer, **more)
+    general = Policy("policy", model, tokenizer, lean=False, **more)
+    assert lean.packed and not general.packed
+    return lean, general
+
+
+def gradients(policy: Policy) -> dict[str, torch.Tensor]:
+    found = {}
+    for name, weight in policy.named_parameters().items():
+        if weight.grad is not None:
+            found[name] = weight.grad.clone()
+        weight.grad = None
+    return found
+
+
+def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys() and found
+    for name, grad in expected.items():
+        gap = (found[name] - grad).norm() / grad.norm().clamp_min(1e-6)
+        assert float(gap) < 1e-4, name
+
+
+def compare(lean: Policy, general: Policy, samples: list[Sample]) -> None:
+    """Log-probs to 1e-5 of their size, entropies, and gradients to 1e-4."""
+    batch = pack(samples)
+    weights = torch.linspace(-1, 1, len(batch))
+    outcomes = []
+    for policy in (lean, general):
+        said = policy.forward(batch, entropy_gradient=True)
+        ((said.logprobs + 0.3 * said.entropy) * weights).sum().backward()
+        outcomes.append((said, gradients(policy)))
+    (found, ours), (expected, theirs) = outcomes
+    torch.testing.assert_close(found.logprobs, expected.logprobs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.entropy, expected.entropy, rtol=1e-5, atol=1e-5)
+    assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_both_ways_give_the_same_numbers_and_gradients(name: str, tokenizer: Any) -> None:
+    lean, general = both_ways(family(name), tokenizer)
+    compare(lean, general, conversations())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+def test_adapters_add_what_they_add(name: str, tokenizer: Any) -> None:
+    model = add_adapter(add_adapter(family(name), "a", LORA), "b", {**LORA, "r": 2})
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if ".lora_B." in key:
+                weight.normal_(std=0.05)
+    said = []
+    for adapter in "ab":
+        lean, general = both_ways(model, tokenizer, adapter=adapter)
+        compare(lean, general, conversations())
+        said.append(lean.forward(pack(conversations())).logprobs)
+    base = Policy("base", model, tokenizer, adapter=BASE)
+    said.append(base.forward(pack(conversations())).logprobs)
+    assert not torch.allclose(said[0], said[1]) and not torch.allclose(said[0], said[2])
+    assert base.parameters() == []
+
+
+def test_an_adapter_that_comes_later_is_seen(tokenizer: Any) -> None:
+    few: dict[str, Any] = {**LORA, "target_modules": ["q_proj"]}
+    model = add_adapter(family("llama"), "a", few)
+    first = Policy("a", model, tokenizer, adapter="a")
+    before = first.forward(pack(conversations())).logprobs
+    add_adapter(model, "b", LORA)
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if ".lora_B.b" in key:
+                weight.normal_(std=0.1)
+    lean, general = both_ways(model, tokenizer, adapter="b")
+    compare(lean, general, conversations())
+    assert torch.equal(first.forward(pack(conversations())).logprobs, before)
+
+
+@pytest.mark.parametrize("algorithm", [
+    GRPO(), GRPO(loss_type="gspo", entropy_coef=0.1), GRPO(kl_coef=0.1), PPO(), REINFORCE(), DPO(),
+], ids=["grpo", "gspo+entropy", "grpo+kl", "ppo", "reinforce", "dpo"])  # fmt: skip
+@pytest.mark.parametrize("held", [None, 24, 4])
+def test_a_loss_formed_in_parts_has_the_gradient_of_the_whole(
+    algorithm: Any, held: int | None, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits for all tokens, for a few units, or for less than one unit."""
+    if held is not None:
+        monkeypatch.setattr(passes, "rows_at_once", lambda _: held)
+    samples = conversations(siblings=2)[:6]
+    if algorithm.unit == "pair":
+        samples = [s for s in samples if len(s.turns) == 1 or s.unit % 2]
+        for place, sample in enumerate(samples):
+            sample.unit = place // 2
+            for turn in sample.turns:
+                turn.advantages, turn.ref_logprobs = 1.0 - 2 * (place % 2), -5.0
+    model = family("qwen2")
+    lean, general = both_ways(model, tokenizer)
+    if "values" in algorithm.needs:
+        for policy in (lean, general):
+            policy.add_value_head()
+            with torch.no_grad():
+                for weight in policy.value_head.parameters():  # type: ignore[union-attr]
+                    weight.fill_(0.05)
+    batch = pack(samples)
+    outcomes = []
+    for policy in (lean, general):
+        loss = policy.accumulate(
+            batch, algorithm.loss, lambda total: total.backward(), algorithm.needs_entropy
+        )
+        outcomes.append((loss, gradients(policy)))
+    (found, ours), (expected, theirs) = outcomes
+    assert float(found.total) == pytest.approx(float(expected.total), rel=1e-4, abs=1e-5)
+    for key, value in expected.metrics.items():
+        assert float(found.metrics[key]) == pytest.approx(float(value), rel=1e-4, abs=1e-5), key
+    assert_close(ours, theirs)
+
+
+def test_checkpointing_recomputes_the_same(tokenizer: Any) -> None:
+    policy = Policy("policy", family("qwen2"), tokenizer)
+    batch, outcomes = pack(conversations()), []
+    assert policy.packed
+    policy.model.train()
+    for on in (False, True):
+        set_checkpointing(policy.model, on)
+        policy.forward(batch).logprobs.sum().backward()
+        outcomes.append(gradients(policy))
+    assert_close(*outcomes)
+
+
+def test_bfloat16_stays_near_and_weights_stay_whole(tokenizer: Any) -> None:
+    model = family("qwen2")
+    half, full = (Policy("p", model, tokenizer, precision=p) for p in ("bf16", "fp32"))
+    batch = pack(conversations())
+    assert half.packed
+    rough, exact = half.forward(batch).logprobs, full.forward(batch).logprobs
+    assert rough.dtype == torch.float32 and 0 < float((rough - exact).detach().abs().mean()) < 0.05
+    half.accumulate(batch, REINFORCE().loss, lambda total: total.backward())
+    assert {p.grad.dtype for p in half.parameters() if p.grad is not None} == {torch.float32}
+
+
+# -- what is computed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tree_holds_every_different_beginning_once(seed: int) -> None:
+    rng = random.Random(seed)
+    openings = [[rng.randrange(3) for _ in range(rng.randint(1, 12))] for _ in range(3)]
+    sequences = []
+    for _ in range(rng.randint(1, 9)):
+        opening = rng.choice(openings)
+        opening = opening[: rng.randint(0, len(opening))]
+        sequences.append(opening + [rng.randrange(3) for _ in range(rng.randint(2, 9))])
+    sample = np.repeat(np.arange(len(sequences)), [len(ids) - 1 for ids in sequences])
+    place = np.concatenate([np.arange(len(ids) - 1) for ids in sequences])
+    tree = plant(sequences, sample, place)
+    beginnings = {tuple(ids[:k]) for ids in sequences for k in range(1, len(ids))}
+    assert len(tree.ids) == len(beginnings)
+    read: dict[int, list[int]] = {}
+    end = 0
+    for piece in tree.pieces:
+        assert piece.start == end
+        end = piece.stop
+        rows, asking, _ = piece.shape
+        queries = piece.rows
+        if queries is None:
+            queries = torch.arange(piece.start, piece.stop).view(rows, asking)
+        keys = queries if piece.keys is None else piece.keys
+        flat = torch.arange(rows * asking) if piece.inside is None else piece.inside
+        for at, token in zip(flat.tolist(), range(piece.start, piece.stop), strict=True):
+            row, column = divmod(at, asking)
+            assert int(queries[row, column]) == token
+            seen = piece.visible(None)[row, 0, column]
+            read[token] = tree.ids[keys[row][seen]].tolist()
+    assert end == len(tree.ids)
+    for number, at, token in zip(sample, place, tree.predictors.tolist(), strict=True):
+        assert read[token] == sequences[number][: at + 1]
+        assert int(tree.positions[token]) == at
+
+
+def test_siblings_stay_in_one_micro_batch_when_they_can() -> None:
+    samples = conversations(groups=4)
+    random.Random(0).shuffle(samples)
+    whole = len(pack(samples).tree.ids)
+    parts = split(samples, max_tokens=whole // 3, packed=True)
+    assert len(parts) > 2 and sum(map(len, parts)) == len(samples)
+    assert all(len(pack(part).tree.ids) <= whole // 3 for part in parts)
+    again = sum(len(pack(part).tree.ids) for part in parts)
+    assert whole <= again < sum(len(sample.ids) for sample in samples) - len(samples)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation gave, the gradients of weights aside."""
+
+    def __init__(self, known: set[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.known, self.most = known, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, tuple) else (found,):
+            if isinstance(tensor, torch.Tensor) and tuple(tensor.shape) not in self.known:
+                self.most = max(self.most, tensor.numel())
+        return found
+
+
+def test_logits_of_all_tokens_never_exist(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = conversations(groups=8)
+    batch = pack(samples)
+    monkeypatch.setattr(passes, "rows_at_once", lambda _: 30)
+    policy = Policy("policy", family("llama"), tokenizer)
+    assert policy.packed
+    weights = {tuple(weight.shape) for weight in policy.parameters()}
+    turned = {shape[::-1] for shape in weights}
+    with Largest(weights | turned) as seen:
+        policy.accumulate(batch, REINFORCE().loss, lambda total: total.backward())
+    assert seen.most < len(batch) * VOCABULARY / 2
+
+
+# -- what it does not know -------------------------------------------------------------------------
+
+
+def gpt2() -> Any:
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, n_positions=128
+    )
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def replaced() -> Any:
+    model = family("llama")
+    model.model.layers[1].mlp.up_proj = torch.nn.Sequential(model.model.layers[1].mlp.up_proj)
+    return model
+
+
+def hooked() -> Any:
+    model = family("llama")
+    model.model.layers[0].register_forward_hook(lambda *_: None)
+    return model
+
+
+def stretched() -> Any:
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    return family("llama", rope_parameters=rope)
+
+
+def dropping() -> Any:
+    return family("qwen2", attention_dropout=0.1)
+
+
+def dora() -> Any:
+    import peft
+
+    config = peft.LoraConfig(r=2, use_dora=True, target_modules="all-linear", task_type="CAUSAL_LM")
+    return peft.get_peft_model(family("llama"), config)
+
+
+@pytest.mark.parametrize("make, reason", [
+    (gpt2, "GPT2LMHeadModel is not one of"),
+    (replaced, "Sequential takes the place of a linear layer"),
+    (hooked, "forward hook"),
+    (stretched, "depends on the length"),
+    (dropping, "drops attention weights"),
+    (dora, "not plain LoRA"),
+])  # fmt: skip
+def test_others_take_the_general_way_with_one_warning(
+    make: Callable[[], Any], reason: str, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make()
+    with pytest.raises(NotLean, match=reason):
+        anatomy_of(model)
+    adapter = "default" if hasattr(model, "peft_config") else None
+    policy = Policy("policy", model, tokenizer, adapter=adapter)
+    with caplog.at_level(logging.WARNING, logger="mrlm"):
+        for _ in range(2):
+            policy.forward(pack(conversations())).logprobs.sum().backward()
+    warned = [record.getMessage() for record in caplog.records if record.name == "mrlm"]
+    assert len(warned) == 1 and reason in warned[0]
+    assert any(weight.grad is not None for weight in policy.parameters())
+
+
+def test_a_model_that_computes_something_else_is_found_out(
+    tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = family("llama")
+    model.model.layers[1].self_attn.scaling *= 2  # the lean forward looks at the first layer
+    policy = Policy("policy", model, tokenizer)
+    with caplog.at_level(logging.WARNING, logger="mrlm"):
+        assert not policy.packed
+    assert "log-probs of the lean one differ" in caplog.text
+
+
+def test_lean_can_be_switched_off(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="mrlm"):
+        assert not Policy("policy", family("llama"), tokenizer, lean=False).packed
+    assert not caplog.records
+
+
+# -- backends --------------------------------------------------------------------------------------
+
+
+def test_quick_products_are_exact_and_put_back() -> None:
+    a, b = torch.randn(130, 70), torch.randn(90, 70)
+    exact = a.double() @ b.double().t()
+    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    with backends.quick_products(torch.device("cpu"), backends.WORTHWHILE):
+        gap = ((a @ b.t()).double() - exact).abs().max() / exact.abs().max()
+    assert float(gap) < backends.EXACT
+    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
+
+
+def test_training_goes_the_same_way_on_both(tokenizer: Any) -> None:
+    """Three steps of a learner: weights stay together."""
+    start = family("qwen2")
+    ends = []
+    for lean in (True, False):
+        policy = Policy("policy", copy.deepcopy(start), tokenizer, lean=lean)
+        learner = Learner(
+            policy, None, GRPO(), settings=LearnerSettings(optimizer="sgd", learning_rate=0.1)
+        )
+        for step in range(3):
+            asyncio.run(learner.update(conversations(step), learner.algorithm, step, 1))
+        ends.append(torch.cat([weight.detach().flatten() for weight in policy.parameters()]))
+    begun = torch.cat([weight.detach().flatten() for weight in start.parameters()])
+    assert float((ends[0] - begun).norm()) > 1e-3
+    assert float((ends[0] - ends[1]).norm() / (ends[0] - begun).norm()) < 1e-3
+
+
+def test_totals_count_what_is_trained() -> None:
+    samples = conversations()
+    assert Totals.of(samples).tokens == len(pack(samples))
