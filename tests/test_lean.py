@@ -21,14 +21,18 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
+from mrlm.core.errors import TrainingError
 from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn import backends, passes
 from mrlm.learn.adapters import BASE, add_adapter
 from mrlm.learn.anatomy import NotLean, anatomy_of
-from mrlm.learn.batch import Sample, Totals, merge, pack, split
+from mrlm.learn.batch import Batch, Loss, Sample, Totals, merge, pack, split
+from mrlm.learn.lean import LeanForward
+from mrlm.learn.learner import update_together
 from mrlm.learn.loading import set_checkpointing
 from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy
+from mrlm.learn.together import Work, accumulate
 from mrlm.learn.tree import plant
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
@@ -79,6 +83,16 @@ def gradients(policy: Policy) -> dict[str, torch.Tensor]:
     return found
 
 
+def work(policy: Policy, batch: Batch, algorithm: Any, **more: Any) -> Work:
+    backward = torch.Tensor.backward
+    return Work(policy, batch, algorithm.loss, backward, algorithm.needs_entropy, **more)
+
+
+def add_gradient(policy: Policy, batch: Batch, algorithm: Any) -> Loss:
+    (loss,) = accumulate([work(policy, batch, algorithm)])
+    return loss
+
+
 def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert found.keys() == expected.keys() and found
     for name, grad in expected.items():
@@ -126,6 +140,81 @@ def test_adapters_add_what_they_add(name: str, tokenizer: Any) -> None:
     assert base.parameters() == []
 
 
+@pytest.mark.parametrize("max_tokens", [10**6, 150, 1])
+def test_policies_on_one_base_are_read_together(max_tokens: int, tokenizer: Any) -> None:
+    """Losses and gradients of three policies, two ranks and the base: in one go, in two, alone."""
+    model = add_adapter(add_adapter(family("qwen2"), "a", LORA), "b", {**LORA, "r": 2})
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if ".lora_B." in key:
+                weight.normal_(std=0.05)
+    policies = [Policy(name, model, tokenizer, adapter=name) for name in "ab"]
+    batches = [pack(conversations(seed)) for seed in range(2)]
+    sizes: list[int] = []
+    block = LeanForward.hidden
+
+    def counted(self: Any, forest: Any, checkpointing: bool = False) -> Any:
+        sizes.append(len(forest))
+        return block(self, forest, checkpointing)
+
+    alone = [add_gradient(p, b, GRPO()) for p, b in zip(policies, batches, strict=True)]
+    expected = [gradients(policy) for policy in policies]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LeanForward, "hidden", counted)
+        together = accumulate(
+            [
+                work(p, b, GRPO(), max_tokens=max_tokens)
+                for p, b in zip(policies, batches, strict=True)
+            ]
+        )
+    assert sizes == ([2] if max_tokens == 10**6 else [1, 1])
+    for policy, before, found, loss in zip(policies, expected, together, alone, strict=True):
+        assert_close(gradients(policy), before)
+        assert float(found.total) == pytest.approx(float(loss.total), rel=1e-5)
+
+
+def test_learners_meet_step_by_step(tokenizer: Any) -> None:
+    """Two adapters, one with more to learn than the other: as if each had learned alone."""
+
+    def learners() -> list[Learner]:
+        model = add_adapter(add_adapter(family("qwen2"), "a", LORA), "b", {**LORA, "r": 2})
+        model.eval()
+        found = [Policy(name, model, tokenizer, adapter=name) for name in "ab"]
+        settings = LearnerSettings(optimizer="sgd", learning_rate=0.5, max_tokens=200)
+        return [Learner(policy, None, GRPO(), settings=settings) for policy in found]
+
+    algorithm = GRPO(update_epochs=2)
+    samples = [conversations(0), conversations(1, groups=6)]
+    apart, near = learners(), learners()
+    expected = [
+        asyncio.run(learner.update(chosen, algorithm, 0, 1))
+        for learner, chosen in zip(apart, samples, strict=True)
+    ]
+    jobs = [(learner, chosen, 1) for learner, chosen in zip(near, samples, strict=True)]
+    found = asyncio.run(update_together(jobs, algorithm, 0))
+    for one, other, mine, theirs in zip(near, apart, found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-6)
+        for name, weight in one.weights_of.named_parameters().items():
+            torch.testing.assert_close(weight, other.weights_of.named_parameters()[name])
+    assert not near[0].weights_of.model.training
+
+
+def test_a_learner_that_fails_does_not_keep_the_others_waiting(tokenizer: Any) -> None:
+    model = add_adapter(add_adapter(family("qwen2"), "a", LORA), "b", LORA)
+    jobs = []
+    for name in "ab":
+        policy = Policy(name, model, tokenizer, adapter=name)
+        settings = LearnerSettings(max_nonfinite_steps=1)
+        chosen = conversations()
+        if name == "a":
+            for sample in chosen:
+                for each in sample.turns:
+                    each.advantages = float("nan")
+        jobs.append((Learner(policy, None, GRPO(), settings=settings), chosen, 1))
+    with pytest.raises(TrainingError, match="'a'"):
+        asyncio.run(update_together(jobs, GRPO(update_epochs=3), 0))
+
+
 def test_an_adapter_that_comes_later_is_seen(tokenizer: Any) -> None:
     few: dict[str, Any] = {**LORA, "target_modules": ["q_proj"]}
     model = add_adapter(family("llama"), "a", few)
@@ -169,9 +258,7 @@ def test_a_loss_formed_in_parts_has_the_gradient_of_the_whole(
     batch = pack(samples)
     outcomes = []
     for policy in (lean, general):
-        loss = policy.accumulate(
-            batch, algorithm.loss, lambda total: total.backward(), algorithm.needs_entropy
-        )
+        loss = add_gradient(policy, batch, algorithm)
         outcomes.append((loss, gradients(policy)))
     (found, ours), (expected, theirs) = outcomes
     assert float(found.total) == pytest.approx(float(expected.total), rel=1e-4, abs=1e-5)
@@ -199,7 +286,7 @@ def test_bfloat16_stays_near_and_weights_stay_whole(tokenizer: Any) -> None:
     assert half.packed
     rough, exact = half.forward(batch).logprobs, full.forward(batch).logprobs
     assert rough.dtype == torch.float32 and 0 < float((rough - exact).detach().abs().mean()) < 0.05
-    half.accumulate(batch, REINFORCE().loss, lambda total: total.backward())
+    add_gradient(half, batch, REINFORCE())
     assert {p.grad.dtype for p in half.parameters() if p.grad is not None} == {torch.float32}
 
 
@@ -277,7 +364,7 @@ def test_logits_of_all_tokens_never_exist(tokenizer: Any, monkeypatch: pytest.Mo
     weights = {tuple(weight.shape) for weight in policy.parameters()}
     turned = {shape[::-1] for shape in weights}
     with Largest(weights | turned) as seen:
-        policy.accumulate(batch, REINFORCE().loss, lambda total: total.backward())
+        add_gradient(policy, batch, REINFORCE())
     assert seen.most < len(batch) * VOCABULARY / 2
 
 

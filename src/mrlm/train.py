@@ -4,7 +4,6 @@ plug-in."""
 from __future__ import annotations
 
 import time
-from asyncio import gather
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from mrlm.checks import check_first_step, check_weights
 from mrlm.core.types import Group
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.grouping import samples_of
-from mrlm.learn.learner import Learner
+from mrlm.learn.learner import Learner, update_together
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.run import Run
@@ -68,7 +67,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
     updates: dict[str, dict[str, float]] = {}
     for stage in algorithm.order(run.learners):
-        await gather(*(_update(run, learner, groups, updates) for learner in stage))
+        updates |= await _update(run, stage, groups)
         algorithm.carry(stage, groups)
     for learner in run.learners:
         await run.engines[learner.policy].load_weights(
@@ -141,11 +140,19 @@ def restore(run: Run, folder: Path) -> None:
 
 
 async def _update(
-    run: Run, learner: Learner, groups: Sequence[Group], updates: dict[str, dict[str, float]]
-) -> None:
-    samples = samples_of(groups, learner.policy, run.algorithm.unit)
-    seed = seed_of((run.config.training.seed, "update", run.step, learner.policy))
-    updates[learner.policy] = await learner.update(samples, run.algorithm, run.step, seed)
+    run: Run, stage: Sequence[Learner], groups: Sequence[Group]
+) -> dict[str, dict[str, float]]:
+    """Metrics by policy of a stage of learners that update together."""
+    jobs = [
+        (
+            learner,
+            samples_of(groups, learner.policy, run.algorithm.unit),
+            seed_of((run.config.training.seed, "update", run.step, learner.policy)),
+        )
+        for learner in stage
+    ]
+    metrics = await update_together(jobs, run.algorithm, run.step)
+    return {learner.policy: found for learner, found in zip(stage, metrics, strict=True)}
 
 
 def _evaluates(run: Run) -> bool:

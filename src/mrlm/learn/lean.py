@@ -4,7 +4,8 @@ computes, with the model's own weights; `anatomy.py` says which models it knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mrlm.learn.anatomy import Anatomy, Layer, Linear, linear_of
+from mrlm.learn.anatomy import Anatomy, Layer, linear_of
 from mrlm.learn.tree import Piece, Tree
 
 CACHED = 1 << 18
@@ -21,79 +22,118 @@ Rotary = Mapping[str, tuple[Tensor, Tensor]]
 Masks = Mapping[tuple[int, int | None], Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A tree in a forest: the packed tokens of one policy.
+
+    Args:
+        tree: the tokens.
+        adapter: the LoRA adapter they are read with; `None` and `""` for the weights alone.
+    """
+
+    tree: Tree
+    adapter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Rows `start:stop` of a stream, and the adapter they are read with."""
+
+    start: int
+    stop: int
+    adapter: str | None
+
+
 class LeanForward:
-    """Hidden states of packed tokens.
+    """Hidden states of packed tokens. Trees of several policies on one base are read together: the
+    products with its weights are computed once, and each adapter adds to its own tokens.
 
     Args:
         anatomy: the model in parts.
-        adapter: the LoRA adapter that is switched on; `None` and `""` for the weights alone.
         dtype: what is computed in; weights keep their own type.
     """
 
-    def __init__(self, anatomy: Anatomy, adapter: str | None, dtype: torch.dtype) -> None:
+    def __init__(self, anatomy: Anatomy, dtype: torch.dtype) -> None:
         self.anatomy = anatomy
-        self.adapter = adapter
         self.dtype = dtype
 
-    def hidden(self, tree: Tree, checkpointing: bool = False) -> Tensor:
-        """The hidden states (N, H) that the head reads at `tree.predictors`.
+    def hidden(self, forest: Sequence[Plot], checkpointing: bool = False) -> list[Tensor]:
+        """The hidden states (N, H) that the head reads at each tree's `predictors`.
 
         Args:
-            tree: packed tokens, on the model's device.
+            forest: packed tokens, on the model's device.
             checkpointing: compute each block again in backward instead of keeping its activations.
         """
         anatomy = self.anatomy
-        stream = F.embedding(tree.ids, anatomy.embedding)
+        trees = [plot.tree for plot in forest]
+        stream = F.embedding(torch.cat([tree.ids for tree in trees]), anatomy.embedding)
         if anatomy.embed_scale != 1.0:
             scale = torch.tensor(anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
         stream = stream.to(self.dtype)
-        rotary = anatomy.rotary(tree.positions, self.dtype)
-        masks = self._masks(tree)
-        needed, which = torch.unique(tree.predictors, return_inverse=True)
+        positions = torch.cat([tree.positions for tree in trees])
+        rotary = anatomy.rotary(positions, self.dtype)
+        masks = [self._masks(tree) for tree in trees]
+        needed = [torch.unique(tree.predictors, return_inverse=True) for tree in trees]
+        owned = _owners(forest, [len(tree.ids) for tree in trees])
+        ends = _owners(forest, [len(rows) for rows, _ in needed])
+        rows = torch.cat([each.start + rows for each, (rows, _) in zip(owned, needed, strict=True)])
         last = len(anatomy.layers) - 1
         for number, layer in enumerate(anatomy.layers):
-            rows = needed if number == last else None
-            arguments = (stream, layer, tree, rotary[layer.rope], masks, rows)
+            kept, left = (rows, ends) if number == last else (None, owned)
+            arguments = (stream, layer, trees, owned, rotary[layer.rope], masks, kept, left)
             if checkpointing and torch.is_grad_enabled():
                 stream = checkpoint(self._block, *arguments, use_reentrant=False)
             else:
                 stream = self._block(*arguments)
-        return F.embedding(which, self._norm(stream, anatomy.final_norm))
+        stream = self._norm(stream, anatomy.final_norm)
+        return [
+            F.embedding(which, stream[each.start : each.stop])
+            for each, (_, which) in zip(ends, needed, strict=True)
+        ]
 
     def _block(
         self,
         stream: Tensor,
         layer: Layer,
-        tree: Tree,
+        trees: Sequence[Tree],
+        owned: Sequence[_Owned],
         rotary: tuple[Tensor, Tensor],
-        masks: Masks,
+        masks: Sequence[Masks],
         rows: Tensor | None,
+        left: Sequence[_Owned],
     ) -> Tensor:
-        """One block; with `rows`, its output is computed for those tokens alone."""
+        """One block; with `rows`, its output is computed for those tokens alone, which then stand
+        as `left` says."""
         anatomy = self.anatomy
         normed = self._norm(stream, layer.norm_attention)
-        queries = self._apply(normed, layer.q).unflatten(1, (anatomy.heads, -1))
-        keys = self._apply(normed, layer.k).unflatten(1, (anatomy.kv_heads, -1))
-        values = self._apply(normed, layer.v)
+        queries = self._apply(normed, layer.q, owned).unflatten(1, (anatomy.heads, -1))
+        keys = self._apply(normed, layer.k, owned).unflatten(1, (anatomy.kv_heads, -1))
+        values = self._apply(normed, layer.v, owned)
         if layer.norm_q is not None and layer.norm_k is not None:
             queries = self._norm(queries, layer.norm_q)
             keys = self._norm(keys, layer.norm_k)
         queries, keys = _Rotate.apply(queries, *rotary), _Rotate.apply(keys, *rotary)
-        mixed = self._attend(queries, keys.flatten(1), values, layer, tree.pieces, masks)
+        flat = (queries.flatten(1), keys.flatten(1), values)
+        found: list[Tensor] = []
+        for each, tree, mask in zip(owned, trees, masks, strict=True):
+            q, k, v = (x[each.start : each.stop] for x in flat)
+            found += self._attend(q, k, v, layer, tree.pieces, mask)
+        mixed = found[0] if len(found) == 1 else torch.cat(found)
         if rows is not None:
             mixed, stream = mixed[rows], stream[rows]
-        added = self._apply(mixed, layer.o)
+        added = self._apply(mixed, layer.o, left)
         if layer.norm_after_attention is not None:
             added = self._norm(added, layer.norm_after_attention)
         stream = stream + added
         normed = self._norm(stream, layer.norm_mlp)
-        gate, up = self._apply(normed, layer.gate), self._apply(normed, layer.up)
+        gate = self._apply(normed, layer.gate, left)
+        up = self._apply(normed, layer.up, left)
         if anatomy.activation is F.silu:
             opened = _SwiGLU.apply(gate, up)
         else:
             opened = anatomy.activation(gate) * up
-        added = self._apply(opened, layer.down)
+        added = self._apply(opened, layer.down, left)
         if layer.norm_after_mlp is not None:
             added = self._norm(added, layer.norm_after_mlp)
         return stream + added
@@ -106,16 +146,16 @@ class LeanForward:
         layer: Layer,
         pieces: tuple[Piece, ...],
         masks: Masks,
-    ) -> Tensor:
-        """Attention of every packed token to what it follows, (P, heads * head_dim).
+    ) -> list[Tensor]:
+        """Attention of every packed token of a tree to what it follows, piece by piece: together
+        (P, heads * head_dim).
 
         Args:
-            queries: (P, heads, head_dim).
+            queries: (P, heads * head_dim).
             keys, values: (P, kv_heads * head_dim).
         """
         anatomy = self.anatomy
         found: list[Tensor] = []
-        flat = queries.flatten(1)
         for number, piece in enumerate(pieces):
             batch, asking, _ = piece.shape
             here = slice(piece.start, piece.stop)
@@ -124,7 +164,7 @@ class LeanForward:
                 if piece.rows is None
                 else (lambda x, rows=piece.rows: F.embedding(rows, x))
             )
-            q = own(flat).view(batch, asking, anatomy.heads, -1).transpose(1, 2)
+            q = own(queries).view(batch, asking, anatomy.heads, -1).transpose(1, 2)
             k, v = (
                 (own(x) if piece.keys is None else F.embedding(piece.keys, x))
                 .unflatten(2, (anatomy.kv_heads, -1))
@@ -134,7 +174,7 @@ class LeanForward:
             mask = masks.get((number, layer.window))
             mixed = self._mix(q, k, v, mask).transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return found
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Dense attention (B, heads, S, head_dim); without a mask it is causal."""
@@ -168,17 +208,36 @@ class LeanForward:
         weight = self.anatomy.norm_weight(module)
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
 
-    def _apply(self, x: Tensor, module: nn.Module) -> Tensor:
-        """A linear module with the adapter that is switched on."""
-        linear: Linear = linear_of(module, self.adapter)
+    def _apply(self, x: Tensor, module: nn.Module, owned: Sequence[_Owned]) -> Tensor:
+        """A linear module: its own product for all rows, and what each adapter adds to its own."""
+        linear = linear_of(module, None)
         bias = None if linear.bias is None else linear.bias.to(x.dtype)
         y = F.linear(x, linear.weight.to(x.dtype), bias)
-        lora = linear.lora
-        if lora is None:
+        added = [self._added(x[each.start : each.stop], module, each.adapter) for each in owned]
+        if all(extra is None for extra in added):
             return y
+        rows = [
+            y.new_zeros(each.stop - each.start, y.shape[1]) if extra is None else extra
+            for each, extra in zip(owned, added, strict=True)
+        ]
+        return y + (rows[0] if len(rows) == 1 else torch.cat(rows))
+
+    def _added(self, x: Tensor, module: nn.Module, adapter: str | None) -> Tensor | None:
+        lora = linear_of(module, adapter).lora
+        if lora is None:
+            return None
         low = x if lora.dropout is None else lora.dropout(x)
         low = F.linear(low, lora.down.to(x.dtype))
-        return y + F.linear(low, (lora.up * lora.scaling).to(x.dtype))
+        return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
+
+
+def _owners(forest: Sequence[Plot], sizes: Sequence[int]) -> list[_Owned]:
+    found: list[_Owned] = []
+    start = 0
+    for plot, size in zip(forest, sizes, strict=True):
+        found.append(_Owned(start, start + size, plot.adapter))
+        start += size
+    return found
 
 
 class _Rotate(torch.autograd.Function):

@@ -3,10 +3,12 @@ serves the library's loop and a user's own alike, and does not know where turns 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +21,11 @@ from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Episode, Group, Role, Rollout, Task, Turn
 from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.backends import quick_products
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack, split
 from mrlm.learn.grouping import minibatches, opening_of, samples_of
 from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
 from mrlm.learn.policy import Policy
+from mrlm.learn.together import Meeting, Work
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -236,21 +238,29 @@ class Learner:
         Returns:
             Metrics, averaged over optimiser steps.
         """
+        (metrics,) = await update_together([(self, samples, seed)], algorithm, step)
+        return metrics
+
+    async def _update(
+        self,
+        samples: Sequence[Sample],
+        algorithm: Algorithm,
+        step: int,
+        seed: int,
+        meeting: Meeting,
+    ) -> dict[str, float]:
         if not samples:
             return {}
         torch.manual_seed(seed >> 1)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[dict[str, float]] = []
-        with TrainingMode(self._policy.model, self.settings.gradient_checkpointing):
-            for epoch in range(algorithm.update_epochs):
-                for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
-                    history.append(self._optimizer_step(minibatch, algorithm))
-                moved = history[-1].get("approx_kl", 0.0)
-                if algorithm.target_kl is not None and moved > algorithm.target_kl:
-                    log.info(
-                        "%s: epochs ended after %d, approx_kl %.4f", self.policy, epoch + 1, moved
-                    )
-                    break
+        for epoch in range(algorithm.update_epochs):
+            for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
+                history.append(await self._optimizer_step(minibatch, algorithm, meeting))
+            moved = history[-1].get("approx_kl", 0.0)
+            if algorithm.target_kl is not None and moved > algorithm.target_kl:
+                log.info("%s: epochs ended after %d, approx_kl %.4f", self.policy, epoch + 1, moved)
+                break
         self.version += 1
         keys = {key for row in history for key in row}
         metrics = {key: sum(row.get(key, 0.0) for row in history) / len(history) for key in keys}
@@ -265,7 +275,9 @@ class Learner:
             self._stepper = Stepper(self._policy, self.settings)
         return self._stepper
 
-    def _optimizer_step(self, samples: Sequence[Sample], algorithm: Algorithm) -> dict[str, float]:
+    async def _optimizer_step(
+        self, samples: Sequence[Sample], algorithm: Algorithm, meeting: Meeting
+    ) -> dict[str, float]:
         """One step on one mini-batch, whatever number of micro-batches it takes."""
         stepper = self.stepper
         stepper.clear()
@@ -279,10 +291,15 @@ class Learner:
         settings, policy = self.settings, self._policy
         for micro in split(samples, settings.max_tokens, settings.accumulation, policy.packed):
             batch = pack(micro, totals, policy.pad_id, policy.device)
-            with quick_products(policy.device, policy.size * sum(len(s.ids) for s in micro)):
-                loss = policy.accumulate(
-                    batch, algorithm.loss, stepper.backward, algorithm.needs_entropy
-                )
+            work = Work(
+                policy,
+                batch,
+                algorithm.loss,
+                stepper.backward,
+                algorithm.needs_entropy,
+                settings.max_tokens,
+            )
+            loss = await meeting.accumulate(work)
             for key, value in {"loss": loss.total, **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
         metrics = {key: float(value) for key, value in sums.items()}
@@ -374,6 +391,32 @@ class Learner:
         self.stepper.load_state(tensors, rest)
         self.version = rest["version"]
         self.nonfinite = rest["nonfinite"]
+
+
+async def update_together(
+    jobs: Sequence[tuple[Learner, Sequence[Sample], int]], algorithm: Algorithm, step: int
+) -> list[dict[str, float]]:
+    """Update several learners at once; arguments and results are those of `Learner.update`.
+
+    Args:
+        jobs: each learner with its samples and its seed.
+        algorithm: its loss, epochs and mini-batches.
+        step: iteration, for the learning rates.
+    """
+    meeting = Meeting(len(jobs))
+
+    async def one(learner: Learner, samples: Sequence[Sample], seed: int) -> dict[str, float]:
+        try:
+            return await learner._update(samples, algorithm, step, seed, meeting)
+        finally:
+            meeting.leave()
+
+    models = {id(learner.weights_of.model): learner for learner, _, _ in jobs}
+    with ExitStack() as modes:
+        for learner in models.values():
+            checkpointing = learner.settings.gradient_checkpointing
+            modes.enter_context(TrainingMode(learner.weights_of.model, checkpointing))
+        return await asyncio.gather(*(one(*job) for job in jobs))
 
 
 def _teaches(turn: Turn) -> bool:

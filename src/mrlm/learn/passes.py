@@ -3,7 +3,7 @@ stretch, each stretch's gradient formed while its logits are still there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from mrlm.learn.anatomy import Anatomy, anatomy_of
 from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.head import Head, Stretch, rows_at_once, scores
-from mrlm.learn.lean import LeanForward
+from mrlm.learn.lean import LeanForward, Plot
 from mrlm.learn.loading import is_checkpointing
 
 LossOf = Callable[[Batch, Outputs], Loss]
@@ -32,8 +32,9 @@ class LeanPass:
 
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
         self.anatomy: Anatomy = anatomy_of(model)
+        self.adapter = adapter
         dtype = dtype or self.anatomy.embedding.dtype
-        self.forward: LeanForward = LeanForward(self.anatomy, adapter, dtype)
+        self.forward: LeanForward = LeanForward(self.anatomy, dtype)
 
     @property
     def head(self) -> Head:
@@ -42,23 +43,28 @@ class LeanPass:
 
     def outputs(self, batch: Batch, value_head: Any = None) -> Outputs:
         """What the model says about the trained tokens, differentiable."""
-        hidden = self._hidden(batch)
+        (hidden,) = hidden_states([(self, batch)])
         logprobs, entropy = scores(self.head, hidden, batch.tokens, batch.temperature)
         return Outputs(logprobs, entropy, None if value_head is None else value_head(hidden))
 
-    def accumulate(
-        self, batch: Batch, loss_of: LossOf, value_head: Any = None, entropy_gradient: bool = False
-    ) -> Loss:
-        """Form the loss of a batch and add its gradient to that of the parameters.
+    def through_head(
+        self,
+        hidden: Tensor,
+        batch: Batch,
+        loss_of: LossOf,
+        value_head: Any = None,
+        entropy_gradient: bool = False,
+    ) -> tuple[Loss, Tensor]:
+        """Form the loss of a batch from its hidden states (N, H), and carry its gradient back to
+        them and into the heads.
 
         The loss is formed part by part, each a few units of the batch: losses add up. A unit with
-        more tokens than logits may be held for goes through `outputs`' way.
+        more tokens than logits may be held for is scored twice instead.
 
         Returns:
-            The loss, without gradient.
+            The loss, without gradient, and its gradient by the hidden states.
         """
-        hidden = self._hidden(batch)
-        leaf = hidden.detach().requires_grad_()
+        leaf = hidden.detach()
         back = torch.zeros_like(leaf)
         with torch.no_grad():
             head = self.head
@@ -78,18 +84,17 @@ class LeanPass:
                 stretch.entropy.requires_grad_(entropy_gradient)
                 loss = loss_of(part, Outputs(stretch.logprobs, stretch.entropy, values))
                 loss.total.backward()
-                self._through_head(stretch, back[here])
+                self._through_stretch(stretch, back[here])
             if piece.grad is not None:
                 back[here] += piece.grad
             for key, value in {"": loss.total.detach(), **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
-        hidden.backward(back)
         total = sums.pop("")
         assert isinstance(total, Tensor)
-        return Loss(total, sums)
+        return Loss(total, sums), back
 
     @torch.no_grad()
-    def _through_head(self, stretch: Stretch, back: Tensor) -> None:
+    def _through_stretch(self, stretch: Stretch, back: Tensor) -> None:
         """Carry the gradient of a stretch to the hidden states and to the head's weight."""
         slope = stretch.logprobs.grad
         if slope is None:
@@ -106,7 +111,11 @@ class LeanPass:
         else:
             own.grad.add_(step.t() @ stretch.hidden)
 
-    def _hidden(self, batch: Batch) -> Tensor:
-        model = self.anatomy.model
-        again = model.training and is_checkpointing(model)
-        return self.forward.hidden(batch.tree, checkpointing=again)
+
+def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]]) -> list[Tensor]:
+    """What the heads read for batches of policies on one base, which is read once for all."""
+    first = jobs[0][0]
+    model = first.anatomy.model
+    again = model.training and is_checkpointing(model)
+    forest = [Plot(batch.tree, lean.adapter) for lean, batch in jobs]
+    return first.forward.hidden(forest, checkpointing=again)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +22,10 @@ from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.adapters import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.anatomy import NotLean
-from mrlm.learn.batch import Batch, Loss, Outputs, Sample, pack
+from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.critic import ValueHead
 from mrlm.learn.loading import import_peft, quietly
-from mrlm.learn.passes import LeanPass, LossOf
+from mrlm.learn.passes import LeanPass
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -180,9 +180,14 @@ class Policy:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
+    def lean_pass(self) -> LeanPass | None:
+        """The lean way through a batch, if the model is of a family it knows."""
+        return self._pass("own")
+
+    @property
     def packed(self) -> bool:
         """Whether batches are read as packed trees."""
-        return self._pass("own") is not None
+        return self.lean_pass is not None
 
     def forward(self, batch: Batch, entropy_gradient: bool = False) -> Outputs:
         """Log-probs, entropy and (with a value head) values of the trained tokens, each (N,).
@@ -190,7 +195,7 @@ class Policy:
         Logits are computed only where some token is trained, and divided by the temperature each
         token was drawn with.
         """
-        lean = self._pass("own")
+        lean = self.lean_pass
         if lean is not None:
             return lean.outputs(batch, self.value_head)
         with self.active() as model:
@@ -204,28 +209,6 @@ class Policy:
         if self.value_head is not None:
             values = self.value_head(hidden[batch.sequence, column])
         return Outputs(logprobs, entropy, values)
-
-    def accumulate(
-        self,
-        batch: Batch,
-        loss_of: LossOf,
-        backward: Callable[[Tensor], None],
-        entropy_gradient: bool = False,
-    ) -> Loss:
-        """Form a loss on a batch and add its gradient to the parameters'.
-
-        Args:
-            batch: what is trained on.
-            loss_of: the loss; it may be asked for several parts of the batch, whose losses add up.
-            backward: what starts backward from a loss, where the loss is formed whole.
-            entropy_gradient: whether the loss differentiates the entropy.
-        """
-        lean = self._pass("own")
-        if lean is not None:
-            return lean.accumulate(batch, loss_of, self.value_head, entropy_gradient)
-        loss = loss_of(batch, self.forward(batch, entropy_gradient))
-        backward(loss.total)
-        return Loss(loss.total.detach(), loss.metrics)
 
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> Tensor:

@@ -1,0 +1,136 @@
+"""Learners that update at the same time: their micro-batches go through a base that their policies
+share as one. What they compute does not depend on whether they meet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mrlm.learn.backends import quick_products
+from mrlm.learn.batch import Batch, Loss
+from mrlm.learn.passes import LeanPass, LossOf, hidden_states
+from mrlm.learn.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A micro-batch whose gradient is to be added to that of a policy's parameters.
+
+    Args:
+        policy: whose.
+        batch: what is trained on.
+        loss_of: the loss; it may be asked for several parts of the batch, whose losses add up.
+        backward: what starts backward from a loss, where the loss is formed whole.
+        entropy_gradient: whether the loss differentiates the entropy.
+        max_tokens: tokens that may go through the model at once.
+    """
+
+    policy: Policy
+    batch: Batch
+    loss_of: LossOf
+    backward: Callable[[Tensor], None]
+    entropy_gradient: bool = False
+    max_tokens: int = 1 << 30
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sample.ids) for sample in self.batch.samples)
+
+
+def accumulate(works: Sequence[Work]) -> list[Loss]:
+    """Form losses and add their gradients; returns the losses, without gradient, in order."""
+    losses: dict[int, Loss] = {}
+    shared: dict[tuple[int, torch.dtype], list[tuple[int, Work, LeanPass]]] = {}
+    for place, work in enumerate(works):
+        lean = work.policy.lean_pass
+        if lean is None:
+            loss = work.loss_of(work.batch, work.policy.forward(work.batch, work.entropy_gradient))
+            work.backward(loss.total)
+            losses[place] = Loss(loss.total.detach(), loss.metrics)
+        else:
+            key = (id(lean.anatomy.model), lean.forward.dtype)
+            shared.setdefault(key, []).append((place, work, lean))
+    for entries in shared.values():
+        for chosen in _loads(entries):
+            places, several, passes = zip(*chosen, strict=True)
+            found = _through(several, passes)
+            losses |= dict(zip(places, found, strict=True))
+    return [losses[place] for place in range(len(works))]
+
+
+def _loads(
+    entries: Sequence[tuple[int, Work, LeanPass]],
+) -> list[list[tuple[int, Work, LeanPass]]]:
+    """As many micro-batches together as may go through at once."""
+    loads: list[list[tuple[int, Work, LeanPass]]] = []
+    held = 0
+    for entry in entries:
+        size = len(entry[1].batch.tree.ids)
+        if not loads or held + size > entry[1].max_tokens:
+            loads.append([])
+            held = 0
+        loads[-1].append(entry)
+        held += size
+    return loads
+
+
+def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
+    policy = works[0].policy
+    with quick_products(policy.device, policy.size * sum(work.tokens for work in works)):
+        batches = [work.batch for work in works]
+        hidden = hidden_states(list(zip(passes, batches, strict=True)))
+        losses, backs = [], []
+        for work, lean, states in zip(works, passes, hidden, strict=True):
+            head = work.policy.value_head
+            loss, back = lean.through_head(
+                states, work.batch, work.loss_of, head, work.entropy_gradient
+            )
+            losses.append(loss)
+            backs.append(back)
+        # a base of which nothing is trained below the head has nothing to carry back
+        pairs = [(x, g) for x, g in zip(hidden, backs, strict=True) if x.requires_grad]
+        if pairs:
+            torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
+    return losses
+
+
+class Meeting:
+    """Where the learners of a stage bring their micro-batches. Once all that are still at work have
+    brought one, they are computed together.
+
+    Args:
+        members: how many learners take part.
+    """
+
+    def __init__(self, members: int) -> None:
+        self.members = members
+        self._waiting: list[tuple[Work, asyncio.Future[Loss]]] = []
+
+    async def accumulate(self, work: Work) -> Loss:
+        """Add the gradient of a micro-batch; returns its loss, without gradient."""
+        future: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
+        self._waiting.append((work, future))
+        self._begin()
+        return await future
+
+    def leave(self) -> None:
+        """Say that one of the members brings no more."""
+        self.members -= 1
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._waiting or len(self._waiting) < self.members:
+            return
+        waiting, self._waiting = self._waiting, []
+        try:
+            losses = accumulate([work for work, _ in waiting])
+        except BaseException as error:
+            for _, future in waiting:
+                future.set_exception(error)
+            return
+        for (_, future), loss in zip(waiting, losses, strict=True):
+            future.set_result(loss)
