@@ -11,6 +11,7 @@ from pathlib import Path
 from mrlm.checks import check_first_step, check_weights
 from mrlm.core.types import Group
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
+from mrlm.learn.critic import Critic
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.learner import Learner
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
@@ -59,6 +60,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     started, algorithm = time.perf_counter(), run.algorithm
     groups = await run.source.take(run.config.training.batch_size)
     played = time.perf_counter()
+    for critic in run.critics:
+        critic.annotate(groups)
     for learner in run.learners:
         await learner.annotate(groups, algorithm.needs)
     algorithm.credit(groups)
@@ -66,6 +69,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     if check and run.config.training.checks != "off":
         check_first_step(run, groups)
     run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
+    valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
     updates: dict[str, dict[str, float]] = {}
     for stage in algorithm.order(run.learners):
         await gather(*(_update(run, learner, groups, updates) for learner in stage))
@@ -81,6 +85,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     run.tokens += tokens
     return (
         metrics
+        | by_policy(valued)
         | by_policy(updates)
         | {
             "tokens/total": float(run.tokens),
@@ -126,7 +131,7 @@ def save(run: Run) -> Path:
         "run": {"tokens": run.tokens},
     }
     keep = run.config.training.save_total_limit
-    folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep)
+    folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
     for callback in run.callbacks:
         callback.on_save(run, folder)
     return folder
@@ -134,7 +139,7 @@ def save(run: Run) -> Path:
 
 def restore(run: Run, folder: Path) -> None:
     """Continue where a verified checkpoint folder was written."""
-    state = read_checkpoint(folder, run.learners)
+    state = read_checkpoint(folder, run.learners, run.critics)
     run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
     run.source.load_state_dict(state["parts"]["source"])
     run.algorithm.load_state_dict(state["parts"]["algorithm"])
@@ -146,6 +151,11 @@ async def _update(
     samples = samples_of(groups, learner.policy, run.algorithm.unit)
     seed = seed_of((run.config.training.seed, "update", run.step, learner.policy))
     updates[learner.policy] = await learner.update(samples, run.algorithm, run.step, seed)
+
+
+def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:
+    seed = seed_of((run.config.training.seed, "critic", run.step, critic.name))
+    return critic.update(groups, run.algorithm, run.step, seed)
 
 
 def _evaluates(run: Run) -> bool:

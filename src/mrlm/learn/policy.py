@@ -20,8 +20,8 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
 from mrlm.learn import ops
 from mrlm.learn.batch import Batch, Outputs
-from mrlm.learn.critic import ValueHead
 from mrlm.learn.loading import import_peft, quietly
+from mrlm.learn.value_head import ValueHead
 
 Precision = Literal["fp32", "bf16", "fp16"]
 BASE = ""
@@ -62,7 +62,7 @@ class Policy:
         self.model = model
         self.tokenizer = tokenizer
         self.adapter = adapter
-        self.precision = precision
+        self.precision: Precision = precision
         self.reference: Any = reference
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
