@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mrlm import Learner, Message, MessageType, Rollout
+from mrlm import Learner, MAPPOTrainer, Message, MessageType, Rollout
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
@@ -20,6 +20,7 @@ from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode, Group, Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as Part
+from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.batch import merge, pack
 from mrlm.learn.critic import CentralCritic, Critic, beside
 from mrlm.learn.grouping import samples_of
@@ -460,6 +461,27 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run_when_they_go_o
     with pytest.raises(TrainingError, match=r"critic of 'team'.*3 steps in a row"):
         critic.update(groups, algorithm, 0, 0)
     assert not moved(critic.body, before)
+
+
+def test_models_of_two_families_train_with_a_critic_from_a_third_place(
+    tiny_path: str, gpt2_path: str
+) -> None:
+    trainer = MAPPOTrainer(
+        agents={"first": tiny_path, "second": gpt2_path},
+        environment=RelayEnvironment(max_number=3),
+        critic_model=gpt2_path,
+        batch_size=2,
+        max_new_tokens=3,
+        report_to="none",
+    )
+    (critic,) = trainer.run.critics
+    assert critic.body.model.config.model_type == "gpt2"
+    assert trainer.run.learners[1].weights_of.model is not critic.body.model
+    result = trainer.train(num_iterations=2)
+    assert [row["step"] for row in result.history] == [1, 2]
+    assert all(math.isfinite(row["value_loss"]) for row in result.history)
+    saved = result.run_folder / "checkpoint-2" / "critics" / "team"
+    assert (saved / "value_head.safetensors").is_file()
 
 
 # -- in a loop of one's own ------------------------------------------------------------------------
