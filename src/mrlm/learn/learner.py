@@ -33,8 +33,9 @@ class Learner:
 
     In a user's own loop: `loss = Learner(model, tokenizer, GRPO()).calculate_loss(rollouts,
     rewards)`, then `loss.backward()` and a step of the user's optimiser over
-    `learner.parameters()`. The model is never wrapped, cast or copied (a frozen copy is kept beside
-    it if the algorithm compares with a reference and none is given).
+    `learner.parameters()`. The model is never wrapped or cast, and copied only to keep something
+    beside it: a frozen reference, if the algorithm compares with one and none is given, and a
+    critic, if that is separate (beside an adapter it is a second adapter on the same base).
 
     Args:
         model: a causal language model, a PEFT model (its active adapter is trained) or a `Policy`.

@@ -104,7 +104,7 @@ class World:
         return self.result
 
     async def _note_state(self) -> None:
-        if self._watched:
+        if self._watched and not self.result.done:
             states, now = self.episode.states, self.num_steps
             states += [None] * (now - len(states))
             states[now:] = [await self._call("state", self.environment.state)]
