@@ -22,7 +22,7 @@ FLOORS = {
     **dict.fromkeys(
         ("run", "train", "plan", "tracking", "console", "checks", "generate", "metrics"), 3
     ),
-    **dict.fromkeys(("casting", "build", "runs"), 4),
+    **dict.fromkeys(("casting", "learners", "build", "runs"), 4),
     "trainer": 5,
     "algorithms": 6,
     **dict.fromkeys(("cli", "__init__", "__main__"), TOP),

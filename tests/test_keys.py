@@ -155,6 +155,12 @@ def supervised() -> None:
     run_experiment(config("supervised", "sft", data={"dataset": rows, "max_rows": 3}))
 
 
+def valued() -> None:
+    """One critic for the team, from a model of its own."""
+    training = {"critic_model": "mrlm/tiny"}
+    run_experiment(config("valued", "mappo", environments=[RELAY], training=training))
+
+
 def staged() -> None:
     """Two stages, the first supervised by the world's expert."""
     sft = {"algorithm": "sft", "num_iterations": 1}
@@ -187,7 +193,7 @@ def refused() -> None:
 
 def test_every_key_of_every_section_is_read_by_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     read = recording(monkeypatch)
-    for experiment in (played, supervised, staged, only_looked_at, refused):
+    for experiment in (played, supervised, valued, staged, only_looked_at, refused):
         experiment()
     every = {f"{cls.__name__}.{name}" for cls in SECTIONS for name in cls.model_fields}
     assert sorted(every - read - CHECKED) == []

@@ -84,6 +84,24 @@ def test_a_frozen_policy_only_needs_its_weights_and_cache():
     assert set(plan.memory["judge"]) == {"weights", "kv_cache"}
 
 
+def test_a_critic_with_a_network_of_its_own_is_counted_where_it_starts_from():
+    policies = {"a": {}, "b": {"lora": {"r": 4}}}
+    separate = uses("ppo", critic="separate")
+    memory = plan_of(agents=2, trained=2, policies=policies, **separate).memory
+    whole = memory["a"]
+    assert whole["critic"] == whole["weights"] + whole["gradients"] + whole["optimizer"]
+    adapter = memory["b"]
+    assert adapter["critic"] == 2 * adapter["gradients"] + adapter["optimizer"]
+    joint = plan_of(agents=2, trained=2, policies=policies, **uses("mappo")).memory
+    assert joint["a"]["critic"] == whole["critic"] and "critic" not in joint["b"]
+    shared = plan_of(agents=2, trained=2, policies=policies, **uses("ppo")).memory
+    assert "critic" not in shared["a"]
+
+
+def uses(algorithm: str, **settings: Any) -> dict[str, Any]:
+    return {"training": {"algorithm": algorithm}, algorithm: settings}
+
+
 def test_checkpointing_keeps_fewer_activations():
     kept = plan_of().memory["policy"]["activations"]
     again = plan_of(training={"gradient_checkpointing": True}).memory["policy"]["activations"]

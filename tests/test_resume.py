@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 import yaml
 
 from mrlm import Callback, load_config, run_experiment
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.learn.checkpoint import checkpoints, verify
 
 CONFIG: dict[str, Any] = {
@@ -38,6 +41,31 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"episodes": 8, "every": 3},
 }
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
+
+
+class Letters(Environment):
+    """Two seats speak twice, at once; they are paid for letters and for agreeing on how many."""
+
+    agents = ("first", "second")
+    blocking = False
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self.step_count, self.count = 0, (seed or 0) % 4
+        return self.observed()
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        self.step_count += 1
+        letters = [sum(map(str.isalpha, message.content)) for message in actions.values()]
+        paid = Reward(0.1 * sum(letters) - 0.2 * abs(letters[0] - letters[1]))
+        done = self.step_count == 2
+        return replace(self.observed(), rewards=dict.fromkeys(self.agents, paid), done=done)
+
+    def observed(self) -> StepResult:
+        said = Observation([Message(f"{self.state()}?")])
+        return StepResult(dict.fromkeys(self.agents, said))
+
+    def state(self) -> str:
+        return f"{self.count} letters"
 
 
 def write(path: Path, **training: Any) -> Path:
@@ -91,6 +119,44 @@ def test_a_run_that_was_stopped_in_the_middle_goes_on_bit_by_bit(
     assert [row["step"] for row in logged(tmp_path / "run")] == [0, 1, 2, 3]
     run_experiment(loaded, resume=tmp_path / "run")
     assert logged(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("mappo", {"critic_warmup": 4}),
+        ("ippo", {"critic": "separate", "rewards": "team", "critic_warmup": 2}),
+    ],
+)
+def test_a_critic_with_a_network_of_its_own_goes_on_bit_by_bit(
+    algorithm: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a whole model and an adapter with dropout, stopped during the warm-up and after it."""
+    config = {key: value for key, value in CONFIG.items() if key != "ppo"}
+    config["training"] = CONFIG["training"] | {"algorithm": algorithm, "num_iterations": 6}
+    config[algorithm] = {"num_minibatches": 2, "update_epochs": 2, **settings}
+    config["environments"] = [{"env_type": "test_resume:Letters"}]
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    (tmp_path / "in.yaml").write_text(yaml.safe_dump(config))
+
+    class Stop(Callback):
+        def on_step_end(self, run: Any, metrics: Any) -> None:
+            if run.step in (1, 4):
+                run.stop()
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_experiment(load_config(tmp_path / "in.yaml", [f"output_dir={whole}"]))
+    loaded = load_config(tmp_path / "in.yaml", [f"output_dir={parts}"])
+    run_experiment(loaded, callbacks=[Stop()])
+    run_experiment(loaded, callbacks=[Stop()], resume=parts)
+    run_experiment(loaded, resume=parts)
+    expected = logged(whole)
+    assert logged(parts) == expected
+    assert [row["step"] for row in expected] == list(range(7))
+    assert all(row["value_loss"] > 0 for row in expected[1:])
+    assert expected[1]["critic_warmup"] == 1.0 and "loss" not in expected[1]
+    assert expected[-1]["critic_warmup"] == 0.0 and "loss" in expected[-1]
+    assert not list((parts / "final").rglob("*critic*"))
 
 
 def test_an_older_checkpoint_serves_when_the_newest_is_damaged(

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from mrlm.algorithms.grpo import GRPO as GRPO
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.grpo import GRPOTrainer as GRPOTrainer
+    from mrlm.algorithms.ippo import IPPO as IPPO
+    from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
+    from mrlm.algorithms.ippo import IPPOTrainer as IPPOTrainer
     from mrlm.algorithms.magrpo import MAGRPO as MAGRPO
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.magrpo import MAGRPOTrainer as MAGRPOTrainer
+    from mrlm.algorithms.mappo import MAPPO as MAPPO
+    from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
+    from mrlm.algorithms.mappo import MAPPOTrainer as MAPPOTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
@@ -79,7 +85,9 @@ __version__ = "0.1.0"
 _WHERE = {
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
+    "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
+    "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),

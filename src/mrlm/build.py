@@ -20,9 +20,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import newest_verified, read_state
-from mrlm.learn.learner import Learner
-from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy
+from mrlm.learners import make_critics, make_learners
 from mrlm.plan import Plan, arithmetic
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
@@ -64,7 +63,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     checkpoint = None if resume is None else newest_verified(resume)
     state = None if checkpoint is None else read_state(checkpoint)
     folder = prepare_folder(config, resume)
-    learners = _learners(config, algorithm, cast, policies, total, folder)
+    learners = make_learners(config, algorithm, cast, policies, total, folder)
     run = Run(
         config=config,
         folder=folder,
@@ -75,6 +74,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         evaluator=_play(config, 1, worlds, seats, engines) if worlds else None,
         log=open_log(config, folder, total, state),
         total_steps=total,
+        critics=make_critics(config, algorithm, learners, policies, total, folder),
         callbacks=tuple(parts.callbacks),
     )
     if checkpoint is not None:
@@ -258,10 +258,10 @@ def _play(
     seats: Mapping[str, Seat],
     engines: Mapping[str, Engine],
     demonstrate: bool = False,
+    watched: bool = False,
 ) -> Play:
-    return Play(
-        worlds, seats, engines, group_size, config.training.seed, config.engine.timeout, demonstrate
-    )
+    seed, timeout = config.training.seed, config.engine.timeout
+    return Play(worlds, seats, engines, group_size, seed, timeout, demonstrate, watched)
 
 
 def _source(
@@ -279,7 +279,8 @@ def _source(
         return Rows(rows, seats, config.training.seed, config.data.shuffle, pairs, where)
     plan = algorithm.collection
     if plan is None:
-        return _play(config, algorithm.group_size, worlds, seats, engines)
+        watched = algorithm.topology == "central"
+        return _play(config, algorithm.group_size, worlds, seats, engines, watched=watched)
     play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate)
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
 
@@ -325,43 +326,7 @@ def _check_memory(plan: Plan) -> None:
         )
 
 
-# -- learners and the folder -----------------------------------------------------------------------
-
-
-def _learners(
-    config: ExperimentConfig,
-    algorithm: Algorithm,
-    cast: Cast,
-    policies: Mapping[str, Policy],
-    total: int,
-    folder: Path,
-) -> list[Learner]:
-    training = config.training
-    learners = []
-    for name, section in cast.policies.items():
-        if not section.trainable:
-            continue
-        rate = section.learning_rate or training.learning_rate or algorithm.default_learning_rate
-        decay = training.weight_decay if section.weight_decay is None else section.weight_decay
-        clip = training.max_grad_norm if section.max_grad_norm is None else section.max_grad_norm
-        settings = LearnerSettings(
-            learning_rate=rate,
-            critic_learning_rate=training.critic_learning_rate,
-            optimizer=training.optimizer,
-            betas=(training.adam_beta1, training.adam_beta2),
-            weight_decay=decay,
-            max_grad_norm=clip,
-            schedule=training.lr_scheduler_type,
-            warmup_steps=training.warmup(total),
-            total_steps=total,
-            max_tokens=training.max_tokens_per_microbatch,
-            accumulation=training.gradient_accumulation_steps,
-            gradient_checkpointing=training.gradient_checkpointing,
-            max_nonfinite_steps=training.max_nonfinite_steps,
-            dump_folder=folder,
-        )
-        learners.append(Learner(policies[name], None, algorithm, settings=settings))
-    return learners
+# -- the folder ------------------------------------------------------------------------------------
 
 
 def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:

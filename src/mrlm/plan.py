@@ -204,6 +204,7 @@ def arithmetic(
     if plan.memory:
         plan.notes.append(
             "memory = weights N*b + gradients T*b + optimizer 2*T*b (adam) + reference N*b + "
+            "critic (its weights, gradients and optimizer) + "
             f"activations {ACTIVATIONS}*M*hidden*layers*c + logits {VALUES_PER_LOGIT}*M*vocab*4 + "
             "kv_cache rows*tokens*2*kv_width*layers*b; N weights, T trained ones, b and c bytes "
             "of a weight and of a computed value, M tokens of a micro-batch"
@@ -282,10 +283,26 @@ def _memory(
             parts["optimizer"] = 0 if config.training.optimizer == "sgd" else 2 * trained * width
             if "ref_logprobs" in algorithm.needs and lora is None:
                 parts["reference"] = count * width
+            if _starts_a_critic(config, algorithm, result):
+                own = count if lora is None else trained
+                parts["critic"] = own * width + parts["gradients"] + parts["optimizer"]
         if shape is not None:
             parts |= _passing(config, plan, shape, width, trainable)
         result[name] = parts
+    if config.training.critic_model is not None:
+        plan.notes.append("memory leaves the central critic's own model out")
     return result
+
+
+def _starts_a_critic(
+    config: ExperimentConfig, algorithm: Any, before: Mapping[str, Mapping[str, int]]
+) -> bool:
+    """Whether a trained policy has a network beside it that starts as a copy: each one, or the
+    first."""
+    if "values" not in algorithm.needs or algorithm.topology == "shared":
+        return False
+    first = not any("gradients" in parts for parts in before.values())
+    return algorithm.topology == "separate" or (first and config.training.critic_model is None)
 
 
 def _passing(

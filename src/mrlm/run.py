@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mrlm.config import ExperimentConfig
 from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.play.engine import Engine
 from mrlm.play.rollout import Play, Source
@@ -48,6 +49,7 @@ class Run:
         evaluator: plays held-out tasks; `None` where there is no world to play in.
         log: metrics and episodes.
         total_steps: iterations to do.
+        critics: networks that estimate values, where the policies do not themselves.
         step: iterations done.
     """
 
@@ -60,6 +62,7 @@ class Run:
     evaluator: Play | None
     log: RunLog
     total_steps: int
+    critics: Sequence[Critic] = ()
     step: int = 0
     callbacks: Sequence[Callback] = ()
     tokens: int = 0

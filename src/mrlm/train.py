@@ -10,6 +10,7 @@ from pathlib import Path
 from mrlm.checks import check_first_step, check_weights
 from mrlm.core.types import Group
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
+from mrlm.learn.critic import Critic
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.learner import Learner, update_together
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
@@ -58,6 +59,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     started, algorithm = time.perf_counter(), run.algorithm
     groups = await run.source.take(run.config.training.batch_size)
     played = time.perf_counter()
+    for critic in run.critics:
+        critic.annotate(groups)
     for learner in run.learners:
         await learner.annotate(groups, algorithm.needs)
     algorithm.credit(groups)
@@ -65,6 +68,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     if check and run.config.training.checks != "off":
         check_first_step(run, groups)
     run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
+    valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
     updates: dict[str, dict[str, float]] = {}
     for stage in algorithm.order(run.learners):
         updates |= await _update(run, stage, groups)
@@ -80,6 +84,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     run.tokens += tokens
     return (
         metrics
+        | by_policy(valued)
         | by_policy(updates)
         | {
             "tokens/total": float(run.tokens),
@@ -125,7 +130,7 @@ def save(run: Run) -> Path:
         "run": {"tokens": run.tokens},
     }
     keep = run.config.training.save_total_limit
-    folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep)
+    folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
     for callback in run.callbacks:
         callback.on_save(run, folder)
     return folder
@@ -133,7 +138,7 @@ def save(run: Run) -> Path:
 
 def restore(run: Run, folder: Path) -> None:
     """Continue where a verified checkpoint folder was written."""
-    state = read_checkpoint(folder, run.learners)
+    state = read_checkpoint(folder, run.learners, run.critics)
     run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
     run.source.load_state_dict(state["parts"]["source"])
     run.algorithm.load_state_dict(state["parts"]["algorithm"])
@@ -153,6 +158,11 @@ async def _update(
     ]
     metrics = await update_together(jobs, run.algorithm, run.step)
     return {learner.policy: found for learner, found in zip(stage, metrics, strict=True)}
+
+
+def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:
+    seed = seed_of((run.config.training.seed, "critic", run.step, critic.name))
+    return critic.update(groups, run.algorithm, run.step, seed)
 
 
 def _evaluates(run: Run) -> bool:

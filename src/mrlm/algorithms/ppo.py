@@ -1,5 +1,4 @@
-"""PPO: advantages from a value head, a clipped surrogate, a few epochs; IPPO with several
-agents."""
+"""PPO: advantages from learned values, a clipped surrogate, a few epochs."""
 
 from __future__ import annotations
 
@@ -10,11 +9,13 @@ import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn import ops
+from mrlm.learn.actor_critic import ActorCritic
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.credit import (
@@ -25,12 +26,11 @@ from mrlm.learn.credit import (
     sampled_kl,
     trained_turns,
 )
-from mrlm.learn.policy_gradient import PolicyGradient
 from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
-class PPO(PolicyGradient):
+class PPO(ActorCritic):
     """Clipped surrogate (arXiv 1707.06347, eq. 7) on advantages by GAE (arXiv 1506.02438), and a
     clipped value loss.
 
@@ -43,35 +43,24 @@ class PPO(PolicyGradient):
     .1 (a value head on the policy itself must not drown it). No reference unless `kl_coef` is set
     (.05 is common); its divergence is then part of the reward.
 
+    It has the settings of `ActorCritic` besides; an episode whose last turn was cut short counts as
+    cut short.
+
     Args:
-        gamma: discount from one turn to the next.
         gamma_token: discount from one token to the next inside a turn.
-        gae_lambda: exponential weight of longer estimates.
         level: `token`: a value for every token. `turn`: one value per turn, read at the last token
             of its prompt, and one advantage for all its tokens.
-        whiten_advantages: mean 0, deviation 1, per agent.
-        value_clip_range: how far the value may move from the old one before its gradient stops;
-            `None` is off.
-        vf_coef: weight of the value loss.
+        vf_coef: weight of the value loss where the critic is `shared`.
         kl_target: adapt `kl_coef` so that the divergence of an episode stays near this; `None`
             keeps it fixed.
         kl_horizon: episodes over which it adapts.
-        bootstrap_on_truncation: where an episode or its last turn was cut short, go on with the
-            last value known (of the state before the last token) instead of 0. Off: an answer that
-            is cut short is a failure.
     """
 
-    gamma: float = Field(default=1.0, ge=0, le=1)
     gamma_token: float = Field(default=1.0, ge=0, le=1)
-    gae_lambda: float = Field(default=0.95, ge=0, le=1)
     level: Literal["token", "turn"] = "token"
-    whiten_advantages: bool = True
-    value_clip_range: float | None = Field(default=0.2, gt=0)
     vf_coef: float = Field(default=0.1, ge=0)
     kl_target: float | None = Field(default=None, gt=0)
     kl_horizon: float = Field(default=10000.0, gt=0)
-    bootstrap_on_truncation: bool = False
-    update_epochs: int = Field(default=4, ge=1)
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
@@ -82,14 +71,6 @@ class PPO(PolicyGradient):
             raise ConfigError(
                 "kl_target adapts kl_coef, which is 0; set kl_coef, for example to 0.05"
             )
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"values"}
-
-    @property
-    def ignores_zero(self) -> bool:
-        return False  # values are learned from every token
 
     # -- credit -----------------------------------------------------------------------------------
 
@@ -143,7 +124,7 @@ class PPO(PolicyGradient):
             if self.whiten_advantages:
                 estimates = ops.whiten(estimates, moments=moments[agent])
             self._write(found, estimates, targets)
-        self._explain(returns, residuals)
+        self.explain(returns, residuals)
         if self.kl_coef:
             self._adapt([member for found in everyone.values() for member in found])
 
@@ -155,16 +136,6 @@ class PPO(PolicyGradient):
                 turn.advantages = np.broadcast_to(advantages[start:stop], len(turn)).copy()
                 turn.returns = np.broadcast_to(returns[start:stop], len(turn)).copy()
                 start = stop
-
-    def _explain(self, returns: list[np.ndarray], residuals: list[np.ndarray]) -> None:
-        """How much of the variance of returns the values knew before the update (1 is all of
-        it)."""
-        table = {"returns": returns, "residuals": residuals}
-        moments = ops.global_moments({key: np.concatenate(x) for key, x in table.items() if x})
-        if "returns" in moments:
-            varies = moments["returns"].variance
-            left = moments["residuals"].variance
-            self.metrics["explained_variance"] = 1 - left / varies if varies else 0.0
 
     def _adapt(self, found: list[Member]) -> None:
         turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
@@ -181,24 +152,29 @@ class PPO(PolicyGradient):
     # -- loss -------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        loss = super().loss(batch, outputs)
+        if self.critic != "shared":
+            return loss
         if outputs.values is None:
             raise TrainingError(f"{type(self).__name__} needs values; give the policy a value head")
-        loss = super().loss(batch, outputs)
-        errors = ops.value_loss(outputs.values, batch.returns, batch.values, self.value_clip_range)
-        if self.level == "turn":
-            first = torch.ones_like(errors)
-            first[1:] = (batch.turn[1:] != batch.turn[:-1]).to(errors.dtype)
-            value = (errors * first).sum() / batch.totals.turns
-        else:
-            value = errors.sum() / batch.totals.tokens
+        value = self.value_loss(batch, outputs.values)
         loss.total = loss.total + self.vf_coef * value
         loss.metrics["value_loss"] = value.detach()
         return loss
 
+    def value_loss(self, batch: Batch, values: Tensor) -> Tensor:
+        if self.level == "token":
+            return super().value_loss(batch, values)
+        errors = ops.value_loss(values, batch.returns, batch.values, self.value_clip_range)
+        first = torch.ones_like(errors)
+        first[1:] = (batch.turn[1:] != batch.turn[:-1]).to(errors.dtype)
+        return (errors * first).sum() / batch.totals.turns
+
     def state_dict(self) -> dict[str, Any]:
-        return {"kl_coef": self.current_kl_coef}
+        return super().state_dict() | {"kl_coef": self.current_kl_coef}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.current_kl_coef = float(state["kl_coef"])
 
 

@@ -10,7 +10,9 @@ from mrlm.core.lazy import face
 if TYPE_CHECKING:
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
+    from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
+    from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
@@ -48,7 +50,9 @@ _HOME = {
     "GRPOConfig": "mrlm.algorithms.grpo",
     "GenerationConfig": "mrlm.config.sections",
     "LoraConfig": "mrlm.config.sections",
+    "IPPOConfig": "mrlm.algorithms.ippo",
     "MAGRPOConfig": "mrlm.algorithms.magrpo",
+    "MAPPOConfig": "mrlm.algorithms.mappo",
     "ModelConfig": "mrlm.config.sections",
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",

@@ -50,7 +50,9 @@ class TrainingConfig(Section):
     learning_rate: Positive | None = None
     """Peak learning rate; the algorithm's own if not set."""
     critic_learning_rate: Positive | None = None
-    """Peak learning rate of value heads; ten times the policy's if not set."""
+    """Peak learning rate of critics and value heads; ten times the policy's if not set."""
+    critic_model: str | None = None
+    """A hub id or folder that a central critic starts from; the first trained policy if not set."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999

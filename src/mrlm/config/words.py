@@ -73,6 +73,7 @@ WORDS: dict[str, Word] = {
     "learning_rate": Word("training.learning_rate"),
     "agent_learning_rate": Word("training.learning_rate"),
     "critic_learning_rate": Word("training.critic_learning_rate"),
+    "critic_model": Word("training.critic_model"),
     "optim": Word("training.optimizer", _optimizer),
     "optimizer": Word("training.optimizer", _optimizer),
     "adam_beta1": Word("training.adam_beta1"),
@@ -149,6 +150,7 @@ class FlatWords:
     learning_rate: float | None = None
     agent_learning_rate: float | None = None
     critic_learning_rate: float | None = None
+    critic_model: str | None = None
     optim: str | None = None
     optimizer: str | None = None
     adam_beta1: float | None = None

@@ -188,6 +188,7 @@ class Turn:
         finish_reason: `stop`, `length` or `abort`.
         sampling: how the tokens were drawn; the loss divides logits by its temperature.
         trained: `False` for turns that are context only (a frozen policy, an agent left out).
+        opening: it was asked for before anybody had spoken in its joint step.
 
     The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
     `ref_logprobs` and `old_logprobs`, each one number per completion token (or one for all of
@@ -209,6 +210,7 @@ class Turn:
     finish_reason: str = "stop"
     sampling: SamplingParams = field(default_factory=SamplingParams)
     trained: bool = True
+    opening: bool = True
     advantages: Column | None = None
     returns: Column | None = None
     values: Column | None = None
@@ -266,6 +268,7 @@ class Episode:
         status: `done`, `truncated` or `error`; an episode that failed is data, not a zero reward.
         metrics: numbers to log; reward components appear as `<agent>/<component>`.
         error: why it failed.
+        states: `Environment.state` before each joint step, where a critic reads it.
     """
 
     id: str
@@ -277,6 +280,7 @@ class Episode:
     metrics: dict[str, float] = field(default_factory=dict)
     error: str | None = None
     environment: str = ""
+    states: list[str | None] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:

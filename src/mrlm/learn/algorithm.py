@@ -7,9 +7,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from mrlm.core.types import Group
 from mrlm.learn.batch import Batch, Loss, Outputs
+
+Topology = Literal["shared", "separate", "central"]
+"""Who estimates values. `shared`: a head on the policy itself. `separate`: a network beside each
+policy, reading what the policy reads. `central`: one network for the team, reading what everybody
+read and said, as text."""
 
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -71,6 +77,11 @@ class Algorithm:
         return frozenset()
 
     @property
+    def topology(self) -> Topology:
+        """Who computes `values`, where they are needed."""
+        return "shared"
+
+    @property
     def collection(self) -> Collection | None:
         """How episodes are collected before they are learned from; `None`: each is learned from
         once, as it was played."""
@@ -102,6 +113,11 @@ class Algorithm:
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         """What to minimise on a micro-batch: its part of a loss normalised by `batch.totals`."""
         raise NotImplementedError(f"{type(self).__name__} must define loss")
+
+    def value_loss(self, batch: Batch, values: Tensor) -> Tensor:
+        """What a critic with a network of its own minimises on a micro-batch, the same way:
+        `values` (N,) against `batch.returns`."""
+        raise NotImplementedError(f"{type(self).__name__} must define value_loss")
 
     def order(self, learners: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """Stages of learners: those of one stage update together, stages one after the other."""

@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from mrlm.core.errors import CheckpointError
+from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -26,6 +29,7 @@ def write_checkpoint(
     learners: Sequence[Learner],
     parts: dict[str, dict[str, Any]],
     keep: int,
+    critics: Sequence[Critic] = (),
 ) -> Path:
     """Write `folder/checkpoint-<step>` and remove the oldest beyond `keep` (at least two stay).
 
@@ -35,23 +39,22 @@ def write_checkpoint(
         learners: their policies are written as Hugging Face folders, their optimisers beside them.
         parts: name -> JSON-able state of everything else.
         keep: checkpoints to keep.
+        critics: networks that estimate values, written like the policies.
     """
-    from safetensors.torch import save_file
-
     target = folder / f"checkpoint-{step}"
 
     def fill(temporary: Path) -> None:
-        state: dict[str, Any] = {"step": step, "parts": parts, "learners": {}}
+        state: dict[str, Any] = {"step": step, "parts": parts, "learners": {}, "critics": {}}
         for learner in learners:
             learner.weights_of.save(temporary / "policies" / learner.policy)
             tensors, rest = learner.optimizer_state()
-            place = temporary / "optimizers"
-            place.mkdir(exist_ok=True)
-            save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()},
-                place / f"{learner.policy}.safetensors",
-            )
+            _save_tensors(temporary / "optimizers" / f"{learner.policy}.safetensors", tensors)
             state["learners"][learner.policy] = rest
+        for critic in critics:
+            critic.body.save(temporary / "critics" / critic.name)
+            tensors, rest = critic.optimizer_state()
+            _save_tensors(temporary / "critic_optimizers" / f"{critic.name}.safetensors", tensors)
+            state["critics"][critic.name] = rest
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     write_folder(target, fill)
@@ -61,11 +64,13 @@ def write_checkpoint(
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The JSON part of a checkpoint: `step`, `parts`, `learners`."""
+    """The JSON part of a checkpoint: `step`, `parts`, `learners`, `critics`."""
     return json.loads((folder / "state.json").read_text(encoding="utf-8"))
 
 
-def read_checkpoint(folder: Path, learners: Sequence[Learner]) -> dict[str, Any]:
+def read_checkpoint(
+    folder: Path, learners: Sequence[Learner], critics: Sequence[Critic] = ()
+) -> dict[str, Any]:
     """Load weights and optimisers in place from a verified checkpoint folder; returns its state
     (`step`, `parts`)."""
     from safetensors.torch import load_file
@@ -75,7 +80,18 @@ def read_checkpoint(folder: Path, learners: Sequence[Learner]) -> dict[str, Any]
         learner.weights_of.load(folder / "policies" / learner.policy)
         tensors = load_file(folder / "optimizers" / f"{learner.policy}.safetensors")
         learner.load_optimizer_state(tensors, state["learners"][learner.policy])
+    for critic in critics:
+        critic.body.load(folder / "critics" / critic.name)
+        tensors = load_file(folder / "critic_optimizers" / f"{critic.name}.safetensors")
+        critic.load_optimizer_state(tensors, state["critics"][critic.name])
     return state
+
+
+def _save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -1,25 +1,289 @@
-"""What estimates values. Here: a linear head on the hidden state that a policy already computes."""
+"""Networks that estimate values and speak to nobody: one beside each policy, or one for the team. A
+value head on the policy itself needs none of this.
+
+A critic knows what it reads and how it is stepped; whose reward a value predicts is the
+algorithm's business.
+"""
 
 from __future__ import annotations
 
+import copy
+import logging
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from mrlm.core.chat import Chat
+from mrlm.core.errors import TrainingError
+from mrlm.core.types import Episode, Group, Turn
+from mrlm.learn.adapters import add_adapter
+from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.batch import Batch, Sample, Totals, merge, pack, split
+from mrlm.learn.grouping import minibatches, samples_of
+from mrlm.learn.joint import joint_texts
+from mrlm.learn.loading import import_peft
+from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
+from mrlm.learn.passes import hidden_states
+from mrlm.learn.policy import Policy
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 
-class ValueHead(nn.Module):
-    """`V(h) = w.h + b`, zero at the start, so that the first advantages are the rewards themselves.
+class Critic:
+    """The critic beside one policy: it reads what the policy reads.
 
     Args:
-        hidden_size: width of the hidden states.
+        name: the policy whose turns it values.
+        body: the network; it gets a value head.
+        settings: how it is optimised, with `critic_learning_rate`.
     """
 
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.linear: nn.Linear = nn.Linear(hidden_size, 1)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+    def __init__(self, name: str, body: Policy, settings: LearnerSettings) -> None:
+        self.name = name
+        self.body = body
+        rate = settings.critic_learning_rate or 10 * settings.learning_rate
+        self.settings: LearnerSettings = replace(
+            settings, learning_rate=rate, critic_learning_rate=rate
+        )
+        self.nonfinite: int = 0
+        self._stepper: Stepper | None = None
+        body.add_value_head()
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (...), in float32 whatever the policy computes in."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self.linear(hidden.float()).squeeze(-1)
+    @property
+    def stepper(self) -> Stepper:
+        """The critic's own optimiser, made at first use."""
+        if self._stepper is None:
+            self._stepper = Stepper(self.body, self.settings)
+        return self._stepper
+
+    # -- what it reads -----------------------------------------------------------------------------
+
+    def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
+        """What is to be valued: all of it, or (`credited`) what has returns to learn from."""
+        return samples_of(groups, self.name, "turn", credited)
+
+    def record(self, turn: Turn, values: np.ndarray) -> None:
+        """Take note of the values (tokens,) of a turn of `samples`."""
+        turn.values = values
+
+    # -- what it computes --------------------------------------------------------------------------
+
+    def values(self, batch: Batch) -> Tensor:
+        """Values (N,) of the places that the trained tokens of a batch are predicted from. No
+        logits are computed."""
+        head, lean = self.body.value_head, self.body.lean_pass
+        assert head is not None
+        if lean is not None:
+            (hidden,) = hidden_states([(lean, batch)])
+            return head(hidden)
+        grid = batch.grid
+        inputs = {"input_ids": grid.input_ids, "attention_mask": grid.attention_mask}
+        if self.body.takes_positions:
+            inputs["position_ids"] = grid.position_ids
+        with self.body.active() as model:
+            causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+            hidden = causal.base_model(**inputs, use_cache=False).last_hidden_state  # (B, T, H)
+        return head(hidden[batch.sequence, grid.keep[grid.column]])
+
+    def annotate(self, groups: Sequence[Group]) -> None:
+        """Write `values` on the turns."""
+        with self.body.scoring():
+            for micro in self._split(self.samples(groups, credited=False)):
+                batch = self._pack(micro)
+                found, end = self.values(batch).float().cpu().numpy(), 0
+                for turn in batch.turns:
+                    start, end = end, end + len(turn)
+                    self.record(turn, found[start:end])
+
+    def update(
+        self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
+    ) -> dict[str, float]:
+        """Learn from credited groups, in the algorithm's epochs and mini-batches.
+
+        Args:
+            groups: with `values` and `returns` on their turns.
+            algorithm: its `value_loss`, epochs and mini-batches.
+            step: iteration, for the learning rate.
+            seed: decides the order of mini-batches (and dropout).
+
+        Returns:
+            Metrics, averaged over optimiser steps.
+        """
+        samples = self.samples(groups, credited=True)
+        if not samples:
+            return {}
+        torch.manual_seed(seed >> 1)
+        rng, rate = random.Random(seed), self.stepper.begin(step)
+        history: list[tuple[float, float]] = []
+        with TrainingMode(self.body.model, self.settings.gradient_checkpointing):
+            for _ in range(algorithm.update_epochs):
+                for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
+                    history.append(self._optimizer_step(minibatch, algorithm))
+        finite = [row for row in history if all(map(math.isfinite, row))]
+        means = np.mean(finite, axis=0) if finite else []
+        metrics = dict(zip(("value_loss", "critic_grad_norm"), map(float, means), strict=False))
+        return metrics | {"critic_learning_rate": rate}
+
+    def _optimizer_step(
+        self, samples: Sequence[Sample], algorithm: Algorithm
+    ) -> tuple[float, float]:
+        """One step on one mini-batch; the loss, and the norm of its gradient."""
+        self.stepper.clear()
+        totals, loss = Totals.of(samples), 0.0
+        for micro in self._split(samples, self.settings.accumulation):
+            batch = self._pack(micro, totals)
+            part = algorithm.value_loss(batch, self.values(batch))
+            self.stepper.backward(part)
+            loss += float(part.detach())
+        norm = self.stepper.norm()
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        overflow = self.stepper.scale > 1.0 and math.isfinite(loss)
+        self.stepper.step(apply=finite)
+        self.nonfinite = 0 if finite or overflow else self.nonfinite + 1
+        if self.nonfinite:
+            where = f"critic of {self.name!r}: loss {loss:g}, gradient norm {norm:g}"
+            log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
+            if self.nonfinite >= self.settings.max_nonfinite_steps:
+                raise TrainingError(
+                    f"{where}: {self.nonfinite} steps in a row were not finite. Lower "
+                    "training.critic_learning_rate, or set training.precision=fp32"
+                )
+        return loss, norm
+
+    def _split(self, samples: Sequence[Sample], parts: int = 1) -> list[list[Sample]]:
+        return split(samples, self.settings.max_tokens, parts, self.body.packed)
+
+    def _pack(self, samples: Sequence[Sample], totals: Totals | None = None) -> Batch:
+        return pack(samples, totals, self.body.pad_id, self.body.device)
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able rest of the optimiser's state."""
+        tensors, rest = self.stepper.state()
+        return tensors, rest | {"nonfinite": self.nonfinite}
+
+    def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Inverse of `optimizer_state`."""
+        self.stepper.load_state(tensors, rest)
+        self.nonfinite = rest["nonfinite"]
+
+
+@dataclass(slots=True)
+class State(Turn):
+    """A joint state as what would be a turn of a critic: the prompt is the state's text, the
+    completion the mark that ends it.
+
+    Args:
+        taken: the turns that were taken in this state.
+    """
+
+    taken: list[Turn] = field(default_factory=list)
+
+
+class CentralCritic(Critic):
+    """One critic for the team: it reads the joint state of every joint step as text, with a
+    tokenizer of its own, and gives it one value, read at its last token.
+
+    The states of an episode continue one another, so an episode is one sequence, each state ending
+    in a mark. Where it outgrows the network's positions only the latest text is read, and the log
+    says so once.
+
+    Args:
+        body: the network, with its tokenizer.
+        settings: how it is optimised.
+        chats: policy -> renderer of its conversations, to read tokens of any policy as text.
+    """
+
+    def __init__(self, body: Policy, settings: LearnerSettings, chats: Mapping[str, Chat]) -> None:
+        super().__init__("team", body, settings)
+        self.chats: dict[str, Chat] = dict(chats)
+        self._cut = False
+
+    def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
+        samples: list[Sample] = []
+        for group in groups:
+            for episode in group.valid:
+                states = self.states(episode)
+                if credited:
+                    states = [state for state in states if state.returns is not None]
+                for sample in merge(states):
+                    sample.unit = sample.rollout = len(samples)
+                    samples.append(sample)
+        return samples
+
+    def record(self, turn: Turn, values: np.ndarray) -> None:
+        assert isinstance(turn, State)
+        for each in turn.taken:
+            each.values = float(values[0])
+
+    def states(self, episode: Episode) -> list[State]:
+        """The joint states of an episode, with the values and returns of the turns that were taken
+        in them."""
+        tokenizer, chat = self.body.tokenizer, self.body.chat
+        mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        limit = self.body.max_context - 1
+        ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        found: list[State] = []
+        for step, text in joint_texts(episode, self._text_of):
+            ids = [*ids, *chat.encode(text)]
+            if len(ids) > limit:
+                self._say_cut(limit)
+            state = State(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
+            state.values, state.returns = step.turns[0].values, step.turns[0].returns
+            found.append(state)
+            ids = [*ids, mark]
+        return found
+
+    def _text_of(self, turn: Turn, ids: Sequence[int]) -> str:
+        return self.chats[turn.policy].decode(ids)
+
+    def _say_cut(self, limit: int) -> None:
+        if not self._cut:
+            self._cut = True
+            log.warning(
+                "joint states are longer than the %d tokens the central critic can read; it reads "
+                "their ends. training.critic_model names a model with more positions",
+                limit,
+            )
+
+
+def beside(policy: Policy) -> Policy:
+    """A network that starts as a copy of a policy and is trained apart from it; for an adapter, a
+    second adapter on the same base."""
+    if not policy.adapter:
+        model, adapter = copy.deepcopy(policy.model), policy.adapter
+    else:
+        model, adapter = policy.model, f"{policy.adapter}-critic"
+        while adapter in model.peft_config:
+            adapter += "-critic"
+        _copy_adapter(model, policy.adapter, adapter)
+    return Policy(
+        policy.name,
+        model,
+        policy.tokenizer,
+        adapter=adapter,
+        precision=policy.precision,
+        chat=policy.chat,
+    )
+
+
+def _copy_adapter(model: Any, source: str, target: str) -> None:
+    peft = import_peft()
+    known = model.peft_config[source]
+    settings = {
+        "r": known.r,
+        "alpha": known.lora_alpha,
+        "dropout": known.lora_dropout,
+        "target_modules": known.target_modules,
+    }
+    with torch.random.fork_rng():  # what is drawn here is overwritten
+        add_adapter(model, target, settings)
+    weights = peft.get_peft_model_state_dict(model, adapter_name=source)
+    peft.set_peft_model_state_dict(model, weights, adapter_name=target)

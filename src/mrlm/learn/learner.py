@@ -22,6 +22,7 @@ from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Episode, Group, Role, Rollout, Task, Turn
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack, split
+from mrlm.learn.critic import Critic, beside
 from mrlm.learn.grouping import minibatches, opening_of, samples_of
 from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
 from mrlm.learn.policy import Policy
@@ -35,8 +36,9 @@ class Learner:
 
     In a user's own loop: `loss = Learner(model, tokenizer, GRPO()).calculate_loss(rollouts,
     rewards)`, then `loss.backward()` and a step of the user's optimiser over
-    `learner.parameters()`. The model is never wrapped, cast or copied (a frozen copy is kept beside
-    it if the algorithm compares with a reference and none is given).
+    `learner.parameters()`. The model is never wrapped or cast, and copied only to keep something
+    beside it: a frozen reference, if the algorithm compares with one and none is given, and a
+    critic, if that is separate (beside an adapter it is a second adapter on the same base).
 
     Args:
         model: a causal language model, a PEFT model (its active adapter is trained) or a `Policy`.
@@ -71,8 +73,11 @@ class Learner:
         self.version: int = 0
         self.nonfinite: int = 0
         self._stepper: Stepper | None = None
-        if "values" in algorithm.needs:
+        self.critic: Critic | None = None
+        if "values" in algorithm.needs and algorithm.topology == "shared":
             self._policy.add_value_head()
+        elif "values" in algorithm.needs and algorithm.topology == "separate":
+            self.critic = Critic(self.policy, beside(self._policy), self.settings)
         if "ref_logprobs" in algorithm.needs:
             self._policy.keep_reference()
 
@@ -91,8 +96,10 @@ class Learner:
         return self._policy.chat
 
     def parameters(self) -> list[nn.Parameter]:
-        """What an optimiser should step: the policy's own trainable parameters, heads included."""
-        return self._policy.parameters()
+        """What an optimiser should step: the policy's own trainable parameters, heads included, and
+        those of the critic beside it."""
+        beside_it = [] if self.critic is None else self.critic.body.parameters()
+        return [*self._policy.parameters(), *beside_it]
 
     def weights(self) -> Policy:
         """What an engine takes after an update: here the live weights themselves."""
@@ -135,10 +142,21 @@ class Learner:
         if len(batch) == 0:
             zero = torch.stack([value.sum() * 0.0 for value in self.parameters()]).sum()
             return Loss(zero)
-        return self.algorithm.loss(batch, self._forward(batch))
+        loss = self.algorithm.loss(batch, self._forward(batch))
+        if self.critic is not None:
+            value = self.algorithm.value_loss(batch, self.critic.values(batch))
+            loss.total, loss.metrics["value_loss"] = loss.total + value, value.detach()
+        return loss
 
     def _batch(self, groups: list[Group]) -> Batch:
+        if self.algorithm.topology == "central":
+            raise ConfigError(
+                f"{type(self.algorithm).__name__} needs a critic that sees every agent, and a "
+                "learner sees one policy: train with its trainer or a config, or use PPO here"
+            )
         self._annotate(groups, self.algorithm.needs)
+        if self.critic is not None:
+            self.critic.annotate(groups)
         self.algorithm.credit(groups)
         samples = samples_of(groups, self.policy, self.algorithm.unit)
         if not samples:
@@ -343,6 +361,8 @@ class Learner:
 
     def _annotate(self, groups: Sequence[Group], needs: frozenset[str]) -> None:
         samples = samples_of(groups, self.policy, "turn", credited=False)
+        if self.algorithm.topology != "shared":
+            needs -= {"values"}  # they are a critic's to compute
         jobs = dict.fromkeys(sorted(needs), samples)
         if "old_logprobs" not in jobs:
             # the sampler's log-probs serve, except where there are none or a distribution was cut

@@ -23,9 +23,9 @@ from mrlm.learn import ops
 from mrlm.learn.adapters import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.anatomy import NotLean
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
-from mrlm.learn.critic import ValueHead
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass
+from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -71,7 +71,7 @@ class Policy:
         self.model = model
         self.tokenizer = tokenizer
         self.adapter = adapter
-        self.precision = precision
+        self.precision: Precision = precision
         self.reference: Any = reference
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None

@@ -88,6 +88,7 @@ class Agent:
         index, self._calls = self._calls, self._calls + 1
         self._after = []
         step = len(self._episode.step_rewards)
+        opening = all(turn.step != step for turn in self._episode.turns)
         seen = self._perspective(messages)
         prompt = self.seat.chat.prompt(seen, after=self._last_own(seen))
         params = replace(self.seat.sampling, **sampling) if sampling else self.seat.sampling  # type: ignore[arg-type]
@@ -97,7 +98,7 @@ class Agent:
                 f"the limit is {self.seat.max_prompt_tokens}"
             )
         turn = await self._answer(prompt, params, index)
-        turn.step, turn.index = step, index
+        turn.step, turn.index, turn.opening = step, index, opening
         self._prompts[id(turn)] = prompt
         self._record(turn)
         self.rollout.messages = [*seen, turn.message] if turn.message else list(seen)

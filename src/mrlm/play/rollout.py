@@ -85,6 +85,7 @@ class Play:
         seed: of the run; every random number follows from it and the episode's place.
         engine_timeout: seconds one engine call may take.
         demonstrate: the worlds' own experts speak instead of the policies.
+        watched: note the worlds' states before every joint step.
     """
 
     def __init__(
@@ -96,12 +97,14 @@ class Play:
         seed: int,
         engine_timeout: float = 600.0,
         demonstrate: bool = False,
+        watched: bool = False,
     ) -> None:
         self.worlds: list[WorldSpec] = list(worlds)
         self.seats: dict[str, Seat] = dict(seats)
         self.group_size = group_size
         self.seed = seed
         self.demonstrate = demonstrate
+        self.watched = watched
         self.pulse: Pulse = Pulse()
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self._taken = {world.name: 0 for world in worlds}
@@ -232,7 +235,7 @@ class Play:
         agents = Agents(
             {name: self._agent(seat, episode, environment, key) for name, seat in seats.items()}
         )
-        scene = World(environment, episode, agents, world.timeout, self.pulse, first)
+        scene = World(environment, episode, agents, world.timeout, self.pulse, first, self.watched)
         try:
             await world.workflow(task, agents, scene)
             if episode.status == "running":

@@ -29,6 +29,7 @@ class World:
         pulse: told while the environment is working.
         opening: the result of a reset that was done already (siblings of a world that takes no
             seed).
+        watched: note what the world says of itself before every joint step.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class World:
         timeout: float,
         pulse: Pulse,
         opening: StepResult | None = None,
+        watched: bool = False,
     ) -> None:
         self.environment = environment
         self.episode = episode
@@ -47,6 +49,7 @@ class World:
         self.result: StepResult = StepResult()
         self._pulse = pulse
         self._opening = opening
+        self._watched = watched
         self._seats = {seat: seat for seat in environment.agents}
 
     @property
@@ -61,6 +64,7 @@ class World:
             task = self.episode.task
             result = await self._call("reset", lambda: self.environment.reset(task, task.seed))
         self.result = self._renamed(result)
+        await self._note_state()
         return self.result
 
     async def step(self, actions: Mapping[str, Message]) -> StepResult:
@@ -96,7 +100,14 @@ class World:
         for agent, observation in self.result.observations.items():
             if agent in self.agents:
                 self.agents[agent].shown(observation.messages)
+        await self._note_state()
         return self.result
+
+    async def _note_state(self) -> None:
+        if self._watched and not self.result.done:
+            states, now = self.episode.states, self.num_steps
+            states += [None] * (now - len(states))
+            states[now:] = [await self._call("state", self.environment.state)]
 
     # -- seats and agents: a world with one seat takes the message whatever its agent's name --
 
@@ -168,7 +179,7 @@ class World:
 
     # -- deadlines ---------------------------------------------------------------------------------
 
-    async def _call(self, what: str, function: Callable[[], Any]) -> StepResult:
+    async def _call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
         holds for either."""
         async with self._pulse.working():

@@ -1,0 +1,52 @@
+"""IPPO: every agent learns by PPO from its own view, for its own rewards or the team's."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.ppo import PPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Episode, Rollout
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import trained_turns
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class IPPO(PPO):
+    """Independent PPO (arXiv 2011.09533): each agent's advantages follow from its own turns and the
+    values of what it read alone; the next value after a turn is that of its own next turn.
+
+    It is `PPO` by the name that several agents know it by. With a policy per agent each has its own
+    critic too; agents that share a policy share that, and are whitened apart.
+
+    Args:
+        rewards: `own`: an agent is paid what the world pays it. `team`: every agent is paid the
+            team's rewards, from the joint step of a turn up to that of its next one.
+    """
+
+    rewards: Literal["own", "team"] = "own"
+
+    def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
+        if self.rewards == "own":
+            return super().turn_rewards(episode, rollout)
+        team = episode.step_rewards or [episode.reward]
+        steps = [turn.step for turn in trained_turns(rollout)]
+        return [sum(team[start:end]) for start, end in pairwise([*steps, len(team)])]
+
+
+@dataclass(kw_only=True, config=STRICT)
+class IPPOConfig(FlatWords, IPPO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """IPPO with the flat words of its trainer."""
+
+
+class IPPOTrainer(Trainer):
+    """Train with `IPPO` in one call."""
+
+    algorithm = "ippo"
+
+
+PLUGIN = IPPO

@@ -1,0 +1,92 @@
+"""MAPPO: one critic that sees the whole team, and a clipped surrogate for every agent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Episode, Group
+from mrlm.learn import ops
+from mrlm.learn.actor_critic import ActorCritic
+from mrlm.learn.algorithm import STRICT, Topology
+from mrlm.learn.credit import column
+from mrlm.learn.joint import JointStep, joint_steps
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAPPO(ActorCritic):
+    """Generalised advantage estimates over the joint steps of an episode, from the team's rewards
+    and the values of a central critic; every agent that acted in a joint step gets the same
+    advantage, for each of its tokens (arXiv 2103.01955; a central critic of language models in
+    arXiv 2601.21972). Then each policy minimises PPO's clipped token surrogate.
+
+    A policy reads what its own agents read; the critic reads what everybody has read and said so
+    far, and the world's `state` where it has one, but nothing of the step it values: a value that
+    knew the actions would be no baseline. It is needed while training only.
+
+    Advantages are whitened over the joint steps in which a trained agent acted. A reference, where
+    `kl_coef` asks for one, is part of the loss. With one agent this is PPO with a value per turn.
+    """
+
+    critic: Topology = "central"
+
+    topologies: ClassVar[tuple[Topology, ...]] = ("central",)
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        played = [(episode, self._steps(episode)) for group in groups for episode in group.valid]
+        played = [(episode, steps) for episode, steps in played if steps]
+        steps = [step for _, found in played for step in found]
+        values = np.array([column(step.turns[0], "values")[0] for step in steps])
+        lengths = [len(found) for _, found in played]
+        after = values[np.cumsum(lengths, dtype=np.int64) - 1]  # the last value of each episode
+        goes_on = [episode.status == "truncated" for episode, _ in played]
+        advantages = ops.gae(
+            np.array([step.reward for step in steps]),
+            values,
+            lengths,
+            np.array([step.discount for step in steps]),
+            self.gae_lambda,
+            after * goes_on if self.bootstrap_on_truncation else 0.0,
+        )
+        returns = advantages + values
+        self.explain([returns], [advantages])
+        for step, advantage, target in zip(
+            steps, self._scaled(advantages, steps), returns, strict=True
+        ):
+            for turn in step.turns:
+                turn.returns = float(target)
+            for turn in step.trained:
+                turn.advantages = float(advantage)
+
+    def _steps(self, episode: Episode) -> list[JointStep]:
+        """The joint steps of an episode; none where it cannot be learned from."""
+        steps = joint_steps(episode, self.gamma)
+        finite = all(math.isfinite(step.reward) for step in steps)
+        return steps if finite and any(step.trained for step in steps) else []
+
+    def _scaled(self, advantages: np.ndarray, steps: Sequence[JointStep]) -> np.ndarray:
+        if not self.whiten_advantages:
+            return advantages
+        acted = np.array([bool(step.trained) for step in steps], dtype=bool)
+        moments = ops.global_moments({"team": advantages[acted]})
+        return ops.whiten(advantages, moments=moments.get("team", ops.Moments(0, 0.0, 0.0)))
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAPPOConfig(FlatWords, MAPPO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MAPPO with the flat words of its trainer."""
+
+
+class MAPPOTrainer(Trainer):
+    """Train with `MAPPO` in one call."""
+
+    algorithm = "mappo"
+
+
+PLUGIN = MAPPO

@@ -1,0 +1,109 @@
+"""What policy gradients with learned values share: the knobs of a critic, its loss, and the warm-up
+in which it learns alone. It does not know which step follows which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from mrlm.core.errors import ConfigError
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT, Topology
+from mrlm.learn.batch import Batch
+from mrlm.learn.policy_gradient import PolicyGradient
+
+
+@dataclass(kw_only=True, config=STRICT)
+class ActorCritic(PolicyGradient):
+    """Base of algorithms whose advantages are generalised advantage estimates (arXiv 1506.02438).
+    A subclass gives `credit_batch`.
+
+    Args:
+        gamma: discount from one turn (or joint step) to the next.
+        gae_lambda: exponential weight of longer estimates.
+        whiten_advantages: mean 0, deviation 1.
+        critic: who estimates values: `shared`, a head on the policy; `separate`, a network beside
+            each policy, which starts as a copy of it (a second adapter, where it is one);
+            `central`, one network that reads what the whole team read and said.
+        critic_warmup: most iterations at the start of a run in which a critic with a network of its
+            own learns alone; they are over as soon as it explains any variance of the returns.
+        value_clip_range: how far the value may move from the old one before its gradient stops;
+            `None` is off.
+        bootstrap_on_truncation: where an episode was cut short, go on with the last value known
+            instead of 0. Off: an answer that is cut short is a failure.
+    """
+
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    whiten_advantages: bool = True
+    critic: Topology = "shared"
+    critic_warmup: int = Field(default=0, ge=0)
+    value_clip_range: float | None = Field(default=0.2, gt=0)
+    bootstrap_on_truncation: bool = False
+    update_epochs: int = Field(default=4, ge=1)
+
+    topologies: ClassVar[tuple[Topology, ...]] = ("shared", "separate")
+    """The critics this algorithm can use."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic not in self.topologies:
+            raise ConfigError(
+                f"critic={self.critic!r} is none that this algorithm knows "
+                f"({', '.join(self.topologies)}); ppo and ippo have critics per policy, "
+                "mappo a central one"
+            )
+        if self.critic_warmup and self.critic == "shared":
+            raise ConfigError(
+                "critic_warmup needs a critic with a network of its own, and critic='shared' is a "
+                "head on the policy; set critic to 'separate', or critic_warmup to 0"
+            )
+        self.warmup_left: int = self.critic_warmup
+        self.waiting: bool = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | {"values"}
+
+    @property
+    def topology(self) -> Topology:
+        return self.critic
+
+    @property
+    def ignores_zero(self) -> bool:
+        # a head on the policy learns from every token that goes through it
+        return self.critic != "shared" and super().ignores_zero
+
+    def value_loss(self, batch: Batch, values: Tensor) -> Tensor:
+        errors = ops.value_loss(values, batch.returns, batch.values, self.value_clip_range)
+        return errors.sum() / batch.totals.tokens
+
+    def explain(self, returns: Sequence[np.ndarray], residuals: Sequence[np.ndarray]) -> None:
+        """Note how much of the variance of returns the values knew before the update (1 is all of
+        it), and decide whether the policies wait for the critic. Every process must call it."""
+        table = {"returns": returns, "residuals": residuals}
+        moments = ops.global_moments({key: np.concatenate(x) for key, x in table.items() if x})
+        if "returns" in moments:
+            varies, left = moments["returns"].variance, moments["residuals"].variance
+            self.metrics["explained_variance"] = 1 - left / varies if varies else 0.0
+        if self.metrics.get("explained_variance", 0.0) > 0:
+            self.warmup_left = 0
+        self.waiting = self.warmup_left > 0
+        self.warmup_left -= self.waiting
+        if self.critic_warmup:
+            self.metrics["critic_warmup"] = float(self.waiting)
+
+    def order(self, learners: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        return [] if self.waiting else super().order(learners)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"warmup_left": self.warmup_left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.warmup_left = int(state["warmup_left"])

@@ -1,0 +1,92 @@
+"""Who learns: a learner for every trained policy, the critics that an algorithm asks for, and how
+each is optimised. Policies are cast already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mrlm.casting import Cast
+from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.critic import CentralCritic, Critic, beside
+from mrlm.learn.learner import Learner
+from mrlm.learn.loading import load_model, load_tokenizer
+from mrlm.learn.optimizing import LearnerSettings
+from mrlm.learn.policy import Policy
+
+
+def make_learners(
+    config: ExperimentConfig,
+    algorithm: Algorithm,
+    cast: Cast,
+    policies: Mapping[str, Policy],
+    total: int,
+    folder: Path,
+) -> list[Learner]:
+    """One learner for each trained policy."""
+    learners = []
+    for name, section in cast.policies.items():
+        if section.trainable:
+            settings = _settings(config, algorithm, section, total, folder)
+            learners.append(Learner(policies[name], None, algorithm, settings=settings))
+    return learners
+
+
+def make_critics(
+    config: ExperimentConfig,
+    algorithm: Algorithm,
+    learners: Sequence[Learner],
+    policies: Mapping[str, Policy],
+    total: int,
+    folder: Path,
+) -> list[Critic]:
+    """Those beside the policies, or the team's one."""
+    if algorithm.topology != "central":
+        return [learner.critic for learner in learners if learner.critic is not None]
+    body = _central_body(config, learners[0].weights_of)
+    settings = _settings(config, algorithm, PolicyConfig(), total, folder)
+    chats = {name: policy.chat for name, policy in policies.items()}
+    return [CentralCritic(body, settings, chats)]
+
+
+def _settings(
+    config: ExperimentConfig, algorithm: Algorithm, policy: PolicyConfig, total: int, folder: Path
+) -> LearnerSettings:
+    """How a network is optimised: as the policy's section says, else as `training` does."""
+    training = config.training
+    clip = training.max_grad_norm if policy.max_grad_norm is None else policy.max_grad_norm
+    rate = policy.learning_rate or training.learning_rate or algorithm.default_learning_rate
+    return LearnerSettings(
+        learning_rate=rate,
+        critic_learning_rate=training.critic_learning_rate,
+        optimizer=training.optimizer,
+        betas=(training.adam_beta1, training.adam_beta2),
+        weight_decay=training.weight_decay if policy.weight_decay is None else policy.weight_decay,
+        max_grad_norm=clip,
+        schedule=training.lr_scheduler_type,
+        warmup_steps=training.warmup(total),
+        total_steps=total,
+        max_tokens=training.max_tokens_per_microbatch,
+        accumulation=training.gradient_accumulation_steps,
+        gradient_checkpointing=training.gradient_checkpointing,
+        max_nonfinite_steps=training.max_nonfinite_steps,
+        dump_folder=folder,
+    )
+
+
+def _central_body(config: ExperimentConfig, policy: Policy) -> Policy:
+    """The network of a central critic: `training.critic_model`, or a copy of `policy`."""
+    path = config.training.critic_model
+    if path is None:
+        return beside(policy)
+    section = config.model
+    tokenizer = load_tokenizer(path, section.trust_remote_code)
+    model = load_model(
+        path,
+        section.torch_dtype,
+        section.trust_remote_code,
+        section.attn_implementation,
+        section.device,
+    )
+    return Policy("critic", model, tokenizer, precision=config.training.precision)

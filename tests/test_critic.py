@@ -1,0 +1,521 @@
+"""Who estimates values, what it reads, and that nothing else learns from it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mrlm import Learner, MAPPOTrainer, Message, MessageType, Rollout
+from mrlm.algorithms.ippo import IPPO
+from mrlm.algorithms.mappo import MAPPO
+from mrlm.algorithms.ppo import PPO
+from mrlm.core.chat import Chat
+from mrlm.core.environment import Environment
+from mrlm.core.errors import ConfigError, TrainingError
+from mrlm.core.running import run_async
+from mrlm.core.types import Episode, Group, Observation, Reward, StepResult, Task, Turn
+from mrlm.core.types import Rollout as Part
+from mrlm.environments.relay import RelayEnvironment
+from mrlm.learn.batch import merge, pack
+from mrlm.learn.critic import CentralCritic, Critic, beside
+from mrlm.learn.grouping import samples_of
+from mrlm.learn.joint import joint_steps, joint_texts
+from mrlm.learn.optimizing import LearnerSettings
+from mrlm.learn.policy import Policy, add_adapter
+
+LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
+FAST = LearnerSettings(learning_rate=1e-3)
+
+
+def episode(tokenizers: dict[str, Any], rewards: tuple[float, ...] = (0.0, 1.0)) -> Episode:
+    """Agents a and b, in two joint steps; each has its own tokenizer."""
+    parts = {}
+    for name, tokenizer in tokenizers.items():
+
+        def ids(text: str, tokenizer: Any = tokenizer) -> list[int]:
+            return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+        one = Turn(name, name, ids(f"go {name}. "), ids(f"{name} one"), step=0, index=0)
+        prompt = [*one.prompt_ids, *one.completion_ids, *ids(" more ")]
+        two = Turn(name, name, prompt, ids(f"{name} two"), step=1, index=1)
+        for turn in (one, two):
+            turn.logprobs = [-1.0] * len(turn)
+        parts[name] = Part(name, name, "t", [one, two])
+    found = Episode("e", Task("t"), parts, sum(rewards), list(rewards), "done")
+    found.states = ["dawn", None]
+    return found
+
+
+def weights(policy: Policy) -> dict[str, torch.Tensor]:
+    named = policy.named_parameters().items()
+    return {name: weight.detach().clone() for name, weight in named}
+
+
+def moved(policy: Policy, before: dict[str, torch.Tensor]) -> bool:
+    now = policy.named_parameters()
+    return any(not torch.equal(now[name], weight) for name, weight in before.items())
+
+
+def policies(model: Any, tokenizer: Any, lora: bool) -> tuple[Policy, Policy]:
+    """Two policies: two models, or two adapters on one base."""
+    if not lora:
+        return Policy("a", model, tokenizer), Policy("b", copy.deepcopy(model), tokenizer)
+    model = add_adapter(add_adapter(model, "first", LORA), "second", LORA)
+    return (
+        Policy("a", model, tokenizer, adapter="first"),
+        Policy("b", model, tokenizer, adapter="second"),
+    )
+
+
+# -- what a joint state says -----------------------------------------------------------------------
+
+
+def plain(turn: Turn, ids: Any) -> str:
+    return "".join(map(str, ids))
+
+
+def test_a_joint_state_holds_what_everybody_read_and_said_before(tokenizer: Any) -> None:
+    found = joint_texts(
+        episode({"a": tokenizer, "b": tokenizer}), lambda turn, ids: tokenizer.decode(ids)
+    )
+    assert [text for _, text in found] == [
+        "state: dawn\na reads: go a. \nb reads: go b. \n",
+        "a says: a one\nb says: b one\na reads:  more \nb reads:  more \n",
+    ]
+
+
+def test_a_joint_state_does_not_depend_on_who_answered_first(tokenizer: Any) -> None:
+    one = episode({"a": tokenizer, "b": tokenizer})
+    other = episode({"b": tokenizer, "a": tokenizer})
+    assert list(one.rollouts) != list(other.rollouts)
+    texts = [[text for _, text in joint_texts(each, plain)] for each in (one, other)]
+    assert texts[0] == texts[1]
+
+
+def test_nothing_said_in_a_step_is_part_of_its_state() -> None:
+    """A writer speaks, and an editor reads it before the world moves on: both acted in one joint
+    step, and the state is the one that the writer saw."""
+    writer = [Turn("w", "p", [1], [2], step=0, index=0), Turn("w", "p", [1], [3], step=0, index=1)]
+    editor = Turn("e", "p", [1, 2, 3], [4], step=0, opening=False)
+    after = Turn("e", "p", [1, 2, 3, 4, 5], [6], step=1, index=1)
+    parts = {"w": Part("w", "p", "t", writer), "e": Part("e", "p", "t", [editor, after])}
+    found = joint_texts(Episode("e", Task("t"), parts), plain)
+    assert [text for _, text in found] == [
+        "w reads: 1\n",
+        "e reads: 123\ne says: 4\nw says: 2\nw says: 3\ne reads: 5\n",
+    ]
+    assert [len(step.turns) for step, _ in found] == [3, 1]
+
+
+def test_a_prompt_that_does_not_continue_is_read_whole() -> None:
+    turns = [Turn("a", "p", [1, 2], [3], step=0), Turn("a", "p", [7, 8], [9], step=1)]
+    found = joint_texts(Episode("e", Task("t"), {"a": Part("a", "p", "t", turns)}), plain)
+    assert found[1][1] == "a says: 3\na reads: 78\n"
+
+
+def test_rewards_of_steps_in_which_nobody_spoke_belong_to_the_step_before() -> None:
+    turns = [Turn("a", "p", [1], [3], step=0), Turn("a", "p", [1, 3], [9], step=2)]
+    rewards = [1.0, 10.0, 100.0, 1000.0]
+    found = Episode("e", Task("t"), {"a": Part("a", "p", "t", turns)}, 1111.0, rewards)
+    assert [(step.reward, step.discount) for step in joint_steps(found, 0.5)] == [
+        (1.0 + 0.5 * 10.0, 0.25),
+        (100.0 + 0.5 * 1000.0, 0.25),
+    ]
+
+
+class Noted(Environment):
+    """Two seats, two steps, and a state that counts them."""
+
+    agents = ("a", "b")
+    blocking = False
+    count = 0
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        return StepResult({"a": Observation([Message("first")])})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        self.count += 1
+        seen = {"b": Observation([Message("second")])} if self.count < 2 else {}
+        return StepResult(seen, {name: Reward(1.0) for name in actions}, done=self.count == 2)
+
+    def state(self) -> str:
+        return f"after {self.count}"
+
+
+def test_the_state_of_the_world_is_noted_where_it_is_asked_for(tokenizer: Any) -> None:
+    from test_play import play
+
+    source, _ = play(tokenizer, Noted(), lambda request: "hm", ("a", "b"))
+    (group,) = run_async(source.take(1))
+    assert group.episodes[0].states == []
+    source.watched = True
+    (group,) = run_async(source.take(1))
+    assert group.episodes[0].states == ["after 0", "after 1"]
+    assert "state: after 1" in joint_texts(group.episodes[0], plain)[1][1]
+
+
+def test_a_turn_knows_whether_somebody_had_spoken_in_its_step(tokenizer: Any) -> None:
+    from test_play import play
+
+    async def editing(task: Task, agents: Any, env: Any) -> None:
+        await env.reset()
+        draft = await agents.b.act([Message("draft")])
+        final = await agents.a.act([Message("edit"), draft])
+        await env.step({"a": final})
+        await env.finish({"b": await agents.b.act([Message("last")])})
+
+    source, _ = play(tokenizer, Noted(), lambda request: "hm", ("a", "b"), editing)
+    (group,) = run_async(source.take(1))
+    turns = {(turn.agent, turn.step): turn.opening for turn in group.episodes[0].turns}
+    assert turns == {("b", 0): True, ("a", 0): False, ("b", 1): True}
+
+
+# -- who earned what -------------------------------------------------------------------------------
+
+
+def valued(values: list[float], rewards: list[float], agents: str = "ab") -> Group:
+    """An episode in which all agents speak in every joint step, with the values of the steps."""
+    parts = {}
+    for name in agents:
+        turns = [
+            Turn(name, name, [1] * (i + 1), [2, 3], step=i, index=i) for i in range(len(values))
+        ]
+        for turn, value in zip(turns, values, strict=True):
+            turn.values, turn.logprobs = value, [-1.0, -1.0]
+        parts[name] = Part(name, name, "t", turns)
+    return Group([Episode("e", Task("t"), parts, sum(rewards), rewards, "done")], "t")
+
+
+def columns(group: Group, name: str) -> dict[str, list[Any]]:
+    (one,) = group.episodes
+    return {a: [getattr(t, name) for t in r.turns] for a, r in one.rollouts.items()}
+
+
+@pytest.mark.parametrize(
+    ("whiten", "expected"),
+    [(False, [0.432, 0.56, 0.8]), (True, [-0.884992, -0.199837, 1.084829])],
+)
+def test_every_agent_of_a_joint_step_gets_the_same_advantage(whiten, expected) -> None:
+    group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
+    MAPPO(whiten_advantages=whiten).credit([group])
+    for agent in "ab":
+        assert columns(group, "advantages")[agent] == pytest.approx(expected, abs=1e-5)
+        assert columns(group, "returns")[agent] == pytest.approx([0.932, 0.96, 1.0])
+
+
+def test_a_frozen_agents_step_is_valued_but_not_trained_and_not_whitened_over() -> None:
+    group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0], agents="a")
+    judge = group.episodes[0].rollouts["a"].turns[1]
+    judge.agent, judge.trained = "judge", False
+    algorithm = MAPPO()
+    algorithm.credit([group])
+    advantages = columns(group, "advantages")["a"]
+    assert advantages[1] is None and columns(group, "returns")["a"][1] == pytest.approx(0.96)
+    assert advantages[0] == pytest.approx(-advantages[2])
+
+
+def test_a_team_of_one_is_ppo_with_a_value_per_turn() -> None:
+    rng = np.random.default_rng(0)
+    for whiten in (True, False):
+        joint, own = [], []
+        for _ in range(4):
+            values, rewards = rng.random(3).tolist(), rng.random(3).tolist()
+            joint.append(valued(values, rewards, "a"))
+            own.append(valued(values, rewards, "a"))
+            for turn, reward in zip(own[-1].episodes[0].turns, rewards, strict=True):
+                turn.reward = reward
+        MAPPO(gamma=0.9, whiten_advantages=whiten).credit(joint)
+        PPO(gamma=0.9, level="turn", whiten_advantages=whiten).credit(own)
+        for one, other in zip(joint, own, strict=True):
+            for name in ("advantages", "returns"):
+                expected = [column[0] for column in columns(other, name)["a"]]
+                assert columns(one, name)["a"] == pytest.approx(expected)
+
+
+def test_ippo_runs_each_agents_own_row_and_may_pay_it_the_teams_rewards() -> None:
+    def interleaved() -> Group:
+        group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
+        for at, rollout in enumerate(group.episodes[0].rollouts.values()):
+            for turn in rollout.turns:
+                turn.step = 2 * turn.step + at
+        group.episodes[0].step_rewards = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+        group.episodes[0].rollouts["b"].turns[-1].reward = 1.0
+        return group
+
+    settings: dict[str, Any] = {"level": "turn", "whiten_advantages": False}
+    own, team = interleaved(), interleaved()
+    IPPO(**settings).credit([own])
+    IPPO(rewards="team", **settings).credit([team])
+    gae = [0.432, 0.56, 0.8]
+    assert [x[0] for x in columns(own, "advantages")["b"]] == pytest.approx(gae)
+    assert columns(own, "advantages")["a"][-1][0] == pytest.approx(-0.2)
+    for agent in "ab":
+        assert [x[0] for x in columns(team, "advantages")[agent]] == pytest.approx(gae)
+    alone = PPO(**settings)
+    other = interleaved()
+    alone.credit([other])
+    assert (
+        columns(other, "advantages")["b"][0].tolist() == columns(own, "advantages")["b"][0].tolist()
+    )
+
+
+@pytest.mark.parametrize(("bootstrap", "last"), [(False, 0.8), (True, 1.0)])
+def test_a_truncated_episode_goes_on_with_its_last_value_if_asked(bootstrap, last) -> None:
+    group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
+    group.episodes[0].status = "truncated"
+    MAPPO(bootstrap_on_truncation=bootstrap, whiten_advantages=False).credit([group])
+    assert columns(group, "advantages")["a"][-1] == pytest.approx(last)
+
+
+def test_mappo_says_that_nobody_valued_the_states() -> None:
+    group = valued([0.5], [1.0])
+    for turn in group.episodes[0].turns:
+        turn.values = None
+    with pytest.raises(TrainingError, match="values"):
+        MAPPO().credit([group])
+
+
+def test_policies_wait_until_the_critic_explains_something_and_no_longer_than_said() -> None:
+    def step(algorithm: MAPPO, values: list[float]) -> list[Any]:
+        groups = [valued([value], [float(i)]) for i, value in enumerate(values)]
+        algorithm.credit(groups)
+        return list(algorithm.order(["one"]))
+
+    blind, seeing = [0.0, 0.0, 0.0], [0.1, 0.9, 2.1]
+    algorithm = MAPPO(critic_warmup=3)
+    assert step(algorithm, blind) == [] and algorithm.metrics["critic_warmup"] == 1.0
+    again = MAPPO(critic_warmup=3)
+    again.load_state_dict(algorithm.state_dict())
+    assert step(again, seeing) == [["one"]] and step(again, blind) == [["one"]]
+    assert step(algorithm, blind) == [] == step(algorithm, blind)
+    assert step(algorithm, blind) == [["one"]]
+    assert step(MAPPO(), blind) == [["one"]]
+
+
+# -- networks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_critic_starts_where_the_policy_stands_and_shares_no_weight_with_it(
+    lora: bool, model: Any, tokenizer: Any
+) -> None:
+    policy, _ = policies(model, tokenizer, lora)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.manual_seed(1)), alpha=0.01)
+    drawn = torch.random.get_rng_state()
+    body = beside(policy)
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    ours, theirs = policy.named_parameters(), body.named_parameters()
+    assert len(ours) == len(theirs) > 0
+    for mine, other in zip(ours.values(), theirs.values(), strict=True):
+        assert mine is not other and torch.equal(mine, other)
+    if lora:
+        assert body.model is policy.model and body.adapter != policy.adapter
+    assert all(weight.requires_grad for weight in body.parameters())
+    twice = beside(policy)
+    assert not lora or len({policy.adapter, body.adapter, twice.adapter}) == 3
+
+
+def test_its_values_are_read_where_the_policys_head_would_read_them(
+    model: Any, tokenizer: Any
+) -> None:
+    policy, _ = policies(model, tokenizer, lora=False)
+    critic = Critic("a", beside(policy), FAST)
+    policy.add_value_head()
+    assert policy.value_head is not None and critic.body.value_head is not None
+    torch.nn.init.normal_(policy.value_head.linear.weight)
+    critic.body.value_head.load_state_dict(policy.value_head.state_dict())
+    group = Group([episode({"a": tokenizer, "b": tokenizer})])
+    batch = pack(samples_of([group], "a", credited=False))
+    with torch.no_grad():
+        expected = policy.forward(batch).values
+        assert expected is not None
+        torch.testing.assert_close(critic.values(batch), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("central", [False, True])
+def test_critic_and_policies_learn_apart(
+    lora: bool, central: bool, model: Any, tokenizer: Any
+) -> None:
+    """The critic's step moves no policy and leaves no gradient in one, and the other way round."""
+    one, two = policies(model, tokenizer, lora)
+    algorithm: Any = MAPPO() if central else PPO(critic="separate", whiten_advantages=False)
+    learner = Learner(one, None, algorithm, settings=FAST)
+    Learner(two, None, algorithm)
+    critic = learner.critic
+    if central:
+        critic = CentralCritic(beside(one), FAST, {"a": one.chat, "b": two.chat})
+        assert learner.critic is None
+    assert critic is not None and one.value_head is None
+    groups = [Group([episode({"a": tokenizer, "b": tokenizer}, (0.0, r)) for r in (0.0, 1.0)])]
+    for each in groups[0]:
+        each.rollouts["a"].turns[-1].reward = each.reward
+    critic.annotate(groups)
+    run_async(learner.annotate(groups, algorithm.needs))
+    if not central:
+        for group in groups:
+            for each in group:
+                del each.rollouts["b"]
+    algorithm.credit(groups)
+
+    before = weights(one), weights(two), weights(critic.body)
+    metrics = critic.update(groups, algorithm, 0, 0)
+    assert metrics["value_loss"] > 0 and metrics["critic_grad_norm"] > 0
+    assert not moved(one, before[0]) and not moved(two, before[1])
+    assert moved(critic.body, before[2])
+    assert all(weight.grad is None for weight in [*one.parameters(), *two.parameters()])
+
+    before = weights(one), weights(two), weights(critic.body)
+    run_async(learner.update(samples_of(groups, "a"), algorithm, 0, 0))
+    assert moved(one, before[0])
+    assert not moved(two, before[1]) and not moved(critic.body, before[2])
+    assert all(weight.grad is None for weight in critic.body.parameters())
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_central_critic_learns_what_joint_states_are_worth(
+    lora: bool, model: Any, tokenizer: Any
+) -> None:
+    one, two = policies(model, tokenizer, lora)
+    settings = LearnerSettings(learning_rate=1e-3, critic_learning_rate=3e-3)
+    critic = CentralCritic(beside(one), settings, {"a": one.chat, "b": two.chat})
+    groups = []
+    for number in range(8):
+        played = episode({"a": tokenizer, "b": tokenizer}, (0.0, float(number % 2)))
+        played.states = ["a bad day" if number % 2 == 0 else "a good day", None]
+        groups.append(Group([played]))
+    algorithm, explained = MAPPO(value_clip_range=None), []
+    for step in range(12):
+        critic.annotate(groups)
+        algorithm.credit(groups)
+        explained.append(algorithm.metrics["explained_variance"])
+        critic.update(groups, algorithm, step, step)
+    assert explained[0] == pytest.approx(0.0, abs=1e-6) and explained[-1] > 0.9
+
+
+def test_an_episode_is_one_sequence_and_its_values_do_not_depend_on_that(
+    model: Any, tokenizer: Any
+) -> None:
+    one, two = policies(model, tokenizer, lora=False)
+    critic = CentralCritic(beside(one), FAST, {"a": one.chat, "b": two.chat})
+    assert critic.body.value_head is not None
+    torch.nn.init.normal_(critic.body.value_head.linear.weight)
+    groups = [Group([episode({"a": tokenizer, "b": tokenizer})])]
+    (sample,) = critic.samples(groups, credited=False)
+    assert len(sample.turns) == 2
+    critic.annotate(groups)
+    together = [turn.values for turn in groups[0].episodes[0].rollouts["a"].turns]
+    assert together == [turn.values for turn in groups[0].episodes[0].rollouts["b"].turns]
+    for state, expected in zip(critic.states(groups[0].episodes[0]), together, strict=True):
+        (alone,) = merge([state])
+        assert critic.values(pack([alone])).item() == pytest.approx(expected, abs=1e-4)
+    assert together[0] != together[1]
+
+
+def test_agents_of_different_tokenizers_have_one_critic(
+    model: Any, tokenizer: Any, gpt2_path: str
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    other = AutoTokenizer.from_pretrained(gpt2_path)
+    policy = Policy("a", AutoModelForCausalLM.from_pretrained(gpt2_path), other)
+    chats = {"a": policy.chat, "b": Chat(tokenizer)}
+    for body in (beside(policy), Policy("critic", model, tokenizer)):
+        critic = CentralCritic(body, FAST, chats)
+        played = episode({"a": other, "b": tokenizer})
+        text = body.tokenizer.decode(critic.states(played)[1].prompt_ids, skip_special_tokens=True)
+        for said in ("state: dawn", "go a.", "go b.", "a says: a one", "b says: b one"):
+            assert said in text
+        algorithm, groups = MAPPO(), [Group([played])]
+        critic.annotate(groups)
+        algorithm.credit(groups)
+        assert critic.update(groups, algorithm, 0, 0)["value_loss"] > 0
+
+
+def test_what_outgrows_the_critic_is_read_from_its_end_and_said_once(
+    model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = policies(model, tokenizer, lora=False)
+    critic = CentralCritic(beside(one), FAST, {"a": one.chat, "b": two.chat})
+    critic.body.model.config.max_position_embeddings = 80
+    played = episode({"a": tokenizer, "b": tokenizer})
+    groups = [Group([played, copy.deepcopy(played)])]
+    critic.annotate(groups)
+    states = critic.states(played)
+    assert [len(state.prompt_ids) for state in states][1] == 79
+    assert tokenizer.decode(states[1].prompt_ids).endswith("b reads:  more \n")
+    assert len(critic.samples(groups, credited=False)) == 4
+    assert len([r for r in caplog.records if "joint states are longer" in r.message]) == 1
+
+
+def test_steps_that_are_not_finite_change_nothing_and_end_the_run_when_they_go_on(
+    model: Any, tokenizer: Any
+) -> None:
+    one, two = policies(model, tokenizer, lora=False)
+    critic = CentralCritic(beside(one), FAST, {"a": one.chat, "b": two.chat})
+    groups, algorithm = [Group([episode({"a": tokenizer, "b": tokenizer})])], MAPPO()
+    critic.annotate(groups)
+    algorithm.credit(groups)
+    for turn in groups[0].episodes[0].turns:
+        turn.returns = math.inf
+    before = weights(critic.body)
+    with pytest.raises(TrainingError, match=r"critic of 'team'.*3 steps in a row"):
+        critic.update(groups, algorithm, 0, 0)
+    assert not moved(critic.body, before)
+
+
+def test_models_of_two_families_train_with_a_critic_from_a_third_place(
+    tiny_path: str, gpt2_path: str
+) -> None:
+    trainer = MAPPOTrainer(
+        agents={"first": tiny_path, "second": gpt2_path},
+        environment=RelayEnvironment(max_number=3),
+        critic_model=gpt2_path,
+        batch_size=2,
+        max_new_tokens=3,
+        report_to="none",
+    )
+    (critic,) = trainer.run.critics
+    assert critic.body.model.config.model_type == "gpt2"
+    assert trainer.run.learners[1].weights_of.model is not critic.body.model
+    result = trainer.train(num_iterations=2)
+    assert [row["step"] for row in result.history] == [1, 2]
+    assert all(math.isfinite(row["value_loss"]) for row in result.history)
+    saved = result.run_folder / "checkpoint-2" / "critics" / "team"
+    assert (saved / "value_head.safetensors").is_file()
+
+
+# -- in a loop of one's own ------------------------------------------------------------------------
+
+
+def spoken(answer: str) -> Rollout:
+    question = Message("What is 2 + 3?", MessageType.MESSAGE)
+    return Rollout().add_messages(question, Message(answer, MessageType.MODEL))
+
+
+def test_a_learner_trains_a_separate_critic_in_a_loop_of_ones_own(
+    model: Any, tokenizer: Any
+) -> None:
+    learner = Learner(model, tokenizer, PPO(critic="separate"))
+    assert learner.critic is not None
+    known = {id(weight) for weight in learner.parameters()}
+    assert {id(w) for w in learner.critic.body.parameters()} < known
+    loss = learner.calculate_loss([spoken("5"), spoken("6")], [1.0, 0.0])
+    loss.backward()
+    assert float(loss.metrics["value_loss"]) > 0
+    head = learner.critic.body.value_head
+    assert head is not None and head.linear.weight.grad is not None
+    assert any(weight.grad is not None for weight in model.parameters())
+
+
+def test_a_learner_of_one_policy_refuses_a_critic_of_the_team(model: Any, tokenizer: Any) -> None:
+    learner = Learner(model, tokenizer, MAPPO())
+    with pytest.raises(ConfigError, match="sees every agent"):
+        learner.calculate_loss([spoken("5")], [1.0])
