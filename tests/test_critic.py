@@ -21,12 +21,13 @@ from mrlm.core.running import run_async
 from mrlm.core.types import Episode, Group, Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as Part
 from mrlm.environments.relay import RelayEnvironment
+from mrlm.learn.adapters import add_adapter
 from mrlm.learn.batch import merge, pack
 from mrlm.learn.critic import CentralCritic, Critic, beside
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.joint import joint_steps, joint_texts
 from mrlm.learn.optimizing import LearnerSettings
-from mrlm.learn.policy import Policy, add_adapter
+from mrlm.learn.policy import Policy
 
 LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
 FAST = LearnerSettings(learning_rate=1e-3)

@@ -16,6 +16,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
 from mrlm.learn.adapters import add_adapter
 from mrlm.learn.batch import Totals, merge, pack, split
+from mrlm.learn.handmade import Reader
 from mrlm.learn.policy import Policy
 
 SAID = "I think the answer is 4"
@@ -73,7 +74,9 @@ def test_only_the_agents_own_tokens_get_a_gradient(model: Any, tokenizer: Any, l
         adapter = "b"
     policy = Policy("policy", model, tokenizer, adapter=adapter)
     learner = Learner(policy, None, GRPO(), agents=["b"])
-    turns = learner._turns(conversation("The answer is 5"))
+    turns = Reader(learner.policy, learner.chat, learner.agents).turns(
+        conversation("The answer is 5")
+    )
     norms = logit_gradient(policy, turns)
     ids = merge(turns)[0].ids
     text = ["".join(tokenizer.decode([i + 0])) for i in ids]

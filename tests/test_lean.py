@@ -28,11 +28,10 @@ from mrlm.learn.adapters import BASE, add_adapter
 from mrlm.learn.anatomy import NotLean, anatomy_of
 from mrlm.learn.batch import Batch, Loss, Sample, Totals, merge, pack, split
 from mrlm.learn.lean import LeanForward
-from mrlm.learn.learner import update_together
 from mrlm.learn.loading import set_checkpointing
 from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy
-from mrlm.learn.together import Work, accumulate
+from mrlm.learn.together import Work, accumulate, update_together
 from mrlm.learn.tree import plant
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}

@@ -12,7 +12,8 @@ from mrlm.core.types import Group
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.critic import Critic
 from mrlm.learn.grouping import samples_of
-from mrlm.learn.learner import Learner, update_together
+from mrlm.learn.learner import Learner
+from mrlm.learn.together import update_together
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.run import Run

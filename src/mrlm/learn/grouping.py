@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from mrlm.core.types import Group, Role, Rollout
+from mrlm.core.types import Group
 from mrlm.learn.batch import Sample, merge
 
 
@@ -66,16 +65,3 @@ def minibatches(
         chosen = units[part * len(units) // parts : (part + 1) * len(units) // parts]
         if chosen:
             yield [sample for unit in chosen for sample in unit]
-
-
-def opening_of(rollout: Rollout) -> Any:
-    """What rollouts must share to be compared: their task, else everything before the first MODEL
-    message."""
-    if rollout.task_id is not None:
-        return rollout.task_id
-    opening = []
-    for message in rollout.messages:
-        if message.role is Role.ASSISTANT:
-            break
-        opening.append((str(message.role), message.content))
-    return tuple(opening)

@@ -3,13 +3,10 @@ serves the library's loop and a user's own alike, and does not know where turns 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +15,15 @@ from torch import nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, TrainingError
-from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Episode, Group, Role, Rollout, Task, Turn
+from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack, split
 from mrlm.learn.critic import Critic, beside
-from mrlm.learn.grouping import minibatches, opening_of, samples_of
-from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
+from mrlm.learn.grouping import minibatches, samples_of
+from mrlm.learn.handmade import Reader, compared
+from mrlm.learn.optimizing import LearnerSettings, Stepper
 from mrlm.learn.policy import Policy
-from mrlm.learn.together import Meeting, Work
+from mrlm.learn.together import Meeting, Work, update_together
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -171,68 +168,11 @@ class Learner:
         rewards: Sequence[float] | None,
         group_by: Callable[[Rollout], Any] | None,
     ) -> list[Group]:
-        """Rollouts as groups of one-agent episodes, with their rewards on the last turn."""
-        if rewards is not None and len(rewards) != len(rollouts):
-            raise ConfigError(
-                f"{len(rollouts)} rollouts but {len(rewards)} rewards; give one reward per rollout"
-            )
-        by_key: dict[Any, list[Episode]] = {}
-        for index, rollout in enumerate(rollouts):
-            turns = self._turns(rollout)
-            if rewards is not None:
-                reward = float(rewards[index])
-                if not math.isfinite(reward):
-                    raise ConfigError(f"reward {index} is {reward}; rewards must be finite numbers")
-                for turn in turns:
-                    turn.reward = 0.0
-                if turns:
-                    turns[-1].reward = reward
-            total = sum(turn.reward for turn in turns)
-            key = group_by(rollout) if group_by else opening_of(rollout)
-            copy = replace(rollout, policy=self.policy, turns=turns)
-            episode = Episode(
-                str(index), Task(str(key)), {rollout.agent or "agent": copy}, total, status="done"
-            )
-            episode.step_rewards = [total]
-            by_key.setdefault(key, []).append(episode)
-        groups = [Group(episodes, str(key)) for key, episodes in by_key.items()]
-        if "siblings" in self.algorithm.requires and all(len(group) == 1 for group in groups):
-            if len(groups) == 1:
-                raise ConfigError(
-                    f"{type(self.algorithm).__name__} compares rollouts with each other, and "
-                    "there is only one; "
-                    "give several rollouts of the same question"
-                )
-            log.info(
-                "no two rollouts start alike, so all %d are compared as one group", len(groups)
-            )
-            groups = [Group([episode for group in groups for episode in group])]
+        reader = Reader(self.policy, self.chat, self.agents)
+        groups = reader.groups(rollouts, rewards, group_by)
+        if "siblings" in self.algorithm.requires:
+            groups = compared(groups, type(self.algorithm).__name__)
         return groups
-
-    def _turns(self, rollout: Rollout) -> list[Turn]:
-        """The turns an engine recorded, and one per MODEL message that was written by hand."""
-        recorded = {id(turn) for turn in rollout.turns}
-        by_hand = [
-            index
-            for index, message in enumerate(rollout.messages)
-            if message.role is Role.ASSISTANT
-            and (message.turn is None or id(message.turn) not in recorded)
-        ]
-        turns = list(rollout.turns)
-        if by_hand and not (turns and all(message.turn is None for message in rollout.messages)):
-            name = rollout.agent or "agent"
-            written = transcript_turns(self.chat, rollout.messages, name, self.policy, self.agents)
-            turns += [
-                turn for turn in written if turn.message is not None and turn.message.turn is None
-            ]
-            turns.sort(key=lambda turn: len(turn.prompt_ids))
-        for turn in turns:
-            turn.policy = self.policy
-            turn.advantages = turn.returns = turn.values = turn.ref_logprobs = turn.old_logprobs = (
-                None
-            )
-            turn.trained = self.agents is None or turn.agent in self.agents
-        return turns
 
     # -- the library's loop ------------------------------------------------------------------------
 
@@ -259,7 +199,7 @@ class Learner:
         (metrics,) = await update_together([(self, samples, seed)], algorithm, step)
         return metrics
 
-    async def _update(
+    async def bring(
         self,
         samples: Sequence[Sample],
         algorithm: Algorithm,
@@ -267,6 +207,8 @@ class Learner:
         seed: int,
         meeting: Meeting,
     ) -> dict[str, float]:
+        """`update`, with micro-batches that are computed where other learners bring theirs; the
+        model is in training mode already."""
         if not samples:
             return {}
         torch.manual_seed(seed >> 1)
@@ -411,32 +353,6 @@ class Learner:
         self.stepper.load_state(tensors, rest)
         self.version = rest["version"]
         self.nonfinite = rest["nonfinite"]
-
-
-async def update_together(
-    jobs: Sequence[tuple[Learner, Sequence[Sample], int]], algorithm: Algorithm, step: int
-) -> list[dict[str, float]]:
-    """Update several learners at once; arguments and results are those of `Learner.update`.
-
-    Args:
-        jobs: each learner with its samples and its seed.
-        algorithm: its loss, epochs and mini-batches.
-        step: iteration, for the learning rates.
-    """
-    meeting = Meeting(len(jobs))
-
-    async def one(learner: Learner, samples: Sequence[Sample], seed: int) -> dict[str, float]:
-        try:
-            return await learner._update(samples, algorithm, step, seed, meeting)
-        finally:
-            meeting.leave()
-
-    models = {id(learner.weights_of.model): learner for learner, _, _ in jobs}
-    with ExitStack() as modes:
-        for learner in models.values():
-            checkpointing = learner.settings.gradient_checkpointing
-            modes.enter_context(TrainingMode(learner.weights_of.model, checkpointing))
-        return await asyncio.gather(*(one(*job) for job in jobs))
 
 
 def _teaches(turn: Turn) -> bool:

@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mrlm.learn.backends import quick_products
-from mrlm.learn.batch import Batch, Loss
+from mrlm.learn.batch import Batch, Loss, Sample
+from mrlm.learn.optimizing import TrainingMode
 from mrlm.learn.passes import LeanPass, LossOf, hidden_states
 from mrlm.learn.policy import Policy
+
+if TYPE_CHECKING:
+    from mrlm.learn.algorithm import Algorithm
+    from mrlm.learn.learner import Learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +141,29 @@ class Meeting:
             return
         for (_, future), loss in zip(waiting, losses, strict=True):
             future.set_result(loss)
+
+
+async def update_together(
+    jobs: Sequence[tuple[Learner, Sequence[Sample], int]], algorithm: Algorithm, step: int
+) -> list[dict[str, float]]:
+    """Update several learners at once; arguments and results are those of `Learner.update`.
+
+    Args:
+        jobs: each learner with its samples and its seed.
+        algorithm: its loss, epochs and mini-batches.
+        step: iteration, for the learning rates.
+    """
+    meeting = Meeting(len(jobs))
+
+    async def one(learner: Learner, samples: Sequence[Sample], seed: int) -> dict[str, float]:
+        try:
+            return await learner.bring(samples, algorithm, step, seed, meeting)
+        finally:
+            meeting.leave()
+
+    models = {id(learner.weights_of.model): learner for learner, _, _ in jobs}
+    with ExitStack() as modes:
+        for learner in models.values():
+            checkpointing = learner.settings.gradient_checkpointing
+            modes.enter_context(TrainingMode(learner.weights_of.model, checkpointing))
+        return await asyncio.gather(*(one(*job) for job in jobs))
