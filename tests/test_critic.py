@@ -21,12 +21,13 @@ from mrlm.core.running import run_async
 from mrlm.core.types import Episode, Group, Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as Part
 from mrlm.environments.relay import RelayEnvironment
+from mrlm.learn.adapters import add_adapter
 from mrlm.learn.batch import merge, pack
 from mrlm.learn.critic import CentralCritic, Critic, beside
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.joint import joint_steps, joint_texts
 from mrlm.learn.optimizing import LearnerSettings
-from mrlm.learn.policy import Policy, add_adapter
+from mrlm.learn.policy import Policy
 
 LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
 FAST = LearnerSettings(learning_rate=1e-3)
@@ -322,11 +323,13 @@ def test_a_critic_starts_where_the_policy_stands_and_shares_no_weight_with_it(
     assert not lora or len({policy.adapter, body.adapter, twice.adapter}) == 3
 
 
+@pytest.mark.parametrize("lean", [False, True])
 def test_its_values_are_read_where_the_policys_head_would_read_them(
-    model: Any, tokenizer: Any
+    lean: bool, model: Any, tokenizer: Any
 ) -> None:
-    policy, _ = policies(model, tokenizer, lora=False)
+    policy = Policy("a", model, tokenizer, lean=lean)
     critic = Critic("a", beside(policy), FAST)
+    assert critic.body.packed == policy.packed == lean
     policy.add_value_head()
     assert policy.value_head is not None and critic.body.value_head is not None
     torch.nn.init.normal_(policy.value_head.linear.weight)
