@@ -323,11 +323,13 @@ def test_a_critic_starts_where_the_policy_stands_and_shares_no_weight_with_it(
     assert not lora or len({policy.adapter, body.adapter, twice.adapter}) == 3
 
 
+@pytest.mark.parametrize("lean", [False, True])
 def test_its_values_are_read_where_the_policys_head_would_read_them(
-    model: Any, tokenizer: Any
+    lean: bool, model: Any, tokenizer: Any
 ) -> None:
-    policy, _ = policies(model, tokenizer, lora=False)
+    policy = Policy("a", model, tokenizer, lean=lean)
     critic = Critic("a", beside(policy), FAST)
+    assert critic.body.packed == policy.packed == lean
     policy.add_value_head()
     assert policy.value_head is not None and critic.body.value_head is not None
     torch.nn.init.normal_(policy.value_head.linear.weight)

@@ -89,4 +89,5 @@ def _central_body(config: ExperimentConfig, policy: Policy) -> Policy:
         section.attn_implementation,
         section.device,
     )
-    return Policy("critic", model, tokenizer, precision=config.training.precision)
+    precision = config.training.precision
+    return Policy("critic", model, tokenizer, precision=precision, lean=section.lean)

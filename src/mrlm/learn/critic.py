@@ -271,6 +271,7 @@ def beside(policy: Policy) -> Policy:
         adapter=adapter,
         precision=policy.precision,
         chat=policy.chat,
+        lean=policy.lean,
     )
 
 
