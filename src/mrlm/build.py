@@ -127,6 +127,13 @@ def plan_of(
     cast = assign(config, worlds, parts)
     if not any(section.trainable for section in cast.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
+    forking = [world.name for world in worlds if getattr(world.workflow, "forks", False)]
+    if forking and rows is None and not algorithm.reads_trees:
+        raise ConfigError(
+            f"workflow.name={config.workflow.name!r} tries several answers from one state, and "
+            f"{config.training.algorithm} compares whole episodes; use the workflow 'turns', or an "
+            "algorithm that gives credit in trees, such as magrpo"
+        )
     registry.load("engines", config.engine.name)
     return worlds, rows, cast
 

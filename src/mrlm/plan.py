@@ -12,6 +12,7 @@ from typing import Any
 
 from mrlm import tiny
 from mrlm.config import ExperimentConfig, LoraConfig
+from mrlm.core import registry
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 """Bytes of one weight; `auto` is taken as 16 bit, as models are saved."""
@@ -73,6 +74,7 @@ class Plan:
     Args:
         iterations: of the run; `None` where it depends on the number of tasks.
         tasks, samples, agents, turns: per iteration; `turns` is the most joint steps of an episode.
+        branches: ways every episode goes on after each of them.
         model_calls: completions sampled per iteration at most (0 when learning from rows).
         sequences: sequences that are trained on per iteration at most, all policies together.
         policies: how many are trained.
@@ -96,16 +98,18 @@ class Plan:
     epochs: int
     microbatches: int
     tokens: int
+    branches: int = 1
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def episodes(self) -> int:
-        return self.tasks * self.samples
+        return self.tasks * self.samples * self.branches ** max(0, self.turns - 1)
 
     @property
     def model_calls(self) -> int:
-        return 0 if self.rows else self.episodes * self.agents * self.turns
+        nodes = sum(self.branches**turn for turn in range(self.turns))
+        return 0 if self.rows else self.tasks * self.samples * self.agents * nodes
 
     @property
     def sequences(self) -> int:
@@ -123,9 +127,11 @@ class Plan:
 
     def __str__(self) -> str:
         what = "rows" if self.rows else "tasks"
+        deep = self.branches > 1 and self.turns > 1
+        forks = f" x {self.branches}^{self.turns - 1} branches" if deep else ""
         lines = [f"one iteration of {self.algorithm}:"]
         lines.append(
-            f"  {self.tasks} {what} x {self.samples} = {self.episodes} episodes"
+            f"  {self.tasks} {what} x {self.samples}{forks} = {self.episodes} episodes"
             f" x {self.trained_agents} trained agent(s) = {self.sequences} trained sequences"
         )
         if not self.rows:
@@ -188,6 +194,7 @@ def arithmetic(
         minibatches=algorithm.num_minibatches,
         epochs=algorithm.update_epochs,
         microbatches=training.gradient_accumulation_steps,
+        branches=_branches(config),
         tokens=(generation.max_prompt_tokens or 0) + turns * generation.max_new_tokens,
         notes=notes,
     )
@@ -250,6 +257,13 @@ def _turns(config: ExperimentConfig, rows: bool, max_turns: int | None) -> tuple
     if max_turns is not None:
         return max_turns, []
     return 1, ["one turn per episode is assumed: no max_turns is set"]
+
+
+def _branches(config: ExperimentConfig) -> int:
+    """Ways a workflow goes on from each state after the first."""
+    plugin = registry.load("workflows", config.workflow.name)
+    asked = config.workflow.parameters.get("branches", getattr(plugin, "branches", 1))
+    return asked if getattr(plugin, "forks", False) and isinstance(asked, int) else 1
 
 
 def _memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,9 +12,10 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import discounted, members, trained_turns
+from mrlm.learn.credit import Member, centred, discounted, members, trained_turns
 from mrlm.learn.ops import Aggregation
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.trees import Node, by_state, forked, node_returns
 from mrlm.trainer import Trainer
 
 
@@ -27,6 +29,10 @@ class MAGRPO(PolicyGradient):
     so that long episodes weigh no more than short ones; for episodes of one turn it is the paper's
     mean over the answers to one state. There is no division by the deviation, no ratio, no clip and
     no reference: `loss_type="reinforce"`, summed over a turn's tokens and averaged over turns.
+
+    Where the workflow tries several answers from every state (`tree`), the return of an answer is
+    its reward plus gamma times the mean return of what was tried after it, and the baseline is the
+    mean over the answers to the same state.
 
     Groups whose siblings all have the same returns get exactly 0. gamma 0.9 and two siblings are
     the reference implementation's settings.
@@ -44,6 +50,7 @@ class MAGRPO(PolicyGradient):
     group_size: int = Field(default=2, ge=2)
 
     requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    reads_trees: ClassVar[bool] = True
 
     def turn_returns(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Return of each trained turn of an agent."""
@@ -57,6 +64,10 @@ class MAGRPO(PolicyGradient):
         return [team[turn.step] if turn.step < len(team) else 0.0 for turn in trained]
 
     def credit_group(self, group: Group) -> None:
+        if forked(group.valid):
+            for found in members(group).values():
+                self._credit_tree(found)
+            return
         for found in members(group).values():
             returns = [np.array(self.turn_returns(*member)) for member in found]
             same = all(np.array_equal(returns[0], other) for other in returns[1:])
@@ -65,6 +76,29 @@ class MAGRPO(PolicyGradient):
                 for turn, value in zip(trained_turns(rollout), row, strict=True):
                     turn.returns = float(value)
                     turn.advantages = 0.0 if same else float(value - baseline)
+
+    def _credit_tree(self, found: Sequence[Member]) -> None:
+        """The same for an agent whose answers form a tree."""
+        rows = [self._step_rewards(*member) for member in found]
+        paths = [episode.path for episode, _ in found]
+        returns = node_returns(paths, rows, self.gamma)
+        advantages: dict[Node, float] = {}
+        for answers in by_state(list(returns)).values():
+            values = np.array([returns[node] for node in answers])
+            advantages |= dict(zip(answers, map(float, centred(values)), strict=True))
+        for episode, rollout in found:
+            for turn in trained_turns(rollout):
+                node = episode.path[: turn.step + 1]
+                turn.returns, turn.advantages = returns[node], advantages[node]
+
+    def _step_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
+        """What a joint step paid, for the team or for the agent alone."""
+        if self.returns == "joint":
+            return list(episode.step_rewards)
+        own = [0.0] * len(episode.step_rewards)
+        for turn in rollout.turns:
+            own[turn.step] += turn.reward
+        return own
 
 
 @dataclass(kw_only=True, config=STRICT)

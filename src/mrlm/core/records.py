@@ -17,6 +17,7 @@ def episode_record(episode: Episode) -> dict[str, Any]:
         "step_rewards": episode.step_rewards,
         "status": episode.status,
         "environment": episode.environment,
+        "path": list(episode.path),
         "rollouts": {name: _rollout_record(rollout) for name, rollout in episode.rollouts.items()},
     }
 
@@ -32,6 +33,7 @@ def episode_of(record: dict[str, Any]) -> Episode:
         step_rewards=list(record["step_rewards"]),
         status=record["status"],
         environment=record["environment"],
+        path=tuple(record["path"]),
     )
 
 
@@ -41,7 +43,7 @@ def message_record(message: Message) -> dict[str, Any]:
 
 
 _TURN = ("agent", "policy", "prompt_ids", "completion_ids", "logprobs", "reward", "step", "index")
-_TURN_MORE = ("version", "finish_reason", "trained")
+_TURN_MORE = ("node", "version", "finish_reason", "trained")
 
 
 def _rollout_record(rollout: Rollout) -> dict[str, Any]:

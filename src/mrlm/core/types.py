@@ -183,11 +183,12 @@ class Turn:
         reward: what the agent was paid for this turn.
         step: index of the joint step of the world this turn belongs to.
         index: how many turns this agent had before in the episode.
-        node: name of the state it was sampled from, where a plan samples several from one state.
+        node: name of the state it was sampled from (`Episode.path` up to there).
         version: version of the weights.
         finish_reason: `stop`, `length` or `abort`.
         sampling: how the tokens were drawn; the loss divides logits by its temperature.
-        trained: `False` for turns that are context only (a frozen policy, an agent left out).
+        trained: `False` for turns that are context only (a frozen policy, an agent left out, a copy
+            in an episode that was forked later).
         opening: it was asked for before anybody had spoken in its joint step.
 
     The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
@@ -269,6 +270,9 @@ class Episode:
         metrics: numbers to log; reward components appear as `<agent>/<component>`.
         error: why it failed.
         states: `Environment.state` before each joint step, where a critic reads it.
+        path: which of several tries it is at each state where several were made. Siblings of a
+            group differ in the first number; a workflow that forks adds one for every fork. What an
+            episode shares with the one it was forked from stands there as context.
     """
 
     id: str
@@ -281,6 +285,7 @@ class Episode:
     error: str | None = None
     environment: str = ""
     states: list[str | None] = field(default_factory=list)
+    path: tuple[int, ...] = ()
 
     @property
     def failed(self) -> bool:

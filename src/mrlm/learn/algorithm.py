@@ -65,6 +65,8 @@ class Algorithm:
     instead of play), `pairs` (rows that are preference pairs)."""
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "turn"
     """What packing never splits."""
+    reads_trees: ClassVar[bool] = False
+    """Whether it gives credit to episodes that were forked from one another."""
     default_learning_rate: ClassVar[float] = 1e-6
     """Used when `training.learning_rate` is not set."""
 

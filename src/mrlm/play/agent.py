@@ -6,6 +6,7 @@ else plays, or whether anybody learns from it.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,6 +100,7 @@ class Agent:
             )
         turn = await self._answer(prompt, params, index)
         turn.step, turn.index, turn.opening = step, index, opening
+        turn.node = "/".join(map(str, self._episode.path[:-1]))
         self._prompts[id(turn)] = prompt
         self._record(turn)
         self.rollout.messages = [*seen, turn.message] if turn.message else list(seen)
@@ -125,6 +127,22 @@ class Agent:
         )
         turn.message = Message(completion.text, Role.ASSISTANT, agent=self.name, turn=turn)
         return turn
+
+    def fork(self, episode: Episode, branch: int) -> Agent:
+        """The same agent in an episode that goes on from here: it remembers everything, and what it
+        says next is drawn anew. Turns so far are copies there, which nobody learns from."""
+        twin = copy.copy(self)
+        twin.rollout = replace(
+            self.rollout,
+            turns=[replace(turn, trained=False) for turn in self.rollout.turns],
+            messages=list(self.rollout.messages),
+            metrics=dict(self.rollout.metrics),
+        )
+        twin._episode, twin._key = episode, (*self._key, f"fork {self._calls}.{branch}")
+        twin._prompts = dict(self._prompts)
+        if self.name in self._episode.rollouts:
+            episode.rollouts[self.name] = twin.rollout
+        return twin
 
     def close(self) -> None:
         """Note what the agent was shown after its last turn."""
@@ -209,6 +227,10 @@ class Agents(Mapping[str, Agent]):
 
     def __len__(self) -> int:
         return len(self.by_name)
+
+    def fork(self, episode: Episode, branch: int) -> Agents:
+        """Every agent in an episode that goes on from here."""
+        return Agents({name: agent.fork(episode, branch) for name, agent in self.by_name.items()})
 
     def __getattr__(self, name: str) -> Agent:
         if name.startswith("_") or name not in self.by_name:

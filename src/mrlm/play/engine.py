@@ -128,9 +128,20 @@ class Batcher:
         return await future
 
     async def _run(self) -> None:
+        try:
+            await self._serve()
+        except BaseException as error:  # nobody may wait for a pump that has stopped
+            waiting, self._waiting = self._waiting, []
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            raise
+
+    async def _serve(self) -> None:
         while self._waiting:
             await self._quiet()
-            batch, self._waiting = sorted(self._waiting, key=lambda entry: entry[0].key), []
+            batch = sorted(self._waiting, key=lambda entry: entry[0].key)
+            self._waiting = []
             by_engine: dict[int, list[tuple[Request, asyncio.Future[Completion]]]] = {}
             for entry in batch:
                 by_engine.setdefault(id(self.engines[entry[0].policy]), []).append(entry)

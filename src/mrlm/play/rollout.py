@@ -196,15 +196,10 @@ class Play:
             environment = world.make()
             first = in_thread(lambda: environment.reset(task, task.seed))
             opening = (environment, await asyncio.wait_for(first, world.timeout))
-        places = range(size)
-        return Group(
-            list(
-                await asyncio.gather(
-                    *(self._tried(world, task, (*key, g), seats, opening) for g in places)
-                )
-            ),
-            task.id,
-        )
+        jobs = (self._tried(world, task, (*key, g), seats, opening) for g in range(size))
+        played = await asyncio.gather(*jobs)
+        episodes = [episode for family in played for episode in family]
+        return Group(sorted(episodes, key=lambda episode: episode.path), task.id)
 
     async def _tried(
         self,
@@ -213,14 +208,16 @@ class Play:
         key: Key,
         seats: Mapping[str, Seat],
         opening: tuple[Environment, StepResult] | None,
-    ) -> Episode:
-        episode = await self._episode(world, task, key, seats, opening)
+    ) -> list[Episode]:
+        """An episode, with those that a workflow forked from it."""
+        family = await self._episode(world, task, key, seats, opening)
         for attempt in range(world.retries):
-            if not episode.failed:
+            if not family[0].failed:
                 break
-            log.info("episode %s failed (%s); attempt %d", episode.id, episode.error, attempt + 2)
-            episode = await self._episode(world, task, key, seats, opening)
-        return episode
+            first = family[0]
+            log.info("episode %s failed (%s); attempt %d", first.id, first.error, attempt + 2)
+            family = await self._episode(world, task, key, seats, opening)
+        return family
 
     async def _episode(
         self,
@@ -229,33 +226,49 @@ class Play:
         key: Key,
         seats: Mapping[str, Seat],
         opening: tuple[Environment, StepResult] | None,
-    ) -> Episode:
-        episode = Episode("/".join(map(str, key[1:])), task, environment=world.name)
+    ) -> list[Episode]:
+        number = key[-1]
+        assert isinstance(number, int)
+        episode = Episode("/".join(map(str, key[1:])), task, environment=world.name, path=(number,))
         environment, first = copy.deepcopy(opening) if opening else (world.make(), None)
         agents = Agents(
             {name: self._agent(seat, episode, environment, key) for name, seat in seats.items()}
         )
-        scene = World(environment, episode, agents, world.timeout, self.pulse, first, self.watched)
+        scene = World(
+            environment,
+            episode,
+            agents,
+            world.timeout,
+            self.pulse,
+            first,
+            self.watched,
+            forking=key[1] == "train",
+        )
         try:
             await world.workflow(task, agents, scene)
-            if episode.status == "running":
-                scene.end(truncated=not scene.result.done)
+            for each in scene.family:
+                if each.episode.status == "running":
+                    each.end(truncated=not each.result.done)
         except PromptTooLong as error:
-            episode.status, episode.error = "truncated", str(error)
-            episode.metrics["prompt_too_long"] = 1.0
+            for each in scene.family:
+                each.episode.status, each.episode.error = "truncated", str(error)
+                each.episode.metrics["prompt_too_long"] = 1.0
         except (ConfigError, RewardError):
             raise
         except (
             Exception
         ) as error:  # whatever went wrong in a world or workflow, the episode is data
-            episode.status = "error"
-            episode.error = str(error) if isinstance(error, EpisodeError) else repr(error)
+            for each in scene.family:
+                each.episode.status = "error"
+                each.episode.error = str(error) if isinstance(error, EpisodeError) else repr(error)
             log.warning("episode %s failed: %s", episode.id, episode.error, exc_info=error)
         finally:
-            environment.close()
-        for agent in agents.values():
-            agent.close()
-        return episode
+            for each in scene.family:
+                each.environment.close()
+        for each in scene.family:
+            for agent in each.agents.values():
+                agent.close()
+        return [each.episode for each in scene.family]
 
     def _agent(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> Agent:
         if self.demonstrate:

@@ -4,8 +4,10 @@ the rewards, and ends the episode. It does not know how agents answer."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from mrlm.core.environment import Environment, validated_reward
@@ -30,6 +32,7 @@ class World:
         opening: the result of a reset that was done already (siblings of a world that takes no
             seed).
         watched: note what the world says of itself before every joint step.
+        forking: let workflows go on from one state in several ways.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class World:
         pulse: Pulse,
         opening: StepResult | None = None,
         watched: bool = False,
+        forking: bool = True,
     ) -> None:
         self.environment = environment
         self.episode = episode
@@ -51,6 +55,51 @@ class World:
         self._opening = opening
         self._watched = watched
         self._seats = {seat: seat for seat in environment.agents}
+        self._forking = forking
+        self._forks: list[World] = []
+
+    @property
+    def family(self) -> list[World]:
+        """This world and all that were forked from it."""
+        return [self, *(each for fork in self._forks for each in fork.family)]
+
+    def fork(self, count: int) -> Sequence[World]:
+        """This world `count` times, each to go its own way from here: itself and copies of it, with
+        episodes and agents (`world.agents`) of their own. In an evaluation it goes one way only.
+
+        Raises:
+            ConfigError: the environment cannot be copied.
+        """
+        family = [self]
+        for branch in range(1, count if self._forking else 1):
+            try:
+                environment = copy.deepcopy(self.environment)
+            except Exception as error:
+                raise ConfigError(
+                    f"environment {self.episode.environment!r} cannot be copied ({error!r}), so a "
+                    "workflow that tries several answers from one state cannot play it"
+                ) from error
+            twin = copy.copy(self)
+            twin.environment = environment
+            twin.episode = self._forked_episode(branch)
+            twin.agents = self.agents.fork(twin.episode, branch)
+            twin._seats, twin._forks = dict(self._seats), []
+            family.append(twin)
+        self._forks += family[1:]
+        self.episode.path = (*self.episode.path, 0)
+        return family
+
+    def _forked_episode(self, branch: int) -> Episode:
+        episode = self.episode
+        return replace(
+            episode,
+            id=f"{episode.id}/{self.num_steps}.{branch}",
+            rollouts={},
+            step_rewards=list(episode.step_rewards),
+            metrics=dict(episode.metrics),
+            states=list(episode.states),
+            path=(*episode.path, branch),
+        )
 
     @property
     def num_steps(self) -> int:

@@ -1,0 +1,49 @@
+"""Groups whose episodes were forked: what followed from each answer, and which answers were given
+to one state. Works on paths and rewards; it knows no algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrlm.core.types import Episode
+
+Node = tuple[int, ...]
+"""An answer by the path that leads to it; `node[:-1]` is the state it answers."""
+
+
+def forked(episodes: Sequence[Episode]) -> bool:
+    """Whether any episode came from a fork."""
+    return any(len(episode.path) > 1 for episode in episodes)
+
+
+def node_returns(
+    paths: Sequence[Node], rewards: Sequence[Sequence[float]], gamma: float
+) -> dict[Node, float]:
+    """Return of every answer: its own reward, and what its continuations returned on average:
+    `R_j = r_j + gamma mean_children(R)` (arXiv 2508.04652).
+
+    Args:
+        paths: of each episode, a number for each of its joint steps.
+        rewards: of each episode, one per joint step.
+        gamma: discount from one joint step to the next.
+    """
+    paid: dict[Node, float] = {}
+    for path, row in zip(paths, rewards, strict=True):
+        for step, reward in enumerate(row):
+            paid[path[: step + 1]] = reward
+    children: dict[Node, list[Node]] = {}
+    for node in paid:
+        children.setdefault(node[:-1], []).append(node)
+    returns: dict[Node, float] = {}
+    for node in sorted(paid, key=len, reverse=True):
+        after = [returns[child] for child in children.get(node, [])]
+        returns[node] = paid[node] + (gamma * sum(after) / len(after) if after else 0.0)
+    return returns
+
+
+def by_state(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    """The answers that were given to each state, in order."""
+    found: dict[Node, list[Node]] = {}
+    for node in sorted(nodes):
+        found.setdefault(node[:-1], []).append(node)
+    return found
