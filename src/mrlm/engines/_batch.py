@@ -47,11 +47,18 @@ class Stats:
     """Decode steps."""
 
 
+def key_of(request: Request) -> tuple[Any, ...]:
+    """What requests must have in common to share what was read: the policy, and how their places
+    begin (seed and split). A run that is resumed does not evaluate again what it evaluated before,
+    so what evaluation read must not serve training: the last bits would be others."""
+    return (request.policy, *request.key[:2])
+
+
 @dataclass(slots=True)
 class _Trunk:
-    """A prompt in the batch: its ids, whose it is, and the hidden state of its last token."""
+    """A prompt in the batch: whose it is, its ids, and the hidden state of its last token."""
 
-    policy: str
+    key: tuple[Any, ...]
     ids: np.ndarray
     last: Tensor | None = None
 
@@ -174,7 +181,7 @@ class Batch:
             if len(draft.token_ids) <= WORTH:
                 continue
             ids = np.concatenate([trunk.ids, np.array(draft.token_ids[:-1])])
-            known, found = self.cache.add(draft.request.policy, ids, len(trunk.ids))
+            known, found = self.cache.add(trunk.key, ids, len(trunk.ids))
             places.append(found)
             at.append(np.full(len(found), row))
             start = self.since[row] + known - len(trunk.ids)
@@ -192,15 +199,15 @@ class Batch:
         if not self.running:
             self.column = self.first = 0
         self._leave_trunks()
-        places = {(t.policy, t.ids.tobytes()): i for i, t in enumerate(self.trunks) if t}
+        places = {(t.key, t.ids.tobytes()): i for i, t in enumerate(self.trunks) if t}
         fresh: list[int] = []
         for slot, index in zip(slots, chosen, strict=True):
             request = self.drafts[index].request
             ids = np.array(request.prompt_ids, dtype=np.int64)
-            key = (request.policy, ids.tobytes())
+            key = (key_of(request), ids.tobytes())
             if key not in places:
                 places[key] = self._vacant()
-                self.trunks[places[key]] = _Trunk(request.policy, ids)
+                self.trunks[places[key]] = _Trunk(key[0], ids)
                 fresh.append(places[key])
             else:
                 self.stats.shared += len(ids)
@@ -325,7 +332,7 @@ class Batch:
         """Read prompts, but for what is known of them, and put them where rows look."""
         decoder = self.decoder
         trunks = [trunk for trunk in (self.trunks[i] for i in part) if trunk]
-        known = [self.cache.match(trunk.policy, trunk.ids[:-1]) for trunk in trunks]
+        known = [self.cache.match(trunk.key, trunk.ids[:-1]) for trunk in trunks]
         lengths = np.array([len(trunk.ids) for trunk in trunks])
         starts = np.array([len(rows) for rows in known])
         new = lengths - starts
@@ -363,7 +370,7 @@ class Batch:
             return found.permute(0, 3, 1, 2, 4).reshape(len(grid), -1)[place]
 
         ids = self._index([t.ids[a:] for t, a in zip(trunks, starts, strict=True)])
-        adapters = [self.policies[t.policy].adapter for t in trunks]
+        adapters = [self.policies[t.key[0]].adapter for t in trunks]
         mask = decoder.adapter_mask(adapters)
         x = decoder.forward(
             decoder.embed(ids), column, wide, attend, None if mask is None else mask[row]
@@ -411,7 +418,7 @@ class Batch:
         """Keep the keys and values (N, layers, 2 kv_heads, D) of what was read."""
         places, picked = [], []
         for trunk, start, offset in zip(trunks, starts, offsets, strict=True):
-            at, rows = self.cache.add(trunk.policy, trunk.ids, int(start))
+            at, rows = self.cache.add(trunk.key, trunk.ids, int(start))
             places.append(rows)
             picked.append(np.arange(offset + at - start, offset + at - start + len(rows)))
         rows = np.concatenate(places)

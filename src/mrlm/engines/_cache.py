@@ -14,6 +14,8 @@ FIRST = 1024
 """Tokens the pool has room for at first; it doubles up to its limit."""
 
 Ids = np.ndarray
+Key = tuple[Hashable, ...]
+"""Whose weights computed a text, and what else keeps texts apart."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +34,7 @@ class PrefixCache:
     """What is known of texts that begin alike, in bounded memory: what was not used for longest
     goes first.
 
-    Every text belongs to a key (whose weights computed it); keys share the pool and nothing else.
+    Every text belongs to a key; keys share the pool and nothing else.
 
     Args:
         shape: of the keys and values of one token.
@@ -46,7 +48,7 @@ class PrefixCache:
         self.limit = limit
         self.pool: Tensor = torch.zeros(min(FIRST, limit), *shape, dtype=dtype, device=device)
         self._free: list[int] = list(range(len(self.pool)))
-        self._roots: dict[Hashable, _Node] = {}
+        self._roots: dict[Key, _Node] = {}
         self._clock = 0
 
     @property
@@ -58,16 +60,16 @@ class PrefixCache:
         """A new round: what is looked up or added from now on is not thrown out before the next."""
         self._clock += 1
 
-    def flush(self, key: Hashable) -> None:
-        """Forget every text of a key."""
-        root = self._roots.pop(key, None)
-        waiting = [root] if root else []
+    def flush(self, owner: Hashable | None = None) -> None:
+        """Forget every text of the keys that begin with `owner`, or all."""
+        gone = [key for key in self._roots if owner is None or key[0] == owner]
+        waiting = [self._roots.pop(key) for key in gone]
         while waiting:
             node = waiting.pop()
             self._free += node.rows.tolist()
             waiting += node.children.values()
 
-    def match(self, key: Hashable, ids: Ids) -> np.ndarray:
+    def match(self, key: Key, ids: Ids) -> np.ndarray:
         """The pool's rows (n,) of the longest beginning of a text (N,) that is known."""
         root = self._roots.get(key)
         if root is None:
@@ -80,7 +82,7 @@ class PrefixCache:
         """Keys and values (n, *shape) of rows."""
         return self.pool[torch.from_numpy(rows).to(self.pool.device)]
 
-    def add(self, key: Hashable, ids: Ids, start: int) -> tuple[int, np.ndarray]:
+    def add(self, key: Key, ids: Ids, start: int) -> tuple[int, np.ndarray]:
         """Make room for a text.
 
         Args:

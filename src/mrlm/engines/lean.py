@@ -57,15 +57,18 @@ class LeanEngine(HFEngine):
         self.cache_mib = cache_mib
         self.stats: Stats = Stats()
         self._bases: dict[tuple[int, torch.dtype], _Base] = {}
-        self._general: dict[int, str] = {}
+        self.general: dict[int, str] = {}
+        """Models (by `id`) that the general path samples from, and why."""
         self._lock = threading.Lock()
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """The weights are the learner's own; what was computed with the old ones is forgotten."""
+        """The weights are the learner's own; what was read with the old ones is forgotten, and what
+        other policies read, too: a run that is resumed begins with nothing, and must go on bit by
+        bit."""
         await super().load_weights(policy, weights, version)
         with self._lock:
             for base in self._bases.values():
-                base.cache.flush(policy)
+                base.cache.flush()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """One batch per base, the general path for what is not lean, then back into order."""
@@ -99,7 +102,7 @@ class LeanEngine(HFEngine):
         except NotLean as error:
             self._give_up(model, str(error))
             return None
-        if id(anatomy.model) in self._general:
+        if id(anatomy.model) in self.general:
             return None
         key = (id(anatomy.model), dtype)
         base = self._bases.get(key)
@@ -116,8 +119,8 @@ class LeanEngine(HFEngine):
     def _give_up(self, model: Any, reason: str) -> None:
         """From now on the general path samples from a model; says so once."""
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if id(inner) not in self._general:
-            self._general[id(inner)] = reason
+        if id(inner) not in self.general:
+            self.general[id(inner)] = reason
             log.warning("%s is sampled by the general engine: %s", type(inner).__name__, reason)
 
     def _agrees(self, base: _Base, requests: Sequence[Request]) -> bool:
@@ -147,7 +150,8 @@ class LeanEngine(HFEngine):
         drawn = SamplingParams(max_new_tokens=4)
         requests = [Request(name, prompt, drawn, seed) for seed, prompt in enumerate(prompts)]
         stats, self.stats = self.stats, Stats()
-        completions = self._lean(base, requests)
+        nothing = PrefixCache((0, 0, 0), 0, base.decoder.dtype, base.decoder.device)
+        completions = self._lean(_Base(base.decoder, nothing), requests)
         self.stats = stats
         gaps: list[float] = []
         with policy.scoring(), policy.active() as model:
