@@ -13,7 +13,8 @@ import transformers
 
 from mrlm import LLMEnvironment, Message, Role, SamplingParams
 from mrlm.core.types import Completion, Turn
-from mrlm.engines.hf import HFEngine, sample, truncated
+from mrlm.engines._sampling import sample, truncated
+from mrlm.engines.hf import HFEngine
 from mrlm.learn.batch import merge, pack
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request

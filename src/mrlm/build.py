@@ -233,11 +233,15 @@ def _workflow(
 
 def _engines(config: ExperimentConfig, policies: Mapping[str, Policy]) -> dict[str, Engine]:
     plugin = registry.load("engines", config.engine.name)
-    if "policies" not in inspect.signature(plugin).parameters:
+    accepts = inspect.signature(plugin).parameters
+    if "policies" not in accepts:
         raise ConfigError(
-            f"engine.name={config.engine.name!r} cannot be used from a config; use 'hf'"
+            f"engine.name={config.engine.name!r} cannot be used from a config; use 'lean'"
         )
-    engine = plugin(policies=policies, batch_size=config.engine.batch_size)
+    settings: dict[str, Any] = {"batch_size": config.engine.batch_size}
+    if "cache_mib" in accepts:
+        settings["cache_mib"] = config.engine.cache_mib
+    engine = plugin(policies=policies, **settings)
     return {name: engine for name in policies}  # noqa: C420
 
 

@@ -55,7 +55,7 @@ class Generator:
         )
         self.seed = seed
         self.generated: int = 0
-        engine = registry.load("engines", "hf")
+        engine = registry.load("engines", "lean")
         self._engine = engine(policies={policy.name: policy}, batch_size=batch_size)
 
     def generate(self, rollout: Rollout) -> Message:

@@ -36,6 +36,7 @@ MAY_CHANGE = (
     "training.threads",
     "engine.batch_size",
     "engine.timeout",
+    "engine.cache_mib",
     "distributed.*",
 )
 """Keys (with `*` for any end) that may be different when a run is resumed."""

@@ -301,11 +301,14 @@ class WorkflowConfig(Section):
 class EngineConfig(Section):
     """What samples."""
 
-    name: Reference = "hf"
+    name: Reference = "lean"
+    """`lean`; `hf` is the general engine, which `lean` turns to for models it does not know."""
     timeout: Positive = 600.0
     """Seconds one completion may take."""
     batch_size: Count = 256
-    """Rows that are decoded at once."""
+    """Rows that are decoded at once; more wait, and come in as others finish."""
+    cache_mib: Whole = 1024
+    """Memory for keys and values that `lean` keeps from turn to turn, in MiB; 0 keeps none."""
 
 
 class EvaluationConfig(Section):

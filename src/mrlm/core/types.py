@@ -367,4 +367,4 @@ class LLMEnvironment:
         if self.system_prompt and not (seen and seen[0].role is Role.SYSTEM):
             seen.insert(0, Message(self.system_prompt, Role.SYSTEM))
         params = SamplingParams(**{**(self.generation_config or {}), **sampling})
-        return registry.load("engines", "hf").of(self.model, self.tokenizer).respond(seen, params)
+        return registry.load("engines", "lean").of(self.model, self.tokenizer).respond(seen, params)

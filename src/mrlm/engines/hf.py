@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,13 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Completion, Message, Role, SamplingParams
+from mrlm.engines._sampling import Columns, Draft, uniforms_of
 from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
 
 COMPACT = 0.75
 """Finished rows are dropped when no more than this share is still running."""
-STOP_WINDOW = 64
-"""Tokens at the end of a completion in which stop strings are looked for, at least: a token may be
-a single byte, so a longer stop string takes as many tokens as it has bytes."""
 
 
 class HFEngine:
@@ -89,15 +86,14 @@ class HFEngine:
             chosen = [
                 i for i in order[start : start + self.batch_size] if requests[i].policy == name
             ]
-            completions = self._decode(self.policies[name], [requests[i] for i in chosen])
-            for index, completion in zip(chosen, completions, strict=True):
-                completion.policy_version = self.versions[name]
-                answers[index] = completion
+            completions = self._decode(name, [requests[i] for i in chosen])
+            answers.update(zip(chosen, completions, strict=True))
             start += len(chosen)
         return [answers[index] for index in range(len(requests))]
 
-    def _decode(self, policy: Policy, requests: list[Request]) -> list[Completion]:
+    def _decode(self, name: str, requests: list[Request]) -> list[Completion]:
         """Decode a batch: equal prompts are read once, finished rows are dropped on the way."""
+        policy = self.policies[name]
         rows = _Rows(requests, policy)
         with policy.scoring(), torch.inference_mode(), policy.active() as model:
             ids, mask, expand = rows.prompts()
@@ -129,19 +125,7 @@ class HFEngine:
                 if kept is not None:
                     ids, mask, positions = ids[kept], mask[kept], positions[kept]
                     cache.batch_select_indices(kept)
-        return rows.completions()
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A completion on its way."""
-
-    request: Request
-    uniforms: np.ndarray
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    text: str | None = None
-    finish_reason: str | None = None
+        return rows.completions(self.versions[name])
 
 
 class _Rows:
@@ -150,7 +134,8 @@ class _Rows:
     def __init__(self, requests: list[Request], policy: Policy) -> None:
         self.policy = policy
         self.device = policy.device
-        self.drafts = [_Draft(request, _uniforms(request)) for request in requests]
+        self.drafts = [Draft(request, policy) for request in requests]
+        self.uniforms = {id(draft): uniforms_of(draft.request) for draft in self.drafts}
         self.live = list(self.drafts)
         self._settings()
 
@@ -179,21 +164,16 @@ class _Rows:
 
     def draw(self, logits: Tensor) -> Tensor:
         """The next token of every live row from logits (B, V); finished rows get padding."""
-        scaled = logits / self.temperature[:, None]
-        if self.truncates:
-            scaled = truncated(scaled, self.top_p, self.top_k, self.min_p)
-        step = [min(len(draft.token_ids), len(draft.uniforms) - 1) for draft in self.live]
-        uniforms = np.array([draft.uniforms[at] for draft, at in zip(self.live, step, strict=True)])
-        tokens, logprobs = sample(
-            scaled, torch.as_tensor(uniforms, device=self.device), self.greedy
-        )
+        uniforms = np.array([self._uniform(draft) for draft in self.live])
+        drawn = torch.as_tensor(uniforms, device=self.device)
+        tokens, logprobs = self.columns.draw(logits, drawn)
         for draft, token, logprob in zip(
             self.live, tokens.tolist(), logprobs.tolist(), strict=True
         ):
             if draft.finish_reason is None:
                 draft.token_ids.append(token)
                 draft.logprobs.append(logprob)
-                draft.finish_reason = self._finished(draft)
+                draft.judge()
         return tokens
 
     def compact(self) -> Tensor | None:
@@ -205,85 +185,16 @@ class _Rows:
         self._settings()
         return torch.tensor(kept, device=self.device)
 
-    def completions(self) -> list[Completion]:
-        decode = self.policy.chat.decode
-        return [
-            Completion(
-                draft.token_ids,
-                draft.logprobs,
-                decode(draft.token_ids) if draft.text is None else draft.text,
-                "length" if draft.finish_reason == "length" else "stop",
-            )
-            for draft in self.drafts
-        ]
+    def completions(self, version: int) -> list[Completion]:
+        return [draft.completion(version) for draft in self.drafts]
 
-    def _finished(self, draft: _Draft) -> str | None:
-        sampling = draft.request.sampling
-        if draft.token_ids[-1] in self.policy.eos_ids:
-            return "stop"
-        if sampling.stop:
-            window = max(STOP_WINDOW, *(len(stop.encode()) + 4 for stop in sampling.stop))
-            tail = self.policy.chat.decode(draft.token_ids[-window:])
-            if any(stop in tail for stop in sampling.stop):
-                text = self.policy.chat.decode(draft.token_ids)
-                draft.text = text[: min(text.find(stop) for stop in sampling.stop if stop in text)]
-                return "stop"
-        return "length" if len(draft.token_ids) >= sampling.max_new_tokens else None
+    def _uniform(self, draft: Draft) -> float:
+        numbers = self.uniforms[id(draft)]
+        return numbers[min(len(draft.token_ids), len(numbers) - 1)]
 
     def _settings(self) -> None:
         """Sampling parameters of the live rows as columns."""
-        sampling: list[SamplingParams] = [draft.request.sampling for draft in self.live]
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=self.device)
-
-        self.temperature = column([1.0 if each.greedy else each.temperature for each in sampling])
-        self.top_p = column([each.top_p for each in sampling])
-        self.top_k = column([float(each.top_k) for each in sampling])
-        self.min_p = column([each.min_p for each in sampling])
-        self.greedy = torch.tensor([each.greedy for each in sampling], device=self.device)
-        self.truncates = any(each.truncates for each in sampling)
-
-
-def _uniforms(request: Request) -> np.ndarray:
-    """The request's own random numbers in [0, 1), one per token it may draw."""
-    generator = np.random.Generator(np.random.Philox(request.seed))
-    return generator.random(max(1, request.sampling.max_new_tokens))
-
-
-def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverse-CDF sampling.
-
-    Args:
-        logits: (B, V), already divided by the temperature and cut.
-        uniforms: (B,) in [0, 1).
-        greedy: (B,) rows that take the most probable token instead.
-
-    Returns:
-        Tokens (B,) and their log-probs (B,) under `softmax(logits)`.
-    """
-    logprobs = logits.log_softmax(-1)
-    cumulative = logprobs.double().exp().cumsum(-1)
-    targets = uniforms[:, None].double() * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)[
-        :, 0
-    ]
-    tokens = torch.where(greedy, logits.argmax(-1), drawn)
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
-
-
-def truncated(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    """Logits (B, V) with what top-k, top-p and min-p exclude at minus infinity; each (B,), off at
-    0, 1 and 0."""
-    ordered, order = logits.sort(-1, descending=True)
-    probs = ordered.softmax(-1)
-    rank = torch.arange(logits.shape[-1], device=logits.device)[None]
-    limit = torch.where(top_k > 0, top_k, float(logits.shape[-1]))[:, None]
-    before = probs.cumsum(-1) - probs
-    cut = (rank >= limit) | ((before >= top_p[:, None]) & (top_p[:, None] < 1))
-    cut |= probs < min_p[:, None] * probs[:, :1]
-    cut[:, 0] = False
-    return logits.masked_fill(torch.zeros_like(cut).scatter(1, order, cut), -torch.inf)
+        self.columns = Columns([draft.request.sampling for draft in self.live], self.device)
 
 
 PLUGIN = HFEngine

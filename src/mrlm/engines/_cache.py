@@ -1,0 +1,180 @@
+"""Keys and values that are kept between calls: a radix tree of token ids over one pool of memory.
+It knows nothing of models; a token's keys and values are one row of numbers to it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FIRST = 1024
+"""Tokens the pool has room for at first; it doubles up to its limit."""
+
+Ids = np.ndarray
+Key = tuple[Hashable, ...]
+"""Whose weights computed a text, and what else keeps texts apart."""
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A run of tokens after those of its parent: their ids (n,), and the pool's rows (n,) that hold
+    their keys and values."""
+
+    ids: Ids
+    rows: np.ndarray
+    parent: _Node | None
+    children: dict[int, _Node] = field(default_factory=dict)
+    used: int = 0
+
+
+class PrefixCache:
+    """What is known of texts that begin alike, in bounded memory: what was not used for longest
+    goes first.
+
+    Every text belongs to a key; keys share the pool and nothing else.
+
+    Args:
+        shape: of the keys and values of one token.
+        limit: tokens that may be kept; 0 keeps nothing.
+        dtype, device: of the pool.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], limit: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.limit = limit
+        self.pool: Tensor = torch.zeros(min(FIRST, limit), *shape, dtype=dtype, device=device)
+        self._free: list[int] = list(range(len(self.pool)))
+        self._roots: dict[Key, _Node] = {}
+        self._clock = 0
+
+    @property
+    def held(self) -> int:
+        """Tokens that are kept now."""
+        return len(self.pool) - len(self._free)
+
+    def begin(self) -> None:
+        """A new round: what is looked up or added from now on is not thrown out before the next."""
+        self._clock += 1
+
+    def flush(self, owner: Hashable | None = None) -> None:
+        """Forget every text of the keys that begin with `owner`, or all."""
+        gone = [key for key in self._roots if owner is None or key[0] == owner]
+        waiting = [self._roots.pop(key) for key in gone]
+        while waiting:
+            node = waiting.pop()
+            self._free += node.rows.tolist()
+            waiting += node.children.values()
+
+    def match(self, key: Key, ids: Ids) -> np.ndarray:
+        """The pool's rows (n,) of the longest beginning of a text (N,) that is known."""
+        root = self._roots.get(key)
+        if root is None:
+            return np.empty(0, dtype=np.int64)
+        path, _, _ = self._walk(root, ids)
+        rows = [part for _, part in path]
+        return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+
+    def read(self, rows: np.ndarray) -> Tensor:
+        """Keys and values (n, *shape) of rows."""
+        return self.pool[torch.from_numpy(rows).to(self.pool.device)]
+
+    def add(self, key: Key, ids: Ids, start: int) -> tuple[int, np.ndarray]:
+        """Make room for a text.
+
+        Args:
+            key: whose.
+            ids: (N,) the whole text.
+            start: the tokens from here on are at hand.
+
+        Returns:
+            From which token on the text was not known, and the rows to `write` the tokens from
+            there in, possibly fewer than there are, or none.
+        """
+        nothing = len(ids), np.empty(0, dtype=np.int64)
+        if self.limit == 0:
+            return nothing
+        root = self._roots.setdefault(key, _Node(ids[:0], np.empty(0, dtype=np.int64), None))
+        _, node, known = self._walk(root, ids)
+        if known < start or known == len(ids):
+            return nothing
+        rows = self._take(len(ids) - known)
+        if len(rows):
+            new = ids[known : known + len(rows)]
+            node.children[int(new[0])] = _Node(new, rows, node, used=self._clock)
+        return known, rows
+
+    def write(self, rows: np.ndarray, values: Tensor) -> None:
+        """Put keys and values (n, *shape) into rows (n,)."""
+        self.pool[torch.from_numpy(rows).to(self.pool.device)] = values
+
+    def _walk(self, root: _Node, ids: Ids) -> tuple[list[tuple[_Node, np.ndarray]], _Node, int]:
+        """Follow a text as far as it is known: the nodes with their rows, the last of them, and how
+        many tokens they have. A node that agrees only in part is cut in two."""
+        path: list[tuple[_Node, np.ndarray]] = []
+        node, at = root, 0
+        node.used = self._clock
+        while at < len(ids):
+            child = node.children.get(int(ids[at]))
+            if child is None:
+                break
+            most = min(len(child.ids), len(ids) - at)
+            differs = np.flatnonzero(child.ids[:most] != ids[at : at + most])
+            same = int(differs[0]) if len(differs) else most
+            if same < len(child.ids):
+                child = self._cut(child, same)
+            child.used = self._clock
+            path.append((child, child.rows))
+            node, at = child, at + same
+        return path, node, at
+
+    @staticmethod
+    def _cut(node: _Node, at: int) -> _Node:
+        """Cut a node in two; returns the upper half."""
+        parent = node.parent
+        assert parent is not None
+        upper = _Node(node.ids[:at], node.rows[:at], parent, used=node.used)
+        parent.children[int(upper.ids[0])] = upper
+        node.ids, node.rows, node.parent = node.ids[at:], node.rows[at:], upper
+        upper.children[int(node.ids[0])] = node
+        return upper
+
+    def _take(self, count: int) -> np.ndarray:
+        """Up to `count` free rows; the pool grows to its limit first, then old leaves go."""
+        while len(self._free) < count and len(self.pool) < self.limit:
+            before = len(self.pool)
+            more = self.pool.new_zeros(min(before, self.limit - before), *self.pool.shape[1:])
+            self.pool = torch.cat([self.pool, more])
+            self._free += range(before, len(self.pool))
+        if len(self._free) < count:
+            self._evict(count - len(self._free))
+        taken = self._free[len(self._free) - min(count, len(self._free)) :]
+        del self._free[len(self._free) - len(taken) :]
+        return np.array(taken, dtype=np.int64)
+
+    def _evict(self, count: int) -> None:
+        """Free at least `count` rows if as many were not used in this round, oldest leaves
+        first."""
+        goal = len(self._free) + count
+        while len(self._free) < goal:
+            leaves = sorted(self._idle_leaves(), key=lambda node: node.used)
+            if not leaves:
+                return
+            for leaf in leaves:
+                assert leaf.parent is not None
+                del leaf.parent.children[int(leaf.ids[0])]
+                self._free += leaf.rows.tolist()
+                if len(self._free) >= goal:
+                    return
+
+    def _idle_leaves(self) -> list[_Node]:
+        found, waiting = [], list(self._roots.values())
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
+            if not node.children and node.parent is not None and node.used < self._clock:
+                found.append(node)
+        return found

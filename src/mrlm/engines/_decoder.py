@@ -1,0 +1,315 @@
+"""The lean forward of a Llama-like model, for sampling: fused copies of its weights, kept up to
+date, and what they compute. Where keys and values lie is the caller's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mrlm.learn import products
+from mrlm.learn.anatomy import Anatomy, Layer, linear_of
+
+PROBE = 64
+"""Numbers at the start of every parameter that are compared to see whether it changed: some
+optimisers write past the version counters."""
+FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+NORMS = ("norm_attention", "norm_mlp", "norm_q", "norm_k", "norm_after_attention", "norm_after_mlp")
+HIDDEN = -1e30
+"""Added to the score of a key that must not be seen."""
+
+Attend = Callable[[int, Tensor, Tensor], Tensor]
+"""(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
+
+
+@dataclass(slots=True)
+class Product:
+    """Linear maps of one input as one: weight (out, in), bias (out,), and the width of each map."""
+
+    weight: Tensor
+    bias: Tensor | None
+    widths: list[int]
+
+
+@dataclass(slots=True)
+class Low:
+    """What all adapters of a call add to a `Product`: down (maps * K, in), where K is the sum of
+    the ranks, and for each map up (K, width), scaled, or `None` if no adapter touches it."""
+
+    down: Tensor
+    ups: list[Tensor | None]
+
+
+class Watch:
+    """Notices when parameters change."""
+
+    def __init__(self) -> None:
+        self._stamps: list[tuple[int, int]] = []
+        self._starts: list[Tensor] = []
+
+    def changed(self, tensors: Sequence[Tensor]) -> list[bool]:
+        """Which of them are not what they were at the call before."""
+        stamps = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
+        starts = [t.detach().flatten()[:PROBE].clone() for t in tensors]
+        if len(stamps) != len(self._stamps):
+            found = [True] * len(stamps)
+        else:
+            pairs = zip(stamps, self._stamps, starts, self._starts, strict=True)
+            found = [one != two or not torch.equal(a, b) for one, two, a, b in pairs]
+        self._stamps, self._starts = stamps, starts
+        return found
+
+
+class Decoder:
+    """A model of the family with its weights fused.
+
+    Args:
+        anatomy: its parts.
+        dtype: of the products; the stream between them has the type of the weights.
+    """
+
+    def __init__(self, anatomy: Anatomy, dtype: torch.dtype) -> None:
+        self.anatomy = anatomy
+        self.dtype = dtype
+        self.stream: torch.dtype = anatomy.embedding.dtype
+        self.device: torch.device = anatomy.embedding.device
+        self.heads, self.kv_heads = anatomy.heads, anatomy.kv_heads
+        self.head_dim: int = anatomy.head_dim
+        self.windows: list[int | None] = [layer.window for layer in anatomy.layers]
+        self.products: list[dict[str, Product]] = [{} for _ in anatomy.layers]
+        self.norms: list[dict[str, Tensor | None]] = [{} for _ in anatomy.layers]
+        self.lows: list[dict[str, Low]] = [{} for _ in anatomy.layers]
+        self._watch = Watch()
+        self._adapters: tuple[str, ...] = ()
+        self._adapter_watches: dict[str, Watch] = {}
+        self._tables: dict[str, tuple[Tensor, Tensor]] = {}
+        scale = torch.tensor(anatomy.embed_scale, dtype=self.stream)
+        self._embed_scale = float(scale)
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Copy anew what changed of the base; returns whether anything did."""
+        anatomy = self.anatomy
+        jobs: list[tuple[int, str, list[Any]]] = [
+            (at, name, [linear_of(getattr(layer, part), None) for part in parts])
+            for at, layer in enumerate(anatomy.layers)
+            for name, parts in FUSED.items()
+        ]
+        tensors = [anatomy.embedding, anatomy.head, anatomy.final_norm.weight]
+        owners: list[int] = [-1, -1, -1]
+        for number, (_, _, linears) in enumerate(jobs):
+            found = [t for linear in linears for t in (linear.weight, linear.bias) if t is not None]
+            tensors += found
+            owners += [number] * len(found)
+        for layer in anatomy.layers:
+            weights = [getattr(layer, name) for name in NORMS]
+            tensors += [module.weight for module in weights if module is not None]
+        owners += [-1] * (len(tensors) - len(owners))
+        changed = self._watch.changed(tensors)
+        if not any(changed):
+            return False
+        for number in {owner for owner, new in zip(owners, changed, strict=True) if new} - {-1}:
+            at, name, linears = jobs[number]
+            self.products[at][name] = self._fused(linears)
+        for at, layer in enumerate(anatomy.layers):
+            self.norms[at] = {name: self._norm_weight(getattr(layer, name)) for name in NORMS}
+        self._final_norm = self._norm_weight(anatomy.final_norm)
+        if changed[1]:
+            self._head = products.stored(anatomy.head.detach().to(self.dtype))
+        return True
+
+    def use(self, adapters: Sequence[str]) -> set[str]:
+        """Take up the adapters of a call; returns which of them changed since they were last
+        used."""
+        changed: set[str] = set()
+        for name in adapters:
+            found = [linear_of(module, name).lora for module in self._modules()]
+            tensors = [t for lora in found if lora for t in (lora.down, lora.up)]
+            if any(self._adapter_watches.setdefault(name, Watch()).changed(tensors)):
+                changed.add(name)
+        if changed or tuple(adapters) != self._adapters:
+            self._adapters = tuple(adapters)
+            for at, layer in enumerate(self.anatomy.layers):
+                lows = {name: self._low(layer, name) for name in FUSED}
+                self.lows[at] = {name: low for name, low in lows.items() if low is not None}
+        return changed
+
+    def adapter_mask(self, rows: Sequence[str | None]) -> Tensor | None:
+        """(N, K) with ones where a row's own adapter is; `None` if it would be ones only."""
+        if not self._adapters or all(row == self._adapters[0] for row in rows):
+            return None
+        ranks = self._ranks()
+        places = torch.tensor([i for i, rank in enumerate(ranks) for _ in range(rank)])
+        numbers = {name: i for i, name in enumerate(self._adapters)}
+        own = torch.tensor([numbers.get(row or "", -1) for row in rows])
+        return (own[:, None] == places[None]).to(self.device, self.dtype)
+
+    def _modules(self) -> list[nn.Module]:
+        parts = [part for group in FUSED.values() for part in group]
+        return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
+
+    def _ranks(self) -> list[int]:
+        """The largest rank of each adapter in use; smaller ones are padded with zeros."""
+        found = []
+        for name in self._adapters:
+            loras = [linear_of(module, name).lora for module in self._modules()]
+            found.append(max((len(lora.down) for lora in loras if lora), default=0))
+        return found
+
+    def _fused(self, linears: list[Any]) -> Product:
+        weight = torch.cat([linear.weight.detach() for linear in linears]).to(self.dtype)
+        bias = None
+        if any(linear.bias is not None for linear in linears):
+            biases = [
+                linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+                for linear in linears
+            ]
+            bias = torch.cat(biases).detach().to(self.dtype)
+        return Product(products.stored(weight), bias, [len(linear.weight) for linear in linears])
+
+    def _low(self, layer: Layer, name: str) -> Low | None:
+        modules = [getattr(layer, part) for part in FUSED[name]]
+        found = [[linear_of(m, adapter) for adapter in self._adapters] for m in modules]
+        if not any(linear.lora for linears in found for linear in linears):
+            return None
+        ranks, wide = self._ranks(), found[0][0].weight.shape[1]
+        downs: list[Tensor] = []
+        ups: list[Tensor | None] = []
+        for linears in found:
+            height = len(linears[0].weight)
+            down = torch.zeros(sum(ranks), wide, dtype=self.dtype, device=self.device)
+            up = torch.zeros(sum(ranks), height, dtype=self.dtype, device=self.device)
+            at = 0
+            for linear, rank in zip(linears, ranks, strict=True):
+                if linear.lora:
+                    own = len(linear.lora.down)
+                    down[at : at + own] = linear.lora.down.detach()
+                    up[at : at + own] = linear.lora.up.detach().t() * linear.lora.scaling
+                at += rank
+            downs.append(down)
+            ups.append(up if any(linear.lora for linear in linears) else None)
+        return Low(products.stored(torch.cat(downs)), ups)
+
+    def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
+        """What a norm multiplies with; `1 + weight` is not rounded to the type of the weights."""
+        if module is None:
+            return None
+        parameter: Any = module.weight
+        weight: Tensor = parameter.detach()
+        return weight.float() + 1.0 if self.anatomy.unit_offset else weight.clone()
+
+    # -- what is computed --------------------------------------------------------------------------
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(N,) -> (N, hidden)."""
+        x = F.embedding(ids, self.anatomy.embedding)
+        return x if self._embed_scale == 1.0 else x * self._embed_scale
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(N, hidden) -> (N, V) in float32."""
+        y = products.linear(self._norm(x, self._final_norm), self._head).float()
+        cap = self.anatomy.final_softcap
+        return y if cap is None else (y / cap).tanh_().mul_(cap)
+
+    def forward(
+        self, x: Tensor, positions: Tensor, longest: int, attend: Attend, mask: Tensor | None
+    ) -> Tensor:
+        """The hidden states (N, hidden) after all blocks.
+
+        Args:
+            x: (N, hidden) embedded tokens.
+            positions: (N,) of the tokens, all below `longest`.
+            longest: how far the rotary tables must reach.
+            attend: keeps the keys and values of each layer and looks at them.
+            mask: of `adapter_mask`, for the tokens.
+        """
+        count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
+        turns = self._rotary(positions, longest)
+        for at, layer in enumerate(self.anatomy.layers):
+            norms = self.norms[at]
+            y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), mask)
+            y = y.view(count, -1, self.head_dim)
+            if norms["norm_q"] is not None:
+                y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
+                y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
+            cos, sin = turns[layer.rope]
+            turned = y[:, :kept]
+            rolled = turned.roll(self.head_dim // 2, -1)
+            turned.mul_(cos).addcmul_(rolled, sin)
+            y = self._product(at, "o", attend(at, y[:, :heads], y[:, heads:]), mask)
+            if norms["norm_after_attention"] is not None:
+                y = self._norm(y, norms["norm_after_attention"])
+            x = x + y
+            y = self._product(at, "gate_up", self._norm(x, norms["norm_mlp"]), mask)
+            gate, up = y.chunk(2, -1)
+            y = self._product(at, "down", self.anatomy.activation(gate).mul_(up), mask)
+            if norms["norm_after_mlp"] is not None:
+                y = self._norm(y, norms["norm_after_mlp"])
+            x = x + y
+        return x
+
+    def look(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention, with what is needed to join it with attention to other keys.
+
+        Args:
+            queries: (B, kv_heads, M, D).
+            keys, values: (B, kv_heads, T, D).
+            mask: (B, 1, M or 1, T), added to the scores.
+
+        Returns:
+            Outputs (B, kv_heads, M, D) and the logarithm of the sum of the exponential scores
+            (B, kv_heads, M).
+        """
+        anatomy = self.anatomy
+        wide = queries.dtype == torch.float32 or queries.shape[2] >= 8
+        if anatomy.attention_softcap is None and wide and queries.device.type == "cpu":
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                queries, keys, values, 0.0, False, attn_mask=mask, scale=anatomy.scale
+            )
+        scores = torch.matmul(queries, keys.transpose(-1, -2)).float().mul_(anatomy.scale)
+        if anatomy.attention_softcap is not None:
+            scores.div_(anatomy.attention_softcap).tanh_().mul_(anatomy.attention_softcap)
+        if mask is not None:
+            scores += mask
+        total = scores.logsumexp(-1)
+        weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
+        return torch.matmul(weights, values), total
+
+    def _product(self, at: int, name: str, x: Tensor, mask: Tensor | None) -> Tensor:
+        product = self.products[at][name]
+        y = products.linear(x, product.weight, product.bias)
+        low = self.lows[at].get(name)
+        if low is not None:
+            inner = products.linear(x, low.down).view(len(x), len(low.ups), -1)
+            if mask is not None:
+                inner = inner * mask[:, None]
+            start = 0
+            for number, (up, width) in enumerate(zip(low.ups, product.widths, strict=True)):
+                if up is not None:
+                    y[:, start : start + width].addmm_(inner[:, number], up)
+                start += width
+        return y
+
+    def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        assert weight is not None
+        wide = x.to(weight.dtype)
+        return F.rms_norm(wide, x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
+
+    def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """Cosines and sines (N, 1, D) by table; the sines of the first half are negative, so that
+        rolling a head by half its width takes the place of turning its halves."""
+        known = len(next(iter(self._tables.values()))[0]) if self._tables else 0
+        if known < longest:
+            everywhere = torch.arange(max(longest, 2 * known, 256), device=self.device)
+            half = self.head_dim // 2
+            for name, (cos, sin) in self.anatomy.rotary(everywhere, self.dtype).items():
+                signed = torch.cat([-sin[:, :half], sin[:, half:]], -1)
+                self._tables[name] = (cos[:, None], signed[:, None])
+        return {name: (cos[positions], sin[positions]) for name, (cos, sin) in self._tables.items()}

@@ -1,0 +1,395 @@
+"""The lean engine says what the general engine says, with the same log-probs, whatever shares a
+batch, waits for a place or was read before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from mrlm.core.types import Completion, SamplingParams
+from mrlm.engines._cache import PrefixCache
+from mrlm.engines.hf import HFEngine
+from mrlm.engines.lean import LeanEngine
+from mrlm.learn.policy import BASE, Policy, add_adapter
+from mrlm.play.engine import Request
+from test_engine_hf import SIZES, ask, ids_of
+
+SMALL: dict[str, Any] = SIZES | {"initializer_range": 0.1}
+WINDOWS: dict[str, Any] = {"sliding_window": 6, "query_pre_attn_scalar": 8}
+CAPS: dict[str, Any] = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM", SMALL),
+    "llama_tied": ("LlamaConfig", "LlamaForCausalLM", SMALL | {"tie_word_embeddings": True}),
+    "llama_biased": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        SMALL | {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
+    ),
+    "qwen2": (
+        "Qwen2Config",
+        "Qwen2ForCausalLM",
+        {key: value for key, value in SMALL.items() if key != "head_dim"},
+    ),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", SMALL | {"num_key_value_heads": 1}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", SMALL | {"sliding_window": 6}),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", SMALL),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", SMALL | WINDOWS | CAPS),
+    "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM", SMALL | WINDOWS),
+}
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.5},
+    {"temperature": 0.0},
+    {"top_k": 5},
+    {"top_p": 0.7, "temperature": 1.5},
+    {"min_p": 0.2},
+    {"stop": ("a", "e", "o")},
+    {"max_new_tokens": 1},
+    {"max_new_tokens": 30},
+]
+
+
+def build(family: str, **changes: Any) -> Any:
+    """A random tiny model; also what starts at zero or one is random."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config, kind, sizes = FAMILIES[family]
+    model = getattr(transformers, kind)(getattr(transformers, config)(**(sizes | changes))).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            assert parameter.abs().max() > 0, name
+    return model
+
+
+def engines(policy: Policy, **settings: Any) -> tuple[HFEngine, LeanEngine]:
+    return HFEngine({policy.name: policy}), LeanEngine({policy.name: policy}, **settings)
+
+
+def generate(engine: HFEngine, requests: list[Request]) -> list[Completion]:
+    return asyncio.run(engine.generate(requests))
+
+
+def mixed(count: int = 3, policy: str = "policy") -> list[Request]:
+    """Every setting, with prompts of many lengths, some of them the same."""
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(3, 259, n).tolist() for n in (3, 17, 1, 9, 30)]
+    return [
+        Request(
+            policy,
+            prompts[(seed + len(SETTINGS) * round) % len(prompts)],
+            SamplingParams(**{"max_new_tokens": 12 + round, **setting}),
+            100 * round + seed,
+        )
+        for round in range(count)
+        for seed, setting in enumerate(SETTINGS)
+    ]
+
+
+def assert_same(ours: list[Completion], theirs: list[Completion], gap: float = 1e-5) -> None:
+    assert ids_of(ours) == ids_of(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=gap)
+        assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
+        assert one.policy_version == other.policy_version
+
+
+def assert_lean(engine: LeanEngine) -> None:
+    """The decoder was used, not the general path."""
+    assert engine.stats.steps > 0 and not engine.general
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_says_what_the_general_engine_says(family: str, tokenizer: Any) -> None:
+    """All at once, and in batches of five with the others waiting; in any order."""
+    general, lean = engines(Policy("policy", build(family), tokenizer))
+    requests = mixed()
+    expected = generate(general, requests)
+    assert len({tuple(ids) for ids in ids_of(expected)}) > 20
+    assert_same(generate(lean, requests), expected)
+    together = lean.stats.steps
+    lean.batch_size = 5
+    assert_same(generate(lean, requests[::-1])[::-1], expected)
+    assert_lean(lean)
+    waves = sum(sorted((len(ids) for ids in ids_of(expected)), reverse=True)[::5])
+    assert together < lean.stats.steps - together < waves
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_turns_are_not_read_again(family: str, tokenizer: Any) -> None:
+    """Three turns of four episodes of one task: each reads only what is new to it."""
+    general, lean = engines(Policy("policy", build(family), tokenizer))
+    rng = np.random.default_rng(1)
+    task = rng.integers(3, 259, 25).tolist()
+    texts, known = [task] * 4, 0
+    for turn in range(3):
+        requests = [ask(t, 7 * turn + i, max_new_tokens=40) for i, t in enumerate(texts)]
+        before = (lean.stats.cached, lean.stats.read, lean.stats.shared)
+        said = generate(lean, requests)
+        assert_same(said, generate(general, requests))
+        cached, read, shared = np.subtract(
+            (lean.stats.cached, lean.stats.read, lean.stats.shared), before
+        )
+        assert cached + read + shared == sum(map(len, texts))
+        expected = (0, 25, 75) if turn == 0 else (known, sum(map(len, texts)) - known, 0)
+        assert (cached, read, shared) == expected
+        known = sum(
+            len(text) + (len(c.token_ids) - 1 if len(c.token_ids) > 16 else 0)
+            for text, c in zip(texts, said, strict=True)
+        )
+        texts = [
+            [*text, *c.token_ids, *rng.integers(3, 259, 5).tolist()]
+            for text, c in zip(texts, said, strict=True)
+        ]
+    assert_lean(lean)
+
+
+def adapters(model: Any, tokenizer: Any) -> dict[str, Policy]:
+    """Adapters of several ranks on different modules, and the base they share."""
+    shapes = {
+        "one": {"r": 2, "target_modules": "all-linear"},
+        "two": {"r": 5, "target_modules": ["q_proj", "v_proj", "down_proj"]},
+        "three": {"r": 3, "target_modules": ["up_proj", "k_proj", "o_proj"]},
+    }
+    for name, shape in shapes.items():
+        model = add_adapter(model, name, {"alpha": 7, "dropout": 0.1, **shape})
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if "lora_B" in key:
+                parameter.normal_(0, 0.3)
+    found = {name: Policy(name, model, tokenizer, adapter=name) for name in shapes}
+    return found | {"base": Policy("base", model, tokenizer, adapter=BASE)}
+
+
+@pytest.mark.parametrize("family", ["llama_biased", "gemma2"])
+def test_adapters_of_one_base_share_a_batch(family: str, tokenizer: Any) -> None:
+    policies = adapters(build(family), tokenizer)
+    general, lean = HFEngine(policies), LeanEngine(policies)
+    requests = [r for name in policies for r in mixed(1, name)]
+    expected = generate(general, requests)
+    together = generate(lean, requests)
+    assert_same(together, expected)
+    assert_lean(lean)
+    steps = lean.stats.steps
+    assert steps <= 30
+    for name in policies:
+        own = [i for i, request in enumerate(requests) if request.policy == name]
+        alone = generate(LeanEngine(policies), [requests[i] for i in own])
+        assert_same(alone, [expected[i] for i in own])
+    assert len({tuple(together[i].token_ids) for i in range(0, len(requests), 9)}) == 4
+
+
+def test_an_adapter_that_learns_is_noticed_and_the_others_keep_what_they_read(
+    tokenizer: Any,
+) -> None:
+    policies = adapters(build("qwen3"), tokenizer)
+    general, lean = HFEngine(policies), LeanEngine(policies)
+    prompt = list(range(5, 30))
+    requests = [Request(name, prompt, SamplingParams(5), 3) for name in policies]
+    generate(lean, requests)
+    with torch.no_grad():
+        for parameter in policies["two"].parameters():
+            parameter.add_(0.05)
+    read = lean.stats.read
+    assert_same(generate(lean, requests), generate(general, requests))
+    assert lean.stats.read - read == 25 + 1 + 1 + 1
+
+
+def test_policies_with_weights_of_their_own(tokenizer: Any) -> None:
+    policies = {
+        "a": Policy("a", build("llama"), tokenizer),
+        "b": Policy("b", build("qwen3"), tokenizer),
+        "c": Policy("c", build("llama_tied"), tokenizer),
+    }
+    requests = [
+        r for rows in zip(*(mixed(1, name) for name in policies), strict=True) for r in rows
+    ]
+    lean = LeanEngine(policies)
+    assert_same(generate(lean, requests), generate(HFEngine(policies), requests))
+    assert_lean(lean)
+
+
+def stepped(model: Any, kind: str) -> None:
+    """One step of an optimiser; the fused one does not count versions up."""
+    optimizer = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.5),
+        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.01),
+        "fused": lambda: torch.optim.AdamW(model.parameters(), lr=0.01, fused=True),
+    }[kind]()
+    model(input_ids=torch.arange(5, 40)[None], labels=torch.arange(5, 40)[None]).loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "fused"])
+def test_a_step_of_the_optimiser_is_noticed(kind: str, tokenizer: Any) -> None:
+    policy = Policy("policy", build("qwen2"), tokenizer)
+    general, lean = engines(policy)
+    requests = [ask(list(range(5, 30)), seed) for seed in range(3)]
+    before = generate(lean, requests)
+    stepped(policy.model, kind)
+    read = lean.stats.read
+    after = generate(lean, requests)
+    assert_same(after, generate(general, requests))
+    assert after[0].logprobs != before[0].logprobs
+    assert lean.stats.read - read == 25, "what was read with the old weights must not serve"
+
+
+def test_new_weights_by_name_forget_what_was_read(tokenizer: Any) -> None:
+    policy = Policy("policy", build("llama"), tokenizer)
+    lean = LeanEngine({"policy": policy})
+    requests = [ask(list(range(5, 30)))]
+    assert generate(lean, requests)[0].policy_version == 0
+    generate(lean, requests)
+    assert lean.stats.cached == 24
+    asyncio.run(lean.load_weights("policy", policy, 4))
+    assert generate(lean, requests)[0].policy_version == 4
+    assert lean.stats.cached == 24
+
+
+def test_training_does_not_see_what_evaluation_read(tokenizer: Any) -> None:
+    """A resumed run does not repeat an evaluation, and must go on bit by bit."""
+    lean = LeanEngine({"policy": Policy("policy", build("llama"), tokenizer)})
+    for split, cached in (("train", 0), ("eval", 0), ("train", 24), ("eval", 48)):
+        request = ask(list(range(5, 30)))
+        request.key = (0, split, "world", 3)
+        generate(lean, [request])
+        assert lean.stats.cached == cached
+
+
+@pytest.mark.parametrize("mib", [0, 1])
+def test_what_is_kept_stays_within_its_bound(mib: int, tokenizer: Any) -> None:
+    policy = Policy("policy", build("llama", num_hidden_layers=6, head_dim=64), tokenizer)
+    general, lean = engines(policy, cache_mib=mib)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        requests = [ask(rng.integers(3, 259, 40).tolist(), s, max_new_tokens=20) for s in range(8)]
+        assert_same(generate(lean, requests), generate(general, requests))
+        (base,) = lean._bases.values()
+        pool = base.cache.pool
+        assert pool.numel() * pool.element_size() <= mib * 2**20
+        assert base.cache.held == (len(pool) if mib else 0)
+    assert_lean(lean)
+
+
+@pytest.mark.parametrize("precision, dtype", [("bf16", "float32"), ("fp32", "bfloat16")])
+def test_half_precision(precision: Any, dtype: str, tokenizer: Any) -> None:
+    """Log-probs of what it says are near those of the general path in the same precision."""
+    for family in ("llama", "gemma3"):
+        model = build(family).to(getattr(torch, dtype))
+        policy = Policy("policy", model, tokenizer, precision=precision)
+        lean = LeanEngine({"policy": policy})
+        requests = [ask(list(range(9, 30)), seed) for seed in range(4)]
+        gaps = []
+        for request, said in zip(requests, generate(lean, requests), strict=True):
+            ids = torch.tensor([[*request.prompt_ids, *said.token_ids]])
+            with policy.scoring(), policy.active():
+                scores = model(input_ids=ids).logits[0, 20:-1].float().log_softmax(-1)
+            own = scores.gather(1, ids[0, 21:, None])[:, 0]
+            gaps.append((own - torch.tensor(said.logprobs)).abs())
+        assert float(torch.cat(gaps).mean()) < 0.02
+        assert_lean(lean)
+
+
+# -- models that are not lean ----------------------------------------------------------------------
+
+
+def test_a_model_of_another_family_is_sampled_by_the_general_engine(
+    gpt2_path: str, model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = transformers.AutoModelForCausalLM.from_pretrained(gpt2_path)
+    policies = {"a": Policy("a", model, tokenizer), "b": Policy("b", other, tokenizer)}
+    lean = LeanEngine(policies)
+    requests = [r for rows in zip(mixed(1, "a"), mixed(1, "b"), strict=True) for r in rows]
+    with caplog.at_level(logging.WARNING, "mrlm"):
+        for _ in range(2):
+            assert_same(generate(lean, requests), generate(HFEngine(policies), requests))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "GPT2LMHeadModel is sampled by the general engine" in warning
+    assert lean.stats.prompt == 2 * sum(len(r.prompt_ids) for r in requests if r.policy == "a")
+
+
+def test_a_model_that_it_computes_differently_is_not_sampled_by_it(
+    tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What nothing but its results tells: a block with a forward of its own."""
+    model = build("llama")
+    block = model.model.layers[1].mlp
+    plain = block.forward
+    block.forward = lambda x: plain(x) * 1.01
+    general, lean = engines(Policy("policy", model, tokenizer))
+    requests = mixed(1)
+    with caplog.at_level(logging.WARNING, "mrlm"):
+        for _ in range(2):
+            assert_same(generate(lean, requests), generate(general, requests))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "log-probs differ by" in warning and lean.stats.steps == 0
+
+
+def test_a_hook_that_comes_later_is_called(
+    tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = build("llama")
+    general, lean = engines(Policy("policy", model, tokenizer))
+    requests = mixed(1)
+    assert_same(generate(lean, requests), generate(general, requests))
+    model.model.layers[0].register_forward_hook(lambda *args: args[-1] * 1.5)
+    changed = generate(general, requests)
+    assert_same(generate(lean, requests), changed)
+
+
+def test_half_floats_go_the_general_way(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    policy = Policy("policy", build("llama"), tokenizer, precision="fp16")
+    with caplog.at_level(logging.WARNING, "mrlm"):
+        generate(LeanEngine({"policy": policy}), [ask([5, 6])])
+    assert "torch.float16" in caplog.text
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def fill(cache: PrefixCache, key: tuple[str, ...], ids: np.ndarray) -> int:
+    """Read a text as an engine would; the value of a token follows from all ids up to it. Returns
+    how many were known."""
+    values = torch.tensor(
+        [hash((key, tuple(ids[: i + 1].tolist()))) % 10007 for i in range(len(ids))]
+    )
+    cache.begin()
+    rows = cache.match(key, ids)
+    torch.testing.assert_close(cache.read(rows)[:, 0], values[: len(rows)].float())
+    known, places = cache.add(key, ids, len(rows))
+    cache.write(places, values[known : known + len(places), None].float())
+    return len(rows)
+
+
+def test_the_tree_gives_back_what_was_put_in() -> None:
+    """Random texts over two letters, so that they agree in part all the time, in a pool that is
+    always full."""
+    cache = PrefixCache((1,), 300, torch.float32, torch.device("cpu"))
+    rng = np.random.default_rng(0)
+    hits = 0
+    for step in range(600):
+        key = (f"policy{rng.integers(2)}", "train")
+        hits += fill(cache, key, rng.integers(0, 2, rng.integers(1, 60)))
+        assert cache.held <= 300 and len(cache.pool) <= 300
+        if step % 100 == 99:
+            cache.flush("policy0")
+            assert len(cache.match(("policy0", "train"), np.zeros(5, dtype=np.int64))) == 0
+    assert hits > 1000
+    cache.flush()
+    assert cache.held == 0
+
+
+def test_what_was_not_used_for_longest_goes_first() -> None:
+    cache = PrefixCache((1,), 30, torch.float32, torch.device("cpu"))
+    texts = [np.full(10, letter) for letter in range(4)]
+    for text in (*texts[:3], texts[0], texts[3]):
+        fill(cache, ("policy",), text)
+    known = [len(cache.match(("policy",), text)) for text in texts]
+    assert known == [10, 0, 10, 10]
