@@ -27,11 +27,15 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timed rounds of each side")
     parser.add_argument("--threads", type=int, default=1, help="of rows that do not fix them")
     parser.add_argument("--no-peers", action="store_true", help="time our side alone")
-    parser.add_argument("--output", type=Path, default=HERE / "results", help="folder of results")
+    parser.add_argument("--output", type=Path, help="folder of results")
     parser.add_argument("--page", type=Path, help="page whose table is written anew")
     chosen = parser.parse_args(given)
     if min(chosen.repeats, chosen.threads) < 1:
         parser.error("--repeats and --threads must be at least 1")
+    if chosen.quick and chosen.page:
+        parser.error("numbers of --quick mean nothing, so they are not for a --page")
+    if chosen.output is None:
+        chosen.output = HERE / "results" / ("quick" if chosen.quick else "")
     return chosen
 
 
@@ -58,8 +62,8 @@ def main(given: list[str] | None = None) -> int:
     failed: list[str] = []
     for row in rows:
         print(f"{row.name} ...", file=sys.stderr, flush=True)
-        context = {"machine": report.machine()}
-        context |= {"date": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 2)}
+        load = round(os.getloadavg()[0], 1)
+        context = {"machine": report.machine(), "date": time.strftime("%Y-%m-%d")}
         try:
             result = row.measure(bench)
         except Unavailable as error:
@@ -68,7 +72,7 @@ def main(given: list[str] | None = None) -> int:
             result = Result(reason=f"it failed: {error!r}")
             failed.append(row.name)
             traceback.print_exc()
-        result.quick = chosen.quick
+        result.quick, result.load = chosen.quick, load
         report.save(chosen.output, {row.name: result}, context)
     found = report.load(chosen.output)
     print(report.machine())

@@ -50,7 +50,7 @@ class _Magrpo:
         self.work, self.seed = work, 0
         models = _models(work)
         self._counter = _Counter(models)
-        turns, leaves = work.turns, work.group ** (work.turns - 1)
+        nodes = sum(work.group**turn for turn in range(work.turns))  # of a prompt's tree
         self.trainer: Any = self._counting()(
             agents=models,
             num_agents=work.agents,
@@ -64,12 +64,12 @@ class _Magrpo:
                 num_agents=work.agents,
                 num_generations=work.group,
                 max_new_tokens=work.written,
-                num_turns=turns,
+                num_turns=work.turns,
                 temperature=1.0,
                 top_p=1.0,
                 top_k=0,
                 eval_interval=0,
-                rollout_buffer_size=1 if turns == 1 else leaves,
+                rollout_buffer_size=nodes,
                 early_termination_threshold=None,
             ),
         )

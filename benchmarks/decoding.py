@@ -103,10 +103,11 @@ def one_row(shape: str, read: int, written: int, threads: int) -> Callable[[Benc
         clock = bench.clock(threads)
         ours = playing(work, "grpo")
         side = Sampling(ours, 1)
-        seconds, found = [], []
+        seconds, found, speeds = [], [], []
         with clock.applied():
             for _ in range(bench.rounds + 1):
-                floor = decode_floor(work.shape, reads(clock)) * work.written
+                speeds.append(reads(clock))
+                floor = decode_floor(work.shape, speeds[-1]) * work.written
                 seconds.append(clock.time(side.step))
                 found.append(floor / seconds[-1])
                 expect("ours", side.counts(), Counts(work.read, work.written, 0))
@@ -115,6 +116,7 @@ def one_row(shape: str, read: int, written: int, threads: int) -> Callable[[Benc
         result.value = result.limit = statistics.median(found[1:])
         result.low, result.high = min(found[1:]), max(found[1:])
         result.ours = statistics.median(seconds[1:])
+        result.ceiling = f"reads {statistics.median(speeds[1:]) / 1e9:.0f} GB/s"
         result.note = f"{1000 * result.ours / work.written:.2f} ms per token"
         return result
 

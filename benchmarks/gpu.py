@@ -9,7 +9,7 @@ import torch
 from benchmarks.decoding import long_tail
 from benchmarks.ours import reading
 from benchmarks.rows import Bench, Result, Unavailable
-from benchmarks.steps import written_rows
+from benchmarks.steps import small, written_rows
 from benchmarks.timing import repeat
 from benchmarks.work import Counts, Work
 
@@ -31,9 +31,9 @@ def training(work: Work) -> Callable[[Bench], Result]:
 
     def measure(bench: Bench) -> Result:
         _require_device()
-        clock = bench.clock(device=DEVICE)
-        ours = reading(work, "sft", written_rows(work, ("completion",)), device=DEVICE)
-        counts = Counts(work.counts.read, 0, work.counts.trained)
+        clock, done = bench.clock(device=DEVICE), small(work, bench)
+        ours = reading(done, "sft", written_rows(done, ("completion",)), device=DEVICE)
+        counts = Counts(done.counts.read, 0, done.counts.trained)
         times = repeat(ours, bench.rounds, clock, counts)
         ours.close()
         tokens = counts.read + counts.trained

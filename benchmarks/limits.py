@@ -29,6 +29,10 @@ class Limits:
     products: dict[str, float]
     reads: float
 
+    def __str__(self) -> str:
+        products = ", ".join(f"{name} {each / 1e9:.0f}" for name, each in self.products.items())
+        return f"products {products} GFLOP/s, reads {self.reads / 1e9:.0f} GB/s"
+
 
 @functools.cache
 def measured(clock: Clock) -> Limits:

@@ -105,12 +105,8 @@ def plots(folder: Path, rows: Sequence[Row], found: Mapping[str, Result]) -> lis
         result = found[row.name]
         if result.lines:
             figure, axes = plt.subplots(figsize=(6, 4))
-            for name, points in result.lines.items():
-                axes.plot(*zip(*points, strict=True), marker="o", label=name)
-            axes.set(xscale="log", xlabel=result.axis, ylabel=result.scale, title=row.title)
-            axes.set_xscale("log", base=2)
-            axes.set_ylim(bottom=0)
-            axes.legend()
+            _lines(axes, result)
+            axes.set_title(row.title, fontsize=10)
             paths.append(_kept(figure, folder / f"{row.name}.png"))
     return paths
 
@@ -129,6 +125,19 @@ def _bars(axes: Any, rows: Sequence[Row], found: Mapping[str, Result]) -> None:
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
     axes.axvline(1, color="black", lw=0.5)
     axes.set(xlabel="times as fast as the peer; | must, ◇ goal", xlim=(0, None))
+
+
+def _lines(axes: Any, result: Result) -> None:
+    """A line per name, over a doubling axis."""
+    for name, points in result.lines.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=name)
+    places = sorted({x for points in result.lines.values() for x, _ in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(places, [f"{x:g}" for x in places])
+    axes.set(xlabel=result.axis, ylabel=result.scale)
+    axes.set_ylim(bottom=0)
+    if len(result.lines) > 1:
+        axes.legend()
 
 
 def _kept(figure: Any, path: Path) -> Path:
@@ -172,10 +181,10 @@ def _remarks(rows: Iterable[Row], found: Mapping[str, Result]) -> list[str]:
         if result is None:
             continue
         rounds, threads = _many(result.rounds, "round"), _many(result.threads, "thread")
-        how = f"{rounds}, {threads}, {result.clock}"
+        how = f"{rounds}, {threads}, {result.clock}, load {result.load:g}"
         how += " (quick: tiny work, the numbers mean nothing)" if result.quick else ""
         reason = f"skipped: {result.reason}" if result.reason else ""
-        parts = [reason, result.note, how if result.clock else ""]
+        parts = [reason, result.note, result.ceiling, how if result.clock else ""]
         lines.append(f"{row.name}: " + "; ".join(part for part in parts if part))
         lines += [
             f"  {name}: " + ", ".join(f"{x:g}: {y:.2f}" for x, y in points)

@@ -65,6 +65,8 @@ class Result:
         lines: name of a line -> points (x, y) of a plot.
         axis, scale: what x and y are.
         threads, clock, rounds: how it was measured.
+        ceiling: what the machine could do at best then.
+        load: processes that wanted to run when it began, of which the row is one.
         quick: on tiny work, so that the value says nothing.
     """
 
@@ -82,6 +84,8 @@ class Result:
     threads: int = 1
     clock: str = ""
     rounds: int = 0
+    ceiling: str = ""
+    load: float = 0.0
     quick: bool = False
 
     def record(self) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def against(
     finally:
         ours.close()
     least = least_seconds(work, limits, sampled, references) / per_step
-    result.limit = least / result.ours
+    result.limit, result.ceiling = least / result.ours, str(limits)
     result.note = "seconds per prompt" if peer_prompts else ""
     return result
 
