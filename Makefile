@@ -2,6 +2,7 @@
 #   make quickstart   install, then train the embedded model (offline once installed)
 #   make test         every test, with coverage
 #   make check        format, lint, types
+#   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ JOBS ?= 2
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check clean
+.PHONY: help quickstart test check bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -28,6 +29,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# One thread by default, on the clock of the process: what else runs disturbs that least.
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
 	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
@@ -51,4 +56,8 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt -e ".[bench]"
 	@touch $@

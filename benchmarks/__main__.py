@@ -1,0 +1,102 @@
+"""`python -m benchmarks`: measure rows, print the table, keep results and plots."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB_MODE", "disabled")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+HERE = Path(__file__).parent
+
+
+def arguments(given: list[str] | None) -> argparse.Namespace:
+    """What was asked for on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="which rows; all if not given")
+    parser.add_argument("--list", action="store_true", help="say which rows there are")
+    parser.add_argument("--quick", action="store_true", help="tiny work, to see that rows run")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds of each side")
+    parser.add_argument("--threads", type=int, default=1, help="of rows that do not fix them")
+    parser.add_argument("--no-peers", action="store_true", help="time our side alone")
+    parser.add_argument("--output", type=Path, help="folder of results")
+    parser.add_argument("--page", type=Path, help="page whose table is written anew")
+    chosen = parser.parse_args(given)
+    if min(chosen.repeats, chosen.threads) < 1:
+        parser.error("--repeats and --threads must be at least 1")
+    if chosen.quick and chosen.page:
+        parser.error("numbers of --quick mean nothing, so they are not for a --page")
+    if chosen.output is None:
+        chosen.output = HERE / "results" / ("quick" if chosen.quick else "")
+    return chosen
+
+
+def main(given: list[str] | None = None) -> int:
+    """Measure what was asked for. A row that fails is reported, and the exit status says so."""
+    chosen = arguments(given)
+    os.environ.setdefault("OMP_NUM_THREADS", str(chosen.threads))
+    _silence()
+    from benchmarks import report
+    from benchmarks.rows import Bench, Result, Unavailable
+    from benchmarks.table import ROWS
+
+    if chosen.list:
+        print("\n".join(f"{row.name:15} {row.title}" for row in ROWS))
+        return 0
+    names = [row.name for row in ROWS]
+    for name in chosen.rows or ():
+        if name not in names:
+            print(f"there is no row {name!r}; the rows are {', '.join(names)}", file=sys.stderr)
+            return 2
+    rounds = 1 if chosen.quick else chosen.repeats
+    bench = Bench(rounds, chosen.threads, chosen.quick, not chosen.no_peers)
+    rows = [row for row in ROWS if not chosen.rows or row.name in chosen.rows]
+    failed: list[str] = []
+    for row in rows:
+        print(f"{row.name} ...", file=sys.stderr, flush=True)
+        load = round(os.getloadavg()[0], 1)
+        context = {"machine": report.machine(), "date": time.strftime("%Y-%m-%d")}
+        try:
+            result = row.measure(bench)
+        except Unavailable as error:
+            result = Result(reason=str(error))
+        except Exception as error:
+            result = Result(reason=f"it failed: {error!r}")
+            failed.append(row.name)
+            traceback.print_exc()
+        result.quick, result.load = chosen.quick, load
+        report.save(chosen.output, {row.name: result}, context)
+    found = report.load(chosen.output)
+    print(report.machine())
+    print(report.table(rows, found))
+    pictures = report.plots(chosen.output, [row for row in ROWS if row.name in found], found)
+    print("\n".join(map(str, [chosen.output / report.RESULTS, *pictures])))
+    if chosen.page is not None:
+        report.write_page(chosen.page, report.markdown(ROWS, found, report.machine()))
+    return 1 if failed else 0
+
+
+def _silence() -> None:
+    """Libraries keep their remarks to themselves: the table is what is to be read."""
+    warnings.filterwarnings("ignore")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        import datasets
+    except ImportError:
+        return
+    datasets.disable_progress_bars()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

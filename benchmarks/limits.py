@@ -1,0 +1,94 @@
+"""What the machine can do at best, measured beside the work: matrix products and memory reads; and
+from these the least time that work can take."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.models import SHAPES
+from benchmarks.timing import Clock
+from benchmarks.work import Work
+
+TRIES = 3
+BYTES = {"fp32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Ceilings of a device.
+
+    Args:
+        products: precision -> operations per second of a large matrix product, the faster of the
+            libraries at hand.
+        reads: bytes per second that memory can be read with.
+    """
+
+    products: dict[str, float]
+    reads: float
+
+    def __str__(self) -> str:
+        products = ", ".join(f"{name} {each / 1e9:.0f}" for name, each in self.products.items())
+        return f"products {products} GFLOP/s, reads {self.reads / 1e9:.0f} GB/s"
+
+
+@functools.cache
+def measured(clock: Clock) -> Limits:
+    """The ceilings of the machine as `clock` sees it."""
+    with clock.applied():
+        return Limits({name: _products(name, clock) for name in BYTES}, reads(clock))
+
+
+def least_seconds(work: Work, limits: Limits, sampled: bool = True, references: int = 0) -> float:
+    """The least time of a step in which every prompt is computed once for its siblings, at the peak
+    of products, and every decoding step reads the weights once. Attention, the optimiser and
+    everything else are free.
+
+    Args:
+        work: the step.
+        limits: of the machine.
+        sampled: completions are sampled first.
+        references: frozen models that score the completions as well.
+    """
+    size = SHAPES[work.shape]
+    prompts = work.completions // work.group * work.read  # siblings share theirs
+    written = work.completions * work.written
+    forward = 2 * (size.body * (prompts + written) + size.head * written)
+    least = (3 + references) * forward / limits.products[work.precision]
+    if sampled:
+        policies = work.agents if work.weights == "own" else 1
+        passes = policies * work.turns * work.written
+        least += max(
+            forward / limits.products[work.precision],
+            passes * size.weights * BYTES[work.precision] / limits.reads,
+        )
+    return least
+
+
+def decode_floor(shape: str, bytes_per_second: float) -> float:
+    """Seconds that reading all weights (float32) once takes: the least time of a token."""
+    return SHAPES[shape].weights * BYTES["fp32"] / bytes_per_second
+
+
+def _products(precision: str, clock: Clock) -> float:
+    size = 2048 if clock.device == "cpu" else 8192
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    left, right = (torch.randn(size, size, device=clock.device, dtype=dtype) for _ in range(2))
+    ways = [lambda: left @ right]
+    if clock.device == "cpu" and torch.backends.mkldnn.is_available():
+        linear = torch.ops.mkldnn._linear_pointwise
+        ways.append(lambda: linear(left, right, None, "none", [], ""))
+    best = min(min(clock.time(way) for _ in range(TRIES + 1)) for way in ways)
+    return 2 * size**3 / best
+
+
+def reads(clock: Clock) -> float:
+    """Bytes per second that memory is read with, now."""
+    matrix = torch.ones(1 << 14, 1 << 13, device=clock.device)  # 512 MiB: larger than any cache
+    vector = torch.ones(1 << 13, device=clock.device)
+    ways = [matrix.sum, lambda: matrix @ vector]
+    with clock.applied():
+        best = min(min(clock.time(way) for _ in range(TRIES + 1)) for way in ways)
+    return matrix.numel() * 4 / best

@@ -1,0 +1,185 @@
+"""Rows that compare one optimiser step with TRL's or CoMLRL's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from benchmarks.limits import least_seconds, measured
+from benchmarks.models import words_of
+from benchmarks.ours import Ours, playing, reading
+from benchmarks.rows import Bench, Result, Unavailable
+from benchmarks.timing import alternate, ratios, repeat
+from benchmarks.work import Counts, Work
+from benchmarks.worlds import answer_afresh
+from mrlm.core import registry
+
+NUM_ROWS = 256
+"""Written rows; steps take them in turn."""
+
+TREE_SETTING = "tree"
+"""The setting of MAGRPO that asks for trees of joint answers instead of chains."""
+
+
+def grpo(work: Work) -> Callable[[Bench], Result]:
+    """GRPO against TRL's."""
+
+    def measure(bench: Bench) -> Result:
+        done = small(work, bench)
+        return against(
+            bench, done, lambda: playing(done, "grpo"), lambda: bench.peer("trl_peer").grpo(done)
+        )
+
+    return measure
+
+
+def magrpo(work: Work, together: int = 1) -> Callable[[Bench], Result]:
+    """MAGRPO against CoMLRL's, per prompt; ours takes `together` prompts per step."""
+
+    def measure(bench: Bench) -> Result:
+        done = small(work, bench)
+        ours = replace(done, prompts=min(together, 3) if bench.quick else together)
+        settings = _tree_settings() if work.tree else {}
+        return against(
+            bench,
+            ours,
+            lambda: playing(ours, "magrpo", settings, workflow=answer_afresh),
+            lambda: bench.peer("comlrl_peer").magrpo(done),
+            peer_prompts=1,
+        )
+
+    return measure
+
+
+def ippo(work: Work) -> Callable[[Bench], Result]:
+    """IPPO with one value per turn and one epoch, which is what CoMLRL's IAC does."""
+
+    def measure(bench: Bench) -> Result:
+        done = small(work, bench)
+        if "ippo" not in registry.names("algorithms"):
+            raise Unavailable("there is no algorithm 'ippo' yet")
+        settings = {"level": "turn", "update_epochs": 1, "num_minibatches": 1}
+        return against(
+            bench,
+            done,
+            lambda: playing(done, "ippo", settings),
+            lambda: bench.peer("comlrl_peer").iac(done),
+        )
+
+    return measure
+
+
+def sft(work: Work) -> Callable[[Bench], Result]:
+    """Supervised learning against TRL's."""
+
+    def measure(bench: Bench) -> Result:
+        done = small(work, bench)
+        rows = written_rows(done, ("completion",))
+        return against(
+            bench,
+            done,
+            lambda: reading(done, "sft", rows),
+            lambda: bench.peer("trl_peer").sft(done, rows),
+            sampled=False,
+        )
+
+    return measure
+
+
+def dpo(work: Work) -> Callable[[Bench], Result]:
+    """Preference learning against TRL's; the reference scores every pair in its step."""
+
+    def measure(bench: Bench) -> Result:
+        done = small(work, bench)
+        rows = written_rows(done, ("chosen", "rejected"))
+        return against(
+            bench,
+            done,
+            lambda: reading(done, "dpo", rows),
+            lambda: bench.peer("trl_peer").dpo(done, rows),
+            sampled=False,
+            references=1,
+        )
+
+    return measure
+
+
+def against(
+    bench: Bench,
+    work: Work,
+    make: Callable[[], Ours],
+    make_peer: Callable[[], Any],
+    *,
+    peer_prompts: int | None = None,
+    sampled: bool = True,
+    references: int = 0,
+) -> Result:
+    """Time ours and a peer in turn. Where the peer is not at hand ours is timed alone.
+
+    Args:
+        bench: how.
+        work: of our step.
+        make, make_peer: make either side.
+        peer_prompts: prompts per step of the peer; as many as ours if not given.
+        sampled: completions are sampled (or written in advance).
+        references: frozen models that score completions.
+    """
+    clock, counts = bench.clock(), _counts(work, sampled)
+    limits = measured(clock)
+    ours = make()
+    result = Result(threads=clock.threads, clock=clock.name, rounds=bench.rounds)
+    per_step = work.prompts if peer_prompts else 1
+    try:
+        peer = make_peer()
+    except Unavailable as error:
+        result.reason = str(error)
+        mine = repeat(ours, bench.rounds, clock, counts)
+        result.ours = mine.median / per_step
+    else:
+        each = (work.prompts, peer_prompts) if peer_prompts else (1, 1)
+        mine, theirs = alternate(ours, peer, bench.rounds, clock, counts, each)
+        result.value, result.low, result.high = ratios(mine, theirs)
+        result.ours, result.peer = mine.median, theirs.median
+    finally:
+        ours.close()
+    least = least_seconds(work, limits, sampled, references) / per_step
+    result.limit, result.ceiling = least / result.ours, str(limits)
+    result.note = "seconds per prompt" if peer_prompts else ""
+    return result
+
+
+def small(work: Work, bench: Bench) -> Work:
+    """The work itself, or next to nothing of its kind."""
+    if not bench.quick:
+        return work
+    group = min(work.group, 2)
+    return replace(work, shape="tiny", prompts=min(work.prompts, 2), group=group, read=8, written=6)
+
+
+def written_rows(work: Work, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """Rows with a prompt of `read` tokens and texts of `written`, the end token included."""
+    rng = random.Random(0)
+    return [
+        {"prompt": words_of(rng, work.shape, work.read)}
+        | {name: words_of(rng, work.shape, work.written - 1) for name in columns}
+        for _ in range(NUM_ROWS)
+    ]
+
+
+def _counts(work: Work, sampled: bool) -> Counts:
+    counts = work.counts
+    return counts if sampled else replace(counts, sampled=0)
+
+
+def _tree_settings() -> dict[str, Any]:
+    """What asks MAGRPO for trees.
+
+    Raises:
+        Unavailable: nothing does.
+    """
+    plugin = registry.load("algorithms", "magrpo")
+    if TREE_SETTING not in {each.name for each in fields(plugin)}:
+        raise Unavailable("MAGRPO plays chains only; trees of joint answers are not there yet")
+    return {TREE_SETTING: True}

@@ -1,0 +1,121 @@
+"""All rows, in the order of the table, with the bounds that they are held against."""
+
+from __future__ import annotations
+
+from benchmarks import decoding, gpu, growth, memory, steps
+from benchmarks.rows import Row
+from benchmarks.work import Work
+
+STEP = Work("15M", prompts=4, group=8, read=64, written=128)
+LARGE = Work("120M", prompts=4, group=8, read=64, written=128)
+HALF = Work("15M", prompts=4, group=8, read=64, written=128, precision="bf16")
+LONG = Work("15M", prompts=4, group=8, read=512, written=64)
+OWN = Work("15M", prompts=1, group=4, read=64, written=128, agents=2, weights="own")
+TEAM = Work("15M", prompts=1, group=4, read=64, written=128, agents=4)
+READERS = Work("15M", prompts=1, group=8, read=256, written=64, agents=4)
+TREE = Work("15M", prompts=1, group=2, read=64, written=128, agents=2, turns=4, tree=True)
+WRITTEN = Work("15M", prompts=32, group=1, read=64, written=128)
+PAIRS = Work("15M", prompts=16, group=2, read=64, written=128)
+TALK = Work("15M", prompts=2, group=2, read=32, written=32)
+FEW = Work("15M", prompts=1, group=4, read=32, written=32)
+ON_GPU = Work("0.5B", prompts=64, group=1, read=256, written=256, precision="bf16")
+TAIL = decoding.tail_lengths(128, mean=80, most=512)
+GPU_TAIL = decoding.tail_lengths(512, mean=160, most=1024)
+
+ROWS = [
+    Row("grpo-15m", "GRPO step, 15M, fp32, vs TRL", steps.grpo(STEP), 2.5, 4),
+    Row("grpo-120m", "GRPO step, 120M, fp32, vs TRL", steps.grpo(LARGE), 2.5, 4),
+    Row("grpo-15m-bf16", "GRPO step, 15M, both bf16, vs TRL", steps.grpo(HALF), 3, 5),
+    Row("grpo-long", "GRPO step, 15M, 512 + 64 tokens, fp32, vs TRL", steps.grpo(LONG), 4, 8),
+    Row(
+        "magrpo-own",
+        "MAGRPO, 16 prompts, 2 agents, own weights, vs CoMLRL, per prompt",
+        steps.magrpo(OWN, together=16),
+        4,
+        10,
+    ),
+    Row("magrpo-shared", "MAGRPO, 4 agents, shared base, vs CoMLRL", steps.magrpo(TEAM), 3, 6),
+    Row(
+        "magrpo-long",
+        "MAGRPO, 4 agents, shared base, 256 + 64 tokens, G=8, vs CoMLRL",
+        steps.magrpo(READERS),
+        5,
+        10,
+    ),
+    Row(
+        "magrpo-tree",
+        "MAGRPO tree, 2 agents, shared base, 4 turns, G=2, vs CoMLRL",
+        steps.magrpo(TREE),
+        4,
+        12,
+    ),
+    Row("ippo", "IPPO, 2 agents, vs CoMLRL IAC", steps.ippo(OWN), 3, 6),
+    Row("sft", "SFT step, 15M, fp32, vs TRL", steps.sft(WRITTEN), 2, 3),
+    Row("dpo", "DPO step, 15M, fp32, vs TRL", steps.dpo(PAIRS), 2, 3),
+    Row(
+        "long-tail",
+        "Rollouts with a long tail, 15M, vs generate of transformers",
+        decoding.long_tail("15M", 64, TAIL, rows=32),
+        4,
+        6,
+    ),
+    Row(
+        "decode",
+        "Decode 120M, fp32, 1 row, 2 threads: share of the bandwidth floor",
+        decoding.one_row("120M", read=16, written=128, threads=2),
+        0.5,
+        0.75,
+        unit="share",
+    ),
+    Row(
+        "memory",
+        "Memory of 8 LoRA agents over one and 7 adapters, 120M",
+        memory.adapters("120M"),
+        1.5,
+        1.1,
+        less=True,
+    ),
+    Row(
+        "agents",
+        "Cost of 8 agents over 1, shared base, same tokens, 15M",
+        growth.agents("15M", rows=32, numbers=(1, 2, 4, 8, 16)),
+        1.3,
+        1.1,
+        less=True,
+    ),
+    Row(
+        "turns",
+        "Cost of a new token at 8 turns over 1, 15M",
+        growth.turns(TALK, (1, 2, 4, 8, 16)),
+        1.3,
+        1.3,
+        less=True,
+    ),
+    Row(
+        "group",
+        "Cost of a sample at G=64 over G=2, 15M",
+        growth.siblings(FEW, (2, 4, 8, 16, 32, 64)),
+        less=True,
+    ),
+    Row(
+        "prompt",
+        "Cost of a step at 4096 prompt tokens over 32, 15M",
+        growth.prompts(FEW, (32, 128, 512, 1024, 2048, 4096)),
+        less=True,
+    ),
+    Row(
+        "gpu-rollouts",
+        "GPU: rollouts, 0.5B, bf16, vs generate of transformers",
+        gpu.rollouts("0.5B", 256, GPU_TAIL, rows=256),
+        5,
+        10,
+    ),
+    Row(
+        "gpu-train",
+        "GPU: training, 0.5B, bf16, tokens per second",
+        gpu.training(ON_GPU),
+        25_000,
+        40_000,
+        unit="tokens/s",
+    ),
+]

@@ -1,0 +1,122 @@
+"""The benchmarks run and tell the truth about what they did; how fast anything is, is not asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import report, steps
+from benchmarks.models import SHAPES, make_model, make_tokenizer
+from benchmarks.ours import playing
+from benchmarks.rows import Bench, Result, Row
+from benchmarks.table import ROWS
+from benchmarks.timing import Stepwise, alternate
+from benchmarks.work import Counts, Work
+from benchmarks.worlds import FixedWorld
+
+from mrlm import check_environment
+
+ROOT = Path(__file__).parent.parent
+
+SMALL = Work("tiny", prompts=2, group=2, read=5, written=4, agents=2)
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks", *options]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
+
+
+def test_a_row_without_its_peer_says_so_and_times_our_side(tmp_path: Path) -> None:
+    done = run("--quick", "--no-peers", "--rows", "grpo-15m", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "grpo-15m: skipped: trl is left out (--no-peers)" in done.stdout
+    row = json.loads((tmp_path / report.RESULTS).read_text())["rows"]["grpo-15m"]
+    assert row["value"] is None and row["ours"] > 0 and 0 < row["limit"] < 1 and row["quick"]
+
+
+@pytest.mark.parametrize("name", ["long-tail", "decode", "turns", "group"])
+def test_a_row_that_needs_no_other_library_has_a_value(name: str) -> None:
+    (row,) = [row for row in ROWS if row.name == name]
+    result = row.measure(Bench(rounds=1, quick=True))
+    assert result.value is not None and result.value > 0
+    assert all(y > 0 for points in result.lines.values() for _, y in points)
+
+
+def test_an_unknown_row_is_named(tmp_path: Path) -> None:
+    done = run("--rows", "grpo", "--output", str(tmp_path))
+    assert done.returncode == 2 and "no row 'grpo'" in done.stderr and "grpo-15m" in done.stderr
+
+
+@pytest.mark.parametrize("weights", ["shared", "own", "lora"])
+def test_our_side_does_exactly_the_work(weights: str) -> None:
+    work = Work("tiny", prompts=2, group=2, read=5, written=4, agents=2, weights=weights)  # type: ignore[arg-type]
+    ours = playing(work, "magrpo")
+    ours.step()
+    assert ours.counts() == work.counts == Counts(2 * 2 * 2 * 5, 2 * 2 * 2 * 4, 2 * 2 * 2 * 4)
+    assert len(ours.run.learners) == (1 if weights == "shared" else 2)
+    ours.close()
+
+
+@pytest.mark.parametrize(("algorithm", "columns"), [("sft", 1), ("dpo", 2)])
+def test_written_rows_are_as_long_as_they_should_be(algorithm: str, columns: int) -> None:
+    work = Work("tiny", prompts=3, group=columns, read=5, written=4)
+    rows = steps.written_rows(work, ("completion",) if columns == 1 else ("chosen", "rejected"))
+    ours = steps.reading(work, algorithm, rows)
+    ours.step()
+    assert ours.counts() == Counts(3 * columns * 5, 0, 3 * columns * 4)
+    ours.close()
+
+
+def test_a_peer_that_does_less_is_not_compared() -> None:
+    class Lazy:
+        def step(self) -> None: ...
+
+        def counts(self) -> Counts:
+            return Counts(1, 1, 1)
+
+    ours = playing(SMALL, "magrpo")
+    with pytest.raises(AssertionError, match="the peer"):
+        alternate(ours, Stepwise(Lazy()), 1, Bench().clock(), SMALL.counts)
+    ours.close()
+
+
+def test_the_end_token_cannot_be_drawn() -> None:
+    tokenizer, model = make_tokenizer("tiny"), make_model("tiny")
+    size = model.get_output_embeddings().weight.shape[0]
+    assert size == SHAPES["tiny"].vocab == tokenizer.eos_token_id == len(tokenizer) - 1
+    parameters = sum(weight.numel() for weight in model.parameters())
+    assert 0 <= parameters - SHAPES["tiny"].weights < 0.02 * parameters  # norms and biases
+
+
+def test_the_world_keeps_the_contract() -> None:
+    check_environment(FixedWorld("tiny", ("a", "b"), 5, turns=3))
+
+
+def test_the_page_has_a_place_for_the_table(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
+    found = {row.name: Result(reason="not today") for row in ROWS}
+    for _ in range(2):
+        report.write_page(page, report.markdown(ROWS, found, "a machine"))
+    assert page.read_text().count("Measured on a machine.") == 1
+    assert all(f"| {row.name} |" in page.read_text() for row in ROWS)
+
+
+def test_bounds_are_judged_in_their_direction() -> None:
+    more = Row("more", "", lambda bench: Result(), must=2, goal=4)
+    less = Row("less", "", lambda bench: Result(), must=1.3, goal=1.1, less=True)
+    assert [more.verdict(Result(value)) for value in (1, 2, 4, None)] == [
+        "missed",
+        "must",
+        "goal",
+        "",
+    ]
+    assert [less.verdict(Result(value)) for value in (1.4, 1.2, 1.0)] == ["missed", "must", "goal"]
+    assert more.verdict(Result(9, quick=True)) == ""
