@@ -20,7 +20,8 @@ FLOORS = {
     **dict.fromkeys(("core", "config", "tiny", "statistics"), 1),
     **dict.fromkeys(("play", "learn", "sandbox"), 2),
     **dict.fromkeys(
-        ("run", "train", "plan", "tracking", "console", "checks", "generate", "metrics"), 3
+        ("run", "train", "plan", "tracking", "console", "checks", "generate", "metrics", "profile"),
+        3,
     ),
     **dict.fromkeys(("casting", "learners", "build", "runs"), 4),
     "trainer": 5,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mrlm.checks import check_first_step, check_weights
+from mrlm.core.timing import span
 from mrlm.core.types import Group
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.critic import Critic
@@ -38,7 +39,8 @@ async def train(run: Run) -> Run:
             run.step == run.total_steps or _due(run.config.evaluation.every, run.step)
         ):
             metrics |= await evaluate(run)
-        run.log.log(run.step, metrics)
+        with span("logging"):
+            run.log.log(run.step, metrics)
         for callback in run.callbacks:
             callback.on_step_end(run, metrics)
         if (
@@ -58,26 +60,32 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     """One iteration: groups are played, credited, learned from, and the engines get the new
     weights."""
     started, algorithm = time.perf_counter(), run.algorithm
-    groups = await run.source.take(run.config.training.batch_size)
+    with span("play"):
+        groups = await run.source.take(run.config.training.batch_size)
     played = time.perf_counter()
-    for critic in run.critics:
-        critic.annotate(groups)
-    for learner in run.learners:
-        await learner.annotate(groups, algorithm.needs)
-    algorithm.credit(groups)
+    with span("annotate"):
+        for critic in run.critics:
+            critic.annotate(groups)
+        for learner in run.learners:
+            await learner.annotate(groups, algorithm.needs)
+    with span("credit"):
+        algorithm.credit(groups)
     metrics = episode_metrics(groups) | credit_metrics(groups) | algorithm.metrics
     if check and run.config.training.checks != "off":
         check_first_step(run, groups)
-    run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
-    valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
+    with span("logging"):
+        run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
     updates: dict[str, dict[str, float]] = {}
-    for stage in algorithm.order(run.learners):
-        updates |= await _update(run, stage, groups)
-        algorithm.carry(stage, groups)
-    for learner in run.learners:
-        await run.engines[learner.policy].load_weights(
-            learner.policy, learner.weights(), learner.version
-        )
+    with span("update"):
+        valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
+        for stage in algorithm.order(run.learners):
+            updates |= await _update(run, stage, groups)
+            algorithm.carry(stage, groups)
+    with span("sync"):
+        for learner in run.learners:
+            await run.engines[learner.policy].load_weights(
+                learner.policy, learner.weights(), learner.version
+            )
     if check and run.config.training.checks != "off":
         check_weights(run)
     ended = time.perf_counter()
@@ -114,11 +122,12 @@ async def evaluate_groups(
     section = run.config.evaluation
     if run.evaluator is None:
         return {}, []
-    groups = await run.evaluator.evaluate(
-        section.episodes if episodes is None else episodes,
-        section.samples if samples is None else samples,
-        section.greedy if greedy is None else greedy,
-    )
+    with span("evaluation"):
+        groups = await run.evaluator.evaluate(
+            section.episodes if episodes is None else episodes,
+            section.samples if samples is None else samples,
+            section.greedy if greedy is None else greedy,
+        )
     return {f"eval/{name}": value for name, value in episode_metrics(groups).items()}, groups
 
 
@@ -131,7 +140,8 @@ def save(run: Run) -> Path:
         "run": {"tokens": run.tokens},
     }
     keep = run.config.training.save_total_limit
-    folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
+    with span("saving"):
+        folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
     for callback in run.callbacks:
         callback.on_save(run, folder)
     return folder

@@ -53,6 +53,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the resolved config and the arithmetic.")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Measure where the time of every step goes.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train the agents of an experiment."""
@@ -61,6 +64,8 @@ def train(
 
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
+    if profile:
+        overrides = [*(overrides or ()), "training.profile=true"]
     path, loaded = _experiment(config, overrides or (), output, resume)
     if dry_run:
         text, problems = describe(loaded)

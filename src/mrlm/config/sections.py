@@ -84,6 +84,9 @@ class TrainingConfig(Section):
     """Steps in a row with a non-finite loss or gradient after which the run stops."""
     threads: Count | None = None
     """CPU threads; chosen by the size of the model if not set."""
+    profile: bool = False
+    """Measure where the time of every step goes: a table at the end, `profile.jsonl` while it
+    runs."""
     checks: Literal["error", "warn", "off"] = "error"
     """What happens when the checks of the first step find something silently wrong."""
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, TrainingError
+from mrlm.core.timing import count, span
 from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack, split
@@ -247,6 +248,9 @@ class Learner:
             totals.seen = Totals.of(samples).tokens
             if not samples:
                 return {"loss": 0.0, "grad_norm": 0.0, "nonfinite_steps": 0.0}
+        for sample in samples:
+            for turn in sample.turns:
+                count("trained", turn.agent, len(turn))
         sums: dict[str, torch.Tensor | float] = {}
         settings, policy = self.settings, self._policy
         for micro in split(samples, settings.max_tokens, settings.accumulation, policy.packed):
@@ -263,10 +267,11 @@ class Learner:
             for key, value in {"loss": loss.total, **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
         metrics = {key: float(value) for key, value in sums.items()}
-        metrics["grad_norm"] = stepper.norm()
-        finite = math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])
-        overflow = stepper.scale > 1.0 and math.isfinite(metrics["loss"])
-        stepper.step(apply=finite)
+        with span("optimizer", self.policy):
+            metrics["grad_norm"] = stepper.norm()
+            finite = math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])
+            overflow = stepper.scale > 1.0 and math.isfinite(metrics["loss"])
+            stepper.step(apply=finite)
         if not finite and overflow:
             log.info("policy %r: the loss scale was too high; it is lowered", self.policy)
         elif not finite:

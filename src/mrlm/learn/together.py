@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mrlm.core.timing import span
 from mrlm.learn.backends import quick_products
 from mrlm.learn.batch import Batch, Loss, Sample
 from mrlm.learn.optimizing import TrainingMode
@@ -55,8 +56,12 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
     for place, work in enumerate(works):
         lean = work.policy.lean_pass
         if lean is None:
-            loss = work.loss_of(work.batch, work.policy.forward(work.batch, work.entropy_gradient))
-            work.backward(loss.total)
+            with span("forward", work.policy.name):
+                said = work.policy.forward(work.batch, work.entropy_gradient)
+            with span("head", work.policy.name):
+                loss = work.loss_of(work.batch, said)
+            with span("backward", work.policy.name):
+                work.backward(loss.total)
             losses[place] = Loss(loss.total.detach(), loss.metrics)
         else:
             key = (id(lean.anatomy.model), lean.forward.dtype)
@@ -89,19 +94,23 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     policy = works[0].policy
     with quick_products(policy.device, policy.size * sum(work.tokens for work in works)):
         batches = [work.batch for work in works]
-        hidden = hidden_states(list(zip(passes, batches, strict=True)))
+        names = "+".join(work.policy.name for work in works)
+        with span("forward", names):
+            hidden = hidden_states(list(zip(passes, batches, strict=True)))
         losses, backs = [], []
         for work, lean, states in zip(works, passes, hidden, strict=True):
             head = work.policy.value_head
-            loss, back = lean.through_head(
-                states, work.batch, work.loss_of, head, work.entropy_gradient
-            )
+            with span("head", work.policy.name):
+                loss, back = lean.through_head(
+                    states, work.batch, work.loss_of, head, work.entropy_gradient
+                )
             losses.append(loss)
             backs.append(back)
         # a base of which nothing is trained below the head has nothing to carry back
         pairs = [(x, g) for x, g in zip(hidden, backs, strict=True) if x.requires_grad]
         if pairs:
-            torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
+            with span("backward", names):
+                torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
     return losses
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.environment import Environment
 from mrlm.core.errors import EpisodeError, MRLMError
+from mrlm.core.timing import count
 from mrlm.core.types import Episode, Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.engine import Batcher, Key, Request
 
@@ -114,6 +115,8 @@ class Agent:
         completion = await self._batcher.generate(
             Request(self.seat.policy, prompt.ids, params, seed_of(key), key)
         )
+        count("read", self.name, len(prompt.ids))
+        count("sampled", self.name, len(completion.token_ids))
         turn = Turn(
             agent=self.name,
             policy=self.seat.policy,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mrlm.core.errors import EngineError
+from mrlm.core.timing import span
 from mrlm.core.types import Completion, SamplingParams
 
 Key = tuple[int | str, ...]
@@ -163,7 +164,8 @@ class Batcher:
         engine = self.engines[requests[0].policy]
         self.calls += 1
         try:
-            completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
+            with span("sampling", "+".join(sorted({request.policy for request in requests}))):
+                completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
         except TimeoutError:
             failure: Exception = EngineError(
                 f"the engine of policy {requests[0].policy!r} took longer than "

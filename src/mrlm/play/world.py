@@ -13,6 +13,7 @@ from typing import Any, Literal
 from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.running import in_thread
+from mrlm.core.timing import span
 from mrlm.core.types import Episode, Message, Reward, StepResult
 from mrlm.play.agent import Agents
 from mrlm.play.engine import Pulse
@@ -232,21 +233,25 @@ class World:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
         holds for either."""
         async with self._pulse.working():
-            try:
-                method = getattr(self.environment, what)
-                if inspect.iscoroutinefunction(method):
-                    return await asyncio.wait_for(function(), self.timeout)
-                if self.environment.blocking:
-                    answer = await asyncio.wait_for(in_thread(function), self.timeout)
-                else:
-                    answer = function()
-                return (
-                    await asyncio.wait_for(answer, self.timeout)
-                    if inspect.isawaitable(answer)
-                    else answer
-                )
-            except TimeoutError as error:
-                raise EpisodeError(
-                    f"environment {self.episode.environment!r}: {what} of task "
-                    f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
-                ) from error
+            with span("environment", self.episode.environment):
+                return await self._within_deadline(what, function)
+
+    async def _within_deadline(self, what: str, function: Callable[[], Any]) -> Any:
+        try:
+            method = getattr(self.environment, what)
+            if inspect.iscoroutinefunction(method):
+                return await asyncio.wait_for(function(), self.timeout)
+            if self.environment.blocking:
+                answer = await asyncio.wait_for(in_thread(function), self.timeout)
+            else:
+                answer = function()
+            return (
+                await asyncio.wait_for(answer, self.timeout)
+                if inspect.isawaitable(answer)
+                else answer
+            )
+        except TimeoutError as error:
+            raise EpisodeError(
+                f"environment {self.episode.environment!r}: {what} of task "
+                f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
+            ) from error
