@@ -48,19 +48,20 @@ def agents(shape: str, rows: int, numbers: Iterable[int]) -> Callable[[Bench], R
 
 
 def turns(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
-    """Seconds of a step with ever longer conversations. The value is the cost of a new token at 8
-    turns over that at one: 1 is linear in new tokens."""
+    """Seconds of a step with ever longer conversations. The value is what a further turn costs
+    between 4 and 8 turns over what it costs between 1 and 4: 1 is linear in new tokens."""
 
     def measure(bench: Bench) -> Result:
-        counts = [n for n in numbers if not bench.quick or n <= 2]
+        counts = (1, 2, 3) if bench.quick else tuple(numbers)
         result = Result(axis="turns")
         points = [
             (n, _seconds(bench, replace(work, turns=n), "magrpo", result, later=LATER))
             for n in counts
         ]
         result.lines["step"] = points
-        seconds, most = dict(points), counts[-1] if bench.quick else 8
-        result.value = seconds[most] / most / seconds[1]
+        seconds, (early, late) = dict(points), (2, 3) if bench.quick else (4, 8)
+        later = (seconds[late] - seconds[early]) / (late - early)
+        result.value = later / ((seconds[early] - seconds[1]) / (early - 1))
         result.note = f"each turn reads {LATER} new tokens and writes {work.written}"
         return result
 

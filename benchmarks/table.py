@@ -85,7 +85,7 @@ ROWS = [
     ),
     Row(
         "turns",
-        "Cost of a new token at 8 turns over 1, 15M",
+        "Cost of a turn between turns 4 and 8 over between 1 and 4, 15M",
         growth.turns(TALK, (1, 2, 4, 8, 16)),
         1.3,
         1.3,
