@@ -64,8 +64,14 @@ class Ours:
 
     def counts(self) -> Counts:
         """Tokens of the last step. A turn without an advantage, or with advantage zero, was not
-        trained on."""
-        turns = [t for group in self.recorded.groups for episode in group for t in episode.turns]
+        trained on; one that is context only is a copy of another."""
+        turns = [
+            turn
+            for group in self.recorded.groups
+            for episode in group
+            for turn in episode.turns
+            if turn.trained
+        ]
         return Counts(
             sum(len(turn.prompt_ids) for turn in turns),
             sum(len(turn) for turn in turns if turn.logprobs is not None),
@@ -111,7 +117,8 @@ def playing(
         config=config,
         agents=models,
         tokenizer=make_tokenizer(work.shape),
-        environment=world or FixedWorld(work.shape, work.names, work.read, work.turns, later),
+        environment=world
+        or FixedWorld(work.shape, work.names, work.read, work.turns, later, work.group),
         workflow=workflow,
         share_policy={"shared": True, "own": False, "lora": "lora"}[work.weights],
     )

@@ -31,6 +31,7 @@ class FixedWorld(Environment):
         read: tokens of the first prompt.
         turns: joint steps.
         later: tokens of every further message; `read` if not given.
+        branches: ways on from every answer, for workflows that take several.
     """
 
     blocking = False
@@ -42,7 +43,9 @@ class FixedWorld(Environment):
         read: int,
         turns: int = 1,
         later: int | None = None,
+        branches: int = 1,
     ) -> None:
+        self.branches = branches
         self.shape, self.read, self.later = shape, read, read if later is None else later
         self.agents = tuple(agents)
         self.name = "fixed"
@@ -117,3 +120,23 @@ async def answer_afresh(task: Task, agents: Any, env: Any) -> None:
             *(agents[name].act(result.observations[name].messages) for name in names)
         )
         result = await env.step(dict(zip(names, said, strict=True)))
+
+
+async def answer_in_tree(task: Task, agents: Any, env: Any) -> None:
+    """The same in a tree: after every joint step each answer is gone on from as often as the group
+    has siblings."""
+    await env.reset()
+    await _branch(env, int(env.environment.branches))
+
+
+async def _branch(env: Any, branches: int) -> None:
+    observations = env.result.observations
+    names = list(observations)
+    said = await asyncio.gather(
+        *(env.agents[name].act(observations[name].messages) for name in names)
+    )
+    result = await env.step(dict(zip(names, said, strict=True)))
+    if result.done:
+        env.end()
+        return
+    await asyncio.gather(*(_branch(world, branches) for world in env.fork(branches)))
