@@ -212,6 +212,18 @@ def test_a_run_says_how_it_went_and_what_to_type_next(run: Mrlm, config: Path) -
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
+def test_a_profiled_run_ends_with_a_table_unless_it_is_to_be_quiet(run: Mrlm, config: Path) -> None:
+    done = run("train", "--config", config, "--output", "out", "--profile")
+    assert done.code == 0, done.err
+    table = done.out.index("profile of small: 2 steps, ")
+    assert done.out.index("small  step 2/2") < table < done.out.index("run folder: out")
+    assert mrlm.load_config("out/config.yaml").training.profile
+    more = ("training.num_iterations=3", "--quiet")
+    assert run("train", "--resume", "out", *more).out == "out\n"
+    lines = Path("out/profile.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3]
+
+
 def test_resume_alone_is_the_experiments_own_folder(run: Mrlm, config: Path) -> None:
     assert run("train", "-c", config, "training.num_iterations=1").code == 0
     done = run("train", "-c", config, "--resume", "training.num_iterations=2")

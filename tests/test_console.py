@@ -150,6 +150,15 @@ def test_an_output_without_unicode_is_enough(tmp_path: Path) -> None:
     assert done.stdout == "na\\xefve \\u4f60\n"
 
 
+def test_lines_that_are_to_stay_come_after_the_panel_and_above_it() -> None:
+    drawn = on_terminal(
+        PROGRAM + "log.say('first line\\nsaid: \\x07')\nlog.close()\nlog.say('last')"
+    )
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+    assert text.index("first line") < text.rindex("╭") < text.rindex("╰") < text.rindex("last")
+    assert "\x07" not in drawn and r"said: \x07" in drawn
+
+
 def test_a_quiet_logger_keeps_the_console_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +166,7 @@ def test_a_quiet_logger_keeps_the_console_quiet(
     log = ConsoleLog("run", 2)
     log.log(1, {"loss": 1.0})
     log.note("a note")
+    log.say("a table")
     assert capsys.readouterr().out == ""
 
 

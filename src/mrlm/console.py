@@ -74,6 +74,11 @@ class ConsoleLog:
         self.notes.append(text)
         self._show(lambda: text)
 
+    def say(self, text: str) -> None:
+        """Show lines that are to stay, also after `close`; above the panel where there is one."""
+        if self._shown:
+            self._safely(lambda: print(encodable(printable(text)), flush=True))
+
     def close(self) -> None:
         """End the live display; its last state stays on the screen."""
         if self._live is not None:

@@ -1,24 +1,30 @@
-"""Where the time of a run's steps went, phase by phase and agent by agent: a file while it runs and
-a table at its end."""
+"""Where the time of a run's steps went, phase by phase and agent by agent: a line per step in the
+run folder, and a table at the end."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from mrlm.core.timing import IDLE, PHASES, Profile, profiling
+from mrlm.core.timing import OTHER, PHASES, Profile, profiling
 from mrlm.run import Callback, Run
 
-FILE = "profile.jsonl"
+Table = dict[str, dict[str, float]]
+"""Phase, or what is counted -> for whom -> how much."""
+
 ABOUT = {
-    "play": "prompts, workflows, waiting",
+    "play": "rows, workflows, waiting for the slowest",
+    "prompts": "conversations as tokens",
     "sampling": "engines",
     "environment": "resets and steps of worlds",
-    "annotate": "values, reference and old log-probs",
+    "annotate": "collecting what is to be annotated",
+    "values": "passes of critics",
+    "ref_logprobs": "passes of references",
+    "old_logprobs": "passes before the update (values too, where one pass serves)",
     "credit": "advantages",
+    "checks": "of the first step",
     "update": "packing, waiting",
     "forward": "blocks of the models",
     "head": "logits, losses, their gradient",
@@ -28,96 +34,159 @@ ABOUT = {
     "evaluation": "held-out tasks, everything included",
     "saving": "checkpoints",
     "logging": "files and trackers",
-    IDLE: "none of these",
+    OTHER: "none of these",
 }
+OF_PLAY = ("prompts", "environment")
+"""Phases of agents and worlds; the others are of policies and critics."""
+LEARNING = ("update", "forward", "head", "backward", "optimizer")
+COUNTED = ("read", "sampled", "trained")
+"""Tokens of prompts, of answers, and of answers that were learned from (once for each epoch)."""
 
 
 class Profiler(Callback):
-    """Writes a line per step to `profile.jsonl` in the run folder: seconds by phase and by whom
-    they were spent for, and tokens by agent."""
+    """Measures a run inside `with profiler:`. A step lasts from its beginning to that of the next
+    one, with the evaluation, the checkpoint and the logging between them; what comes before the
+    first step (an evaluation) is step 0.
 
-    def __init__(self) -> None:
+    Args:
+        run: what is measured; `profile.jsonl` is written by its log.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.report: Report = Report(run.config.experiment_name)
         self._open = ExitStack()
         self._profile: Profile | None = None
-        self._path: Path | None = None
+        self._step: int | None = None if run.step else 0
+        self._logged = False
 
-    def on_train_begin(self, run: Run) -> None:
+    def __enter__(self) -> None:
         """Begin to measure."""
-        device = run.learners[0].weights_of.device if run.learners else None
-        wait = None
-        if device is not None and device.type == "cuda":
-            import torch
+        run = self.run
+        self._profile = self._open.enter_context(profiling(_wait_of(run)))
+        before, run.callbacks = run.callbacks, (self, *run.callbacks)
+        self._open.callback(setattr, run, "callbacks", before)
 
-            wait = torch.cuda.synchronize
-        self._path = run.folder / FILE
-        self._path.unlink(missing_ok=True)
-        self._profile = self._open.enter_context(profiling(wait))
+    def on_step_begin(self, run: Run) -> None:
+        """The step before has ended."""
+        self._cut()
+        self._step, self._logged = run.step + 1, False
 
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
-        """Write what has been measured since the step before."""
-        assert self._profile is not None and self._path is not None
+        """The step counts, whatever happens from here on."""
+        self._logged = True
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop measuring; a step that was broken off is left out."""
+        with self._open:
+            if self._logged:
+                self._cut()
+
+    def _cut(self) -> None:
+        assert self._profile is not None
         seconds, counts = self._profile.take()
-        row = {"step": run.step, "seconds": _nested(seconds), "tokens": _nested(counts)}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def close(self) -> None:
-        """Stop measuring."""
-        self._open.close()
+        if self._step is not None:
+            row = {"step": self._step, "seconds": _nested(seconds), "tokens": _nested(counts)}
+            self.run.log.profile(row)
+            self.report.add(row)
 
 
-def _nested(table: Mapping[tuple[str, str], float]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for (first, second), value in table.items():
-        found.setdefault(first, {})[second] = value
-    return found
+@dataclass(slots=True)
+class Report:
+    """What the steps of a run came to; as text it is a table.
 
+    Args:
+        name: of the run.
+    """
 
-def read_profile(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run folder's profile; of its stages one after the other."""
-    files = sorted(folder.glob(f"**/{FILE}"))
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [json.loads(line) for line in lines]
+    name: str
+    steps: int = 0
+    seconds: Table = field(default_factory=dict)
+    tokens: Table = field(default_factory=dict)
+    before: float = 0.0
+    """Seconds before the first step."""
 
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take a line of `profile.jsonl`."""
+        if row["step"] == 0:
+            self.before += sum(sum(by.values()) for by in row["seconds"].values())
+            return
+        self.steps += 1
+        for mine, table in ((self.seconds, row["seconds"]), (self.tokens, row["tokens"])):
+            for what, by in table.items():
+                for whose, number in by.items():
+                    known = mine.setdefault(what, {})
+                    known[whose] = known.get(whose, 0.0) + number
 
-def report(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table of some steps: seconds per step and share of each phase, then tokens by agent."""
-    if not rows:
-        return "profile: no step was finished"
-    totals = _sum(row["seconds"] for row in rows)
-    whole = sum(sum(each.values()) for each in totals.values())
-    lines = [f"profile of {len(rows)} steps, {whole / len(rows):.3f} s each:"]
-    for phase in [*PHASES, IDLE]:
-        by = totals.get(phase, {})
-        spent = sum(by.values())
-        if not spent:
-            continue
-        line = f"  {phase:<12}{spent / len(rows):>9.3f} s {spent / whole:>6.1%}  {ABOUT[phase]}"
-        named = {name: seconds for name, seconds in by.items() if name}
-        if len(named) > 1:
-            line += " (" + ", ".join(f"{k} {v / spent:.0%}" for k, v in sorted(named.items())) + ")"
-        lines.append(line)
-    counts = _sum(row["tokens"] for row in rows)
-    agents = sorted({name for by in counts.values() for name in by})
-    if agents:
-        width = max(len("agent"), *map(len, agents)) + 2
-        lines.append("tokens per step:")
-        lines.append("  " + "agent".ljust(width) + "".join(f"{what:>10}" for what in COUNTED))
+    def __str__(self) -> str:
+        if not self.steps:
+            return f"profile of {self.name}: no step was finished"
+        whole = self._seconds(*self.seconds)
+        lines = [f"profile of {self.name}: {self.steps} steps, {whole / self.steps:.3f} s each"]
+        for phase in [*PHASES, OTHER]:
+            spent = self._seconds(phase)
+            if spent:
+                share = f"{spent / self.steps:>9.3f} s {spent / whole:>6.1%}"
+                lines.append(f"  {phase:<13}{share}  {ABOUT[phase]}{self._parts(phase)}")
+        if self.before >= 0.0005:
+            lines.append(f"  before the first step {self.before:.3f} s")
+        return "\n".join([*lines, *self._agents(), *self._speeds()])
+
+    def _seconds(self, *phases: str) -> float:
+        return sum(sum(self.seconds.get(phase, {}).values()) for phase in phases)
+
+    def _tokens(self, what: str) -> float:
+        return sum(self.tokens.get(what, {}).values())
+
+    def _parts(self, phase: str) -> str:
+        """Shares of those a phase went on for, where there are several to tell apart."""
+        of_models = [by for each, by in self.seconds.items() if each not in OF_PLAY]
+        rivals = [self.seconds[phase]] if phase in OF_PLAY else of_models
+        named = sorted((name, part) for name, part in self.seconds[phase].items() if name)
+        if not named or len({name for by in rivals for name in by if name}) < 2:
+            return ""
+        spent = self._seconds(phase)
+        return " (" + ", ".join(f"{name} {part / spent:.0%}" for name, part in named) + ")"
+
+    def _agents(self) -> list[str]:
+        """Tokens of each agent."""
+        agents = sorted({name for by in self.tokens.values() for name in by})
+        if not agents:
+            return []
+        counted = [*COUNTED, *(["eval/sampled"] if self._tokens("eval/sampled") else [])]
+        width = max(len("tokens per step"), *map(len, agents)) + 2
+        heads = "".join(f"{head:>15}" for head in [*counted, "sampled share"])
+        lines = ["  " + "tokens per step".ljust(width) + heads]
         for agent in agents:
-            numbers = (counts.get(what, {}).get(agent, 0) / len(rows) for what in COUNTED)
-            lines.append("  " + agent.ljust(width) + "".join(f"{x:>10.0f}" for x in numbers))
-    return "\n".join(lines)
+            numbers = [self.tokens.get(what, {}).get(agent, 0) for what in counted]
+            share = self.tokens.get("sampled", {}).get(agent, 0) / (self._tokens("sampled") or 1)
+            cells = "".join(f"{number / self.steps:>15,.0f}" for number in numbers)
+            lines.append("  " + agent.ljust(width) + cells + f"{share:>15.0%}")
+        return lines
+
+    def _speeds(self) -> list[str]:
+        """Tokens sampled in a second of sampling, and learned from in a second of learning."""
+        pairs = (("sampled", ("sampling",)), ("trained", LEARNING))
+        speeds = [
+            f"{self._tokens(what) / self._seconds(*phases):,.0f} tokens/s {what}"
+            for what, phases in pairs
+            if self._tokens(what) and self._seconds(*phases)
+        ]
+        return ["  " + ", ".join(speeds)] if speeds else []
 
 
-COUNTED = ("read", "sampled", "trained")
-"""Tokens of prompts, of answers, and of answers that were learned from."""
-
-
-def _sum(tables: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for table in tables:
-        for first, by in table.items():
-            for second, value in by.items():
-                row = found.setdefault(first, {})
-                row[second] = row.get(second, 0.0) + value
+def _nested(table: Mapping[tuple[str, str], float]) -> Table:
+    found: Table = {}
+    for (first, second), value in table.items():
+        found.setdefault(first, {})[second] = round(value, 6)
     return found
+
+
+def _wait_of(run: Run) -> Callable[[], object] | None:
+    """What waits for the accelerator of a run; `None` without one."""
+    device = run.learners[0].weights_of.device
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return lambda: torch.cuda.synchronize(device)

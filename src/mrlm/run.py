@@ -22,6 +22,9 @@ class Callback:
     def on_train_begin(self, run: Run) -> None:
         """Before the first step."""
 
+    def on_step_begin(self, run: Run) -> None:
+        """Before every step; `run.step` are done."""
+
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
         """After every step, with what was logged."""
 

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from mrlm.learn.checkpoint import checkpoints, step_of, write_folder
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
-from mrlm.profile import Profiler, read_profile, report
+from mrlm.profile import Profiler
 from mrlm.run import Callback, Run
 from mrlm.train import evaluate_groups, train
 
@@ -119,18 +119,15 @@ def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
 
 def run_to_end(run: Run) -> TrainResult:
     """Train a run that was built, write `final/`, close its log."""
-    profiler = Profiler() if run.config.training.profile else None
-    if profiler is not None:
-        run.callbacks = (*run.callbacks, profiler)
+    profiler = Profiler(run) if run.config.training.profile else None
     try:
-        with _threads(run.config, _policies(run)), _signals(run):
+        with _threads(run.config, _policies(run)), _signals(run), profiler or nullcontext():
             run_async(train(run))
         save_policies(run, run.folder / "final")
     finally:
         run.log.close()
         if profiler is not None:
-            profiler.close()
-            print(report(read_profile(run.folder)))
+            run.log.say(str(profiler.report))
     history = run.log.history()
     metrics: dict[str, float] = {}
     for row in history:

@@ -22,6 +22,7 @@ from mrlm.core.types import Episode
 
 METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
+PROFILE = "profile.jsonl"
 
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 SHORTEST_SECRET = 8
@@ -110,10 +111,11 @@ class RunLog:
             plugin = registry.load("trackers", name)
             shown = redacted(config, self._secrets)
             self._trackers[name] = plugin(folder, run_name, shown, state.get(name))
-        for name in (METRICS, EPISODES):
+        for name in (METRICS, EPISODES, PROFILE):
             rewind(folder / name, 0 if resume_step is None else resume_step)
         self._metrics = (folder / METRICS).open("a", encoding="utf-8")
         self._episodes = (folder / EPISODES).open("a", encoding="utf-8")
+        self._profile: Any = None
         self._console = ConsoleLog(run_name, total_steps, start=resume_step or 0)
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
@@ -135,9 +137,19 @@ class RunLog:
         lines = [{"step": step, **_summary(episode)} for episode in episodes]
         self._append(self._episodes, [redacted(line, self._secrets) for line in lines])
 
+    def profile(self, row: Mapping[str, Any]) -> None:
+        """Write where the time of a step went; without a call there is no such file."""
+        if self._profile is None:
+            self._profile = (self.folder / PROFILE).open("a", encoding="utf-8")
+        self._append(self._profile, [row])
+
     def note(self, text: str) -> None:
         """Show a sentence on the console."""
         self._console.note(redacted(text, self._secrets))
+
+    def say(self, text: str) -> None:
+        """Show lines on the console that are to stay there, also after `close`."""
+        self._console.say(redacted(text, self._secrets))
 
     def state(self) -> dict[str, Any]:
         """State of the trackers, for checkpoints; a tracker that is not in use now keeps what it
@@ -154,6 +166,8 @@ class RunLog:
         self._console.close()
         self._metrics.close()
         self._episodes.close()
+        if self._profile is not None:
+            self._profile.close()
         for name, tracker in list(self._trackers.items()):
             self._guarded(name, "while it was closed", tracker.close)
 

@@ -32,6 +32,8 @@ async def train(run: Run) -> Run:
         run.log.log(0, await evaluate(run))
     checked = False
     while run.step < run.total_steps and not run.stopping:
+        for callback in run.callbacks:
+            callback.on_step_begin(run)
         metrics = await iterate(run, check=not checked)
         checked = True
         run.step += 1
@@ -72,7 +74,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         algorithm.credit(groups)
     metrics = episode_metrics(groups) | credit_metrics(groups) | algorithm.metrics
     if check and run.config.training.checks != "off":
-        check_first_step(run, groups)
+        with span("checks"):
+            check_first_step(run, groups)
     with span("logging"):
         run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
     updates: dict[str, dict[str, float]] = {}
@@ -87,7 +90,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
                 learner.policy, learner.weights(), learner.version
             )
     if check and run.config.training.checks != "off":
-        check_weights(run)
+        with span("checks"):
+            check_weights(run)
     ended = time.perf_counter()
     tokens = sum(len(turn) for group in groups for episode in group for turn in episode.turns)
     run.tokens += tokens

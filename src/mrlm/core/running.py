@@ -4,6 +4,7 @@ ordinary code from coroutines."""
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,8 @@ def run_async(job: Awaitable[T]) -> T:
     except RuntimeError:
         return asyncio.run(wait())
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(lambda: asyncio.run(wait())).result()
+        context = contextvars.copy_context()
+        return pool.submit(context.run, lambda: asyncio.run(wait())).result()
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -49,5 +51,6 @@ async def in_thread(function: Callable[[], T]) -> T:
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 
-    threading.Thread(target=work, daemon=True, name="mrlm-world").start()
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work,), daemon=True, name="mrlm-world").start()
     return await future

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import TrainingError
+from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn.adapters import add_adapter
 from mrlm.learn.algorithm import Algorithm
@@ -62,6 +63,11 @@ class Critic:
             self._stepper = Stepper(self.body, self.settings)
         return self._stepper
 
+    @property
+    def title(self) -> str:
+        """What messages and profiles call it."""
+        return f"critic of {self.name!r}"
+
     # -- what it reads -----------------------------------------------------------------------------
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
@@ -93,7 +99,7 @@ class Critic:
 
     def annotate(self, groups: Sequence[Group]) -> None:
         """Write `values` on the turns."""
-        with self.body.scoring():
+        with self.body.scoring(), span("values", self.title):
             for micro in self._split(self.samples(groups, credited=False)):
                 batch = self._pack(micro)
                 found, end = self.values(batch).float().cpu().numpy(), 0
@@ -138,16 +144,21 @@ class Critic:
         totals, loss = Totals.of(samples), 0.0
         for micro in self._split(samples, self.settings.accumulation):
             batch = self._pack(micro, totals)
-            part = algorithm.value_loss(batch, self.values(batch))
-            self.stepper.backward(part)
+            with span("forward", self.title):
+                found = self.values(batch)
+            with span("head", self.title):
+                part = algorithm.value_loss(batch, found)
+            with span("backward", self.title):
+                self.stepper.backward(part)
             loss += float(part.detach())
-        norm = self.stepper.norm()
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        overflow = self.stepper.scale > 1.0 and math.isfinite(loss)
-        self.stepper.step(apply=finite)
+        with span("optimizer", self.title):
+            norm = self.stepper.norm()
+            finite = math.isfinite(loss) and math.isfinite(norm)
+            overflow = self.stepper.scale > 1.0 and math.isfinite(loss)
+            self.stepper.step(apply=finite)
         self.nonfinite = 0 if finite or overflow else self.nonfinite + 1
         if self.nonfinite:
-            where = f"critic of {self.name!r}: loss {loss:g}, gradient norm {norm:g}"
+            where = f"{self.title}: loss {loss:g}, gradient norm {norm:g}"
             log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
             if self.nonfinite >= self.settings.max_nonfinite_steps:
                 raise TrainingError(

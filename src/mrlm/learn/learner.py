@@ -323,7 +323,8 @@ class Learner:
             for need, chosen in jobs.items():
                 limit, packed = self.settings.max_tokens, self._policy.packed
                 for micro in split(chosen, limit, packed=packed) if chosen else []:
-                    self._fill(need, micro)
+                    with span(need.partition("+")[0], self.policy):
+                        self._fill(need, micro)
 
     def _fill(self, need: str, samples: Sequence[Sample]) -> None:
         """Write a column on the turns of one micro-batch."""

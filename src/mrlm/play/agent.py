@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.environment import Environment
 from mrlm.core.errors import EpisodeError, MRLMError
-from mrlm.core.timing import count
+from mrlm.core.timing import count, span
 from mrlm.core.types import Episode, Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.engine import Batcher, Key, Request
 
@@ -92,7 +92,8 @@ class Agent:
         step = len(self._episode.step_rewards)
         opening = all(turn.step != step for turn in self._episode.turns)
         seen = self._perspective(messages)
-        prompt = self.seat.chat.prompt(seen, after=self._last_own(seen))
+        with span("prompts", self.name):
+            prompt = self.seat.chat.prompt(seen, after=self._last_own(seen))
         params = replace(self.seat.sampling, **sampling) if sampling else self.seat.sampling  # type: ignore[arg-type]
         if len(prompt.ids) > self.seat.max_prompt_tokens:
             raise PromptTooLong(
@@ -153,7 +154,8 @@ class Agent:
             seen = self._perspective([*self.rollout.messages, *self._after])
             last = self._last_own(seen)
             if last is not None:
-                prompt, turn = self.seat.chat.prompt(seen, after=last), last[1]
+                with span("prompts", self.name):
+                    prompt, turn = self.seat.chat.prompt(seen, after=last), last[1]
                 known = len(turn.prompt_ids) + len(turn.completion_ids)
                 self.rollout.tail_ids = [] if prompt.forked else prompt.ids[known:]
             self.rollout.messages = seen

@@ -16,6 +16,7 @@ import numpy as np
 from mrlm.core.environment import Environment, SingleSeat, Split
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.running import in_thread
+from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, StepResult, Task
 from mrlm.play.agent import Agent, Agents, Demonstrator, PromptTooLong, Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
@@ -195,7 +196,8 @@ class Play:
         if not world.reproducible:
             environment = world.make()
             first = in_thread(lambda: environment.reset(task, task.seed))
-            opening = (environment, await asyncio.wait_for(first, world.timeout))
+            with span("environment", world.name):
+                opening = (environment, await asyncio.wait_for(first, world.timeout))
         jobs = (self._tried(world, task, (*key, g), seats, opening) for g in range(size))
         played = await asyncio.gather(*jobs)
         episodes = [episode for family in played for episode in family]
