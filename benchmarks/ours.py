@@ -64,8 +64,10 @@ class Ours:
 
     def counts(self) -> Counts:
         """Tokens of the last step. A turn without an advantage, or with advantage zero, was not
-        trained on."""
-        turns = [t for group in self.recorded.groups for episode in group for t in episode.turns]
+        trained on. Where episodes fork, what came before stands in all of them, but as a copy that
+        is not trained in all but one."""
+        episodes = [episode for group in self.recorded.groups for episode in group]
+        turns = [turn for episode in episodes for turn in episode.turns if turn.trained]
         return Counts(
             sum(len(turn.prompt_ids) for turn in turns),
             sum(len(turn) for turn in turns if turn.logprobs is not None),

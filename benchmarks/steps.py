@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.limits import least_seconds, measured
@@ -13,14 +13,11 @@ from benchmarks.ours import Ours, playing, reading
 from benchmarks.rows import Bench, Result, Unavailable
 from benchmarks.timing import alternate, ratios, repeat
 from benchmarks.work import Counts, Work
-from benchmarks.worlds import answer_afresh
+from benchmarks.worlds import AnswerTree, answer_afresh
 from mrlm.core import registry
 
 NUM_ROWS = 256
 """Written rows; steps take them in turn."""
-
-TREE_SETTING = "tree"
-"""The setting of MAGRPO that asks for trees of joint answers instead of chains."""
 
 
 def grpo(work: Work) -> Callable[[Bench], Result]:
@@ -41,11 +38,11 @@ def magrpo(work: Work, together: int = 1) -> Callable[[Bench], Result]:
     def measure(bench: Bench) -> Result:
         done = small(work, bench)
         ours = replace(done, prompts=min(together, 3) if bench.quick else together)
-        settings = _tree_settings() if work.tree else {}
+        workflow = AnswerTree(done.group) if work.tree else answer_afresh
         return against(
             bench,
             ours,
-            lambda: playing(ours, "magrpo", settings, workflow=answer_afresh),
+            lambda: playing(ours, "magrpo", workflow=workflow),
             lambda: bench.peer("comlrl_peer").magrpo(done),
             peer_prompts=1,
         )
@@ -171,15 +168,3 @@ def written_rows(work: Work, columns: tuple[str, ...]) -> list[dict[str, str]]:
 def _counts(work: Work, sampled: bool) -> Counts:
     counts = work.counts
     return counts if sampled else replace(counts, sampled=0)
-
-
-def _tree_settings() -> dict[str, Any]:
-    """What asks MAGRPO for trees.
-
-    Raises:
-        Unavailable: nothing does.
-    """
-    plugin = registry.load("algorithms", "magrpo")
-    if TREE_SETTING not in {each.name for each in fields(plugin)}:
-        raise Unavailable("MAGRPO plays chains only; trees of joint answers are not there yet")
-    return {TREE_SETTING: True}
