@@ -58,7 +58,9 @@ class _Magrpo:
             train_dataset=[{"prompt": "", "seed": 0}],
             reward_func=_reward,
             formatters=_formatters(work),
-            external_transition=lambda num_agents, **_: [str(self.seed)] * num_agents,
+            external_transition=lambda agent_completions, **_: (
+                ["".join(agent_completions)] * work.agents
+            ),
             args=MAGRPOConfig(
                 num_train_epochs=1,
                 num_agents=work.agents,
@@ -159,12 +161,11 @@ def _tokenizer(work: Work) -> Any:
 
 
 def _formatters(work: Work) -> list[Callable[..., str]]:
-    """What each agent reads: its own prompt of the step's seed, another one in every turn."""
+    """What each agent reads: its own prompt of the step's seed, and of what was said last."""
 
     def formatter(agent: str) -> Callable[..., str]:
         def text(item: dict[str, Any], external_prompts: Any = None) -> str:
-            role = agent if external_prompts is None else f"{agent}/later"
-            return prompt_text(work.shape, work.read, item["seed"], role)
+            return prompt_text(work.shape, work.read, item["seed"], agent, external_prompts or "")
 
         return text
 

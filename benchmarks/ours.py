@@ -64,14 +64,10 @@ class Ours:
 
     def counts(self) -> Counts:
         """Tokens of the last step. A turn without an advantage, or with advantage zero, was not
-        trained on; one that is context only is a copy of another."""
-        turns = [
-            turn
-            for group in self.recorded.groups
-            for episode in group
-            for turn in episode.turns
-            if turn.trained
-        ]
+        trained on. Where episodes fork, what came before stands in all of them, but as a copy that
+        is not trained in all but one."""
+        episodes = [episode for group in self.recorded.groups for episode in group]
+        turns = [turn for episode in episodes for turn in episode.turns if turn.trained]
         return Counts(
             sum(len(turn.prompt_ids) for turn in turns),
             sum(len(turn) for turn in turns if turn.logprobs is not None),
@@ -117,8 +113,7 @@ def playing(
         config=config,
         agents=models,
         tokenizer=make_tokenizer(work.shape),
-        environment=world
-        or FixedWorld(work.shape, work.names, work.read, work.turns, later, work.group),
+        environment=world or FixedWorld(work.shape, work.names, work.read, work.turns, later),
         workflow=workflow,
         share_policy={"shared": True, "own": False, "lora": "lora"}[work.weights],
     )

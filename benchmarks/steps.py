@@ -13,7 +13,7 @@ from benchmarks.ours import Ours, playing, reading
 from benchmarks.rows import Bench, Result, Unavailable
 from benchmarks.timing import alternate, ratios, repeat
 from benchmarks.work import Counts, Work
-from benchmarks.worlds import answer_afresh, answer_in_tree
+from benchmarks.worlds import AnswerTree, answer_afresh
 from mrlm.core import registry
 
 NUM_ROWS = 256
@@ -38,7 +38,7 @@ def magrpo(work: Work, together: int = 1) -> Callable[[Bench], Result]:
     def measure(bench: Bench) -> Result:
         done = small(work, bench)
         ours = replace(done, prompts=min(together, 3) if bench.quick else together)
-        workflow = answer_in_tree if work.tree else answer_afresh
+        workflow = AnswerTree(done.group) if work.tree else answer_afresh
         return against(
             bench,
             ours,

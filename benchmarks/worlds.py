@@ -7,7 +7,8 @@ import copy
 import random
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from benchmarks.models import words_of
 from mrlm import Environment, Message, Observation, Reward, StepResult, Task
@@ -23,7 +24,8 @@ class FixedWorld(Environment):
     """Every agent reads a prompt of `read` tokens, answers, and so on for `turns` joint steps. All
     agents are paid the same.
 
-    Each agent's prompt is different, as the role in a real prompt makes it.
+    Each agent's prompt is different, as the role in a real prompt makes it; and later ones differ
+    with what was said before.
 
     Args:
         shape: whose vocabulary the words are of.
@@ -31,7 +33,6 @@ class FixedWorld(Environment):
         read: tokens of the first prompt.
         turns: joint steps.
         later: tokens of every further message; `read` if not given.
-        branches: ways on from every answer, for workflows that take several.
     """
 
     blocking = False
@@ -43,26 +44,24 @@ class FixedWorld(Environment):
         read: int,
         turns: int = 1,
         later: int | None = None,
-        branches: int = 1,
     ) -> None:
-        self.branches = branches
         self.shape, self.read, self.later = shape, read, read if later is None else later
         self.agents = tuple(agents)
         self.name = "fixed"
         self.max_turns = turns
-        self._seed, self._step = 0, 0
+        self._seed, self._step, self._said = 0, 0, ""
 
     def spawn(self) -> FixedWorld:
         return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        self._seed, self._step = task.seed if task else seed or 0, 0
+        self._seed, self._step, self._said = task.seed if task else seed or 0, 0, ""
         return StepResult(self._shown())
 
     def step(self, actions: dict[str, Message]) -> StepResult:
         self._step += 1
-        value = reward_of("".join(actions[agent].content for agent in self.agents))
-        rewards = {agent: Reward(value) for agent in self.agents}
+        self._said = "".join(actions[agent].content for agent in self.agents)
+        rewards = {agent: Reward(reward_of(self._said)) for agent in self.agents}
         if self._step == self.max_turns:
             return StepResult(rewards=rewards, done=True)
         return StepResult(self._shown(), rewards)
@@ -71,15 +70,16 @@ class FixedWorld(Environment):
         length = self.later if self._step else self.read
         return {
             agent: Observation(
-                [Message(prompt_text(self.shape, length, self._seed, agent, self._step))]
+                [Message(prompt_text(self.shape, length, self._seed, agent, self._said))]
             )
             for agent in self.agents
         }
 
 
-def prompt_text(shape: str, length: int, seed: int, agent: str, step: int = 0) -> str:
-    """The prompt of `length` tokens that an agent reads; every seed, agent and step has another."""
-    return words_of(random.Random(f"{seed}/{agent}/{step}"), shape, length)
+def prompt_text(shape: str, length: int, seed: int, agent: str, said: str = "") -> str:
+    """The prompt of `length` tokens that an agent reads: another one for every seed and agent, and
+    for what all agents said last."""
+    return words_of(random.Random(f"{seed}/{agent}/{said}"), shape, length)
 
 
 class LongTail(FixedWorld):
@@ -113,30 +113,33 @@ async def answer_at_length(task: Task, agents: Any, env: Any) -> None:
 
 async def answer_afresh(task: Task, agents: Any, env: Any) -> None:
     """A workflow of several turns in which agents read the newest message only."""
-    result = await env.reset()
-    while not result.done:
-        names = list(result.observations)
-        said = await asyncio.gather(
-            *(agents[name].act(result.observations[name].messages) for name in names)
-        )
-        result = await env.step(dict(zip(names, said, strict=True)))
-
-
-async def answer_in_tree(task: Task, agents: Any, env: Any) -> None:
-    """The same in a tree: after every joint step each answer is gone on from as often as the group
-    has siblings."""
     await env.reset()
-    await _branch(env, int(env.environment.branches))
+    while not env.result.done:
+        await _joint_step(env)
 
 
-async def _branch(env: Any, branches: int) -> None:
-    observations = env.result.observations
-    names = list(observations)
-    said = await asyncio.gather(
-        *(env.agents[name].act(observations[name].messages) for name in names)
-    )
-    result = await env.step(dict(zip(names, said, strict=True)))
-    if result.done:
-        env.end()
-        return
-    await asyncio.gather(*(_branch(world, branches) for world in env.fork(branches)))
+@dataclass(frozen=True, slots=True)
+class AnswerTree:
+    """The same as a tree: every joint answer is gone on from `branches` times."""
+
+    branches: int
+    forks: ClassVar[bool] = True
+
+    async def __call__(self, task: Task, agents: Any, env: Any) -> None:
+        await env.reset()
+        await self._grow(env)
+
+    async def _grow(self, env: Any) -> None:
+        await _joint_step(env)
+        if env.result.done:
+            env.end()
+        else:
+            await asyncio.gather(*map(self._grow, env.fork(self.branches)))
+
+
+async def _joint_step(env: Any) -> None:
+    """Everybody who has an observation answers it, and nothing else."""
+    shown = env.result.observations
+    names = list(shown)
+    said = await asyncio.gather(*(env.agents[name].act(shown[name].messages) for name in names))
+    await env.step(dict(zip(names, said, strict=True)))

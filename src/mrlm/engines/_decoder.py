@@ -87,6 +87,11 @@ class Decoder:
         self._adapters: tuple[str, ...] = ()
         self._adapter_watches: dict[str, Watch] = {}
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
+        self._plain = dtype == self.stream == torch.float32
+        self._ground = {
+            width: torch.tensor((anatomy.eps * width) ** 0.5, device=self.device)
+            for width in (anatomy.hidden, anatomy.head_dim)
+        }
         scale = torch.tensor(anatomy.embed_scale, dtype=self.stream)
         self._embed_scale = float(scale)
 
@@ -120,7 +125,7 @@ class Decoder:
             self.norms[at] = {name: self._norm_weight(getattr(layer, name)) for name in NORMS}
         self._final_norm = self._norm_weight(anatomy.final_norm)
         if changed[1]:
-            self._head = products.stored(anatomy.head.detach().to(self.dtype))
+            self._head = products.stored([anatomy.head], self.dtype)
         return True
 
     def use(self, adapters: Sequence[str]) -> set[str]:
@@ -162,7 +167,7 @@ class Decoder:
         return found
 
     def _fused(self, linears: list[Any]) -> Product:
-        weight = torch.cat([linear.weight.detach() for linear in linears]).to(self.dtype)
+        weight = products.stored([linear.weight for linear in linears], self.dtype)
         bias = None
         if any(linear.bias is not None for linear in linears):
             biases = [
@@ -170,7 +175,7 @@ class Decoder:
                 for linear in linears
             ]
             bias = torch.cat(biases).detach().to(self.dtype)
-        return Product(products.stored(weight), bias, [len(linear.weight) for linear in linears])
+        return Product(weight, bias, [len(linear.weight) for linear in linears])
 
     def _low(self, layer: Layer, name: str) -> Low | None:
         modules = [getattr(layer, part) for part in FUSED[name]]
@@ -193,15 +198,18 @@ class Decoder:
                 at += rank
             downs.append(down)
             ups.append(up if any(linear.lora for linear in linears) else None)
-        return Low(products.stored(torch.cat(downs)), ups)
+        return Low(products.stored(downs, self.dtype), ups)
 
     def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
-        """What a norm multiplies with; `1 + weight` is not rounded to the type of the weights."""
+        """What a norm multiplies with; `1 + weight` is not rounded to the type of the weights. In
+        float32, times the root of the width: `_norm` divides by the length of a vector then."""
         if module is None:
             return None
         parameter: Any = module.weight
         weight: Tensor = parameter.detach()
-        return weight.float() + 1.0 if self.anatomy.unit_offset else weight.clone()
+        if self.anatomy.unit_offset:
+            weight = weight.float() + 1.0
+        return weight * len(weight) ** 0.5 if self._plain else weight.clone()
 
     # -- what is computed --------------------------------------------------------------------------
 
@@ -299,8 +307,10 @@ class Decoder:
 
     def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
         assert weight is not None
-        wide = x.to(weight.dtype)
-        return F.rms_norm(wide, x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
+        if self._plain:
+            length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._ground[x.shape[-1]])
+            return (weight * x).div_(length)
+        return F.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
 
     def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Cosines and sines (N, 1, D) by table; the sines of the first half are negative, so that

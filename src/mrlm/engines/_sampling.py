@@ -77,7 +77,7 @@ class Columns:
         self.top_p: Tensor = column([s.top_p if s.truncates else 1.0 for s in sampling])
         self.top_k: Tensor = column([float(s.top_k) if s.truncates else 0.0 for s in sampling])
         self.min_p: Tensor = column([s.min_p if s.truncates else 0.0 for s in sampling])
-        self.greedy: Tensor = torch.tensor(greedy, device=device)
+        self.greedy: Tensor | None = torch.tensor(greedy, device=device) if any(greedy) else None
 
     def draw(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
@@ -93,25 +93,26 @@ def uniforms_of(request: Request) -> np.ndarray:
     return generator.random(max(1, request.sampling.max_new_tokens))
 
 
-def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor) -> tuple[Tensor, Tensor]:
+def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Inverse-CDF sampling.
 
     Args:
         logits: (B, V), already divided by the temperature and cut.
         uniforms: (B,) in [0, 1).
-        greedy: (B,) rows that take the most probable token instead.
+        greedy: (B,) rows that take the most probable token instead; `None` for none.
 
     Returns:
         Tokens (B,) and their log-probs (B,) under `softmax(logits)`.
     """
-    logprobs = logits.log_softmax(-1)
-    cumulative = logprobs.double().exp().cumsum(-1)
-    targets = uniforms[:, None].double() * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)[
-        :, 0
-    ]
-    tokens = torch.where(greedy, logits.argmax(-1), drawn)
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+    highest = logits.amax(-1, keepdim=True)
+    cumulative = (logits - highest).exp_().cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    targets = uniforms[:, None].double() * total
+    tokens = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)
+    if greedy is not None:
+        tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
+    logprobs = (logits.gather(1, tokens) - highest).double() - total.log()
+    return tokens[:, 0], logprobs[:, 0].float()
 
 
 def truncated(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
