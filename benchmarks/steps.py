@@ -14,7 +14,6 @@ from benchmarks.rows import Bench, Result, Unavailable
 from benchmarks.timing import alternate, ratios, repeat
 from benchmarks.work import Counts, Work
 from benchmarks.worlds import AnswerTree, answer_afresh
-from mrlm.core import registry
 
 NUM_ROWS = 256
 """Written rows; steps take them in turn."""
@@ -55,8 +54,6 @@ def ippo(work: Work) -> Callable[[Bench], Result]:
 
     def measure(bench: Bench) -> Result:
         done = small(work, bench)
-        if "ippo" not in registry.names("algorithms"):
-            raise Unavailable("there is no algorithm 'ippo' yet")
         settings = {"level": "turn", "update_epochs": 1, "num_minibatches": 1}
         return against(
             bench,
@@ -143,7 +140,10 @@ def against(
         ours.close()
     least = least_seconds(work, limits, sampled, references) / per_step
     result.limit, result.ceiling = least / result.ours, str(limits)
-    result.note = "seconds per prompt" if peer_prompts else ""
+    played = ours.metrics["seconds/play"]
+    share = played / (playing + ours.metrics["seconds/learn"])
+    result.note = f"{100 * share:.0f} % of ours is playing" if sampled else ""
+    result.note += "; seconds per prompt" if peer_prompts else ""
     return result
 
 

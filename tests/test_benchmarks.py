@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from benchmarks import report, steps
 from benchmarks.models import SHAPES, make_model, make_tokenizer
-from benchmarks.ours import playing
+from benchmarks.ours import playing, reading
 from benchmarks.rows import Bench, Result, Row
 from benchmarks.table import ROWS
 from benchmarks.timing import Stepwise, alternate
@@ -78,7 +78,7 @@ def test_a_tree_is_counted_once() -> None:
 def test_written_rows_are_as_long_as_they_should_be(algorithm: str, columns: int) -> None:
     work = Work("tiny", prompts=3, group=columns, read=5, written=4)
     rows = steps.written_rows(work, ("completion",) if columns == 1 else ("chosen", "rejected"))
-    ours = steps.reading(work, algorithm, rows)
+    ours = reading(work, algorithm, rows)
     ours.step()
     assert ours.counts() == Counts(3 * columns * 5, 0, 3 * columns * 4)
     ours.close()
