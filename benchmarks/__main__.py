@@ -67,9 +67,9 @@ def main(given: list[str] | None = None) -> int:
         try:
             result = row.measure(bench)
         except Unavailable as error:
-            result = Result(reason=str(error))
+            result = Result(reason=f"skipped: {error}")
         except Exception as error:
-            result = Result(reason=f"it failed: {error!r}")
+            result = Result(reason=f"failed: {error!r}")
             failed.append(row.name)
             traceback.print_exc()
         result.quick, result.load = chosen.quick, load

@@ -76,7 +76,7 @@ def long_tail(
         try:
             peer = bench.peer("hf_peer").generate(size, read, wanted, batch, device, dtype)
         except Unavailable as error:
-            result.reason = str(error)
+            result.reason = f"skipped: {error}"
             result.ours = repeat(side, bench.rounds, clock, counts).median
         else:
             mine, theirs = alternate(side, peer, bench.rounds, clock, counts)

@@ -162,7 +162,7 @@ def _cells(row: Row, result: Result) -> tuple[str, ...]:
     return (
         row.name,
         row.title,
-        number(result.value, row.unit) or "skipped",
+        number(result.value, row.unit) or result.reason.partition(":")[0],
         f"{low}..{high}" if low else "",
         "" if result.ours is None else f"{result.ours:.2f} s",
         "" if result.peer is None else f"{result.peer:.2f} s",
@@ -183,8 +183,7 @@ def _remarks(rows: Iterable[Row], found: Mapping[str, Result]) -> list[str]:
         rounds, threads = _many(result.rounds, "round"), _many(result.threads, "thread")
         how = f"{rounds}, {threads}, {result.clock}, load {result.load:g}"
         how += " (quick: tiny work, the numbers mean nothing)" if result.quick else ""
-        reason = f"skipped: {result.reason}" if result.reason else ""
-        parts = [reason, result.note, result.ceiling, how if result.clock else ""]
+        parts = [result.reason, result.note, result.ceiling, how if result.clock else ""]
         lines.append(f"{row.name}: " + "; ".join(part for part in parts if part))
         lines += [
             f"  {name}: " + ", ".join(f"{x:g}: {y:.2f}" for x, y in points)

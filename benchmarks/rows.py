@@ -60,7 +60,7 @@ class Result:
         low, high: its smallest and largest value over the rounds.
         ours, peer: median seconds of either side.
         limit: share of what the machine could do at best that ours reached.
-        reason: why there is no value.
+        reason: why there is no value, after `skipped: ` or `failed: `.
         note: anything else worth knowing.
         lines: name of a line -> points (x, y) of a plot.
         axis, scale: what x and y are.

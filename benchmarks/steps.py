@@ -128,7 +128,7 @@ def against(
     try:
         peer = make_peer()
     except Unavailable as error:
-        result.reason = str(error)
+        result.reason = f"skipped: {error}"
         mine = repeat(ours, bench.rounds, clock, counts)
         result.ours = mine.median / per_step
     else:
@@ -140,10 +140,11 @@ def against(
         ours.close()
     least = least_seconds(work, limits, sampled, references) / per_step
     result.limit, result.ceiling = least / result.ours, str(limits)
-    played = ours.metrics["seconds/play"]
-    share = played / (playing + ours.metrics["seconds/learn"])
-    result.note = f"{100 * share:.0f} % of ours is playing" if sampled else ""
-    result.note += "; seconds per prompt" if peer_prompts else ""
+    share = ours.metrics["seconds/play"] / sum(
+        ours.metrics[f"seconds/{part}"] for part in ("play", "learn")
+    )
+    notes = [f"{100 * share:.0f} % of ours is playing"] if sampled else []
+    result.note = "; ".join(notes + ["seconds per prompt"] * (peer_prompts is not None))
     return result
 
 

@@ -112,7 +112,7 @@ def test_the_world_keeps_the_contract() -> None:
 def test_the_page_has_a_place_for_the_table(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
-    found = {row.name: Result(reason="not today") for row in ROWS}
+    found = {row.name: Result(reason="skipped: not today") for row in ROWS}
     for _ in range(2):
         report.write_page(page, report.markdown(ROWS, found, "a machine"))
     assert page.read_text().count("Measured on a machine.") == 1
