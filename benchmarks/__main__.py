@@ -72,7 +72,7 @@ def main(given: list[str] | None = None) -> int:
             result = Result(reason=f"failed: {error!r}")
             failed.append(row.name)
             traceback.print_exc()
-        result.quick, result.load = chosen.quick, load
+        result.quick, result.load, result.version = chosen.quick, load, report.version()
         report.save(chosen.output, {row.name: result}, context)
     found = report.load(chosen.output)
     print(report.machine())

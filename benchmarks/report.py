@@ -7,12 +7,14 @@ import json
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import mrlm
 from benchmarks.rows import Result, Row
 
 RESULTS = "results.json"
@@ -30,6 +32,18 @@ def machine() -> str:
     if torch.cuda.is_available():
         words += f", {torch.cuda.get_device_name()}"
     return f"{words}, Python {platform.python_version()}"
+
+
+def version() -> str:
+    """The library's revision where it is a working copy, else its version."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path(mrlm.__file__).parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return mrlm.__version__
+    return done.stdout.strip()
 
 
 def save(folder: Path, found: Mapping[str, Result], context: Mapping[str, Any]) -> Path:
@@ -68,7 +82,7 @@ def markdown(rows: Iterable[Row], found: Mapping[str, Result], words: str) -> st
     rows = [row for row in rows if row.name in found]
     lines = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(row, found[row.name]) for row in rows)]
     text = ["| " + " | ".join(cell or " " for cell in line) + " |" for line in lines]
-    remarks = [f"- {line.strip()}" for line in _remarks(rows, found)]
+    remarks = [re.sub(r"^( *)", r"\1- ", line) for line in _remarks(rows, found)]
     return "\n".join([f"Measured on {words}.", "", *text, "", *remarks])
 
 
@@ -158,7 +172,8 @@ def _cells(row: Row, result: Result) -> tuple[str, ...]:
         return f"{value:,.0f}" if unit == "tokens/s" else f"{value:.2f}"
 
     bound = "<= " if row.less else ""
-    low, high = number(result.low, row.unit), number(result.high, row.unit)
+    several = result.rounds > 1  # a single round has no spread
+    low, high = (number(each, row.unit) if several else "" for each in (result.low, result.high))
     return (
         row.name,
         row.title,
@@ -181,7 +196,7 @@ def _remarks(rows: Iterable[Row], found: Mapping[str, Result]) -> list[str]:
         if result is None:
             continue
         rounds, threads = _many(result.rounds, "round"), _many(result.threads, "thread")
-        how = f"{rounds}, {threads}, {result.clock}, load {result.load:g}"
+        how = f"{rounds}, {threads}, {result.clock}, load {result.load:g}, at {result.version}"
         how += " (quick: tiny work, the numbers mean nothing)" if result.quick else ""
         parts = [result.reason, result.note, result.ceiling, how if result.clock else ""]
         lines.append(f"{row.name}: " + "; ".join(part for part in parts if part))

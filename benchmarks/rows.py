@@ -67,6 +67,7 @@ class Result:
         threads, clock, rounds: how it was measured.
         ceiling: what the machine could do at best then.
         load: processes that wanted to run when it began, of which the row is one.
+        version: of the library, as its repository names it.
         quick: on tiny work, so that the value says nothing.
     """
 
@@ -86,6 +87,7 @@ class Result:
     rounds: int = 0
     ceiling: str = ""
     load: float = 0.0
+    version: str = ""
     quick: bool = False
 
     def record(self) -> dict[str, Any]:
