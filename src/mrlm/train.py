@@ -93,7 +93,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         with span("checks"):
             check_weights(run)
     ended = time.perf_counter()
-    tokens = sum(len(turn) for group in groups for episode in group for turn in episode.turns)
+    episodes = [episode for group in groups for episode in group]
+    tokens = sum(len(turn) for episode in episodes for turn in episode.own_turns)
     run.tokens += tokens
     return (
         metrics

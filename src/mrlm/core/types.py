@@ -297,6 +297,11 @@ class Episode:
         for rollout in self.rollouts.values():
             yield from rollout.turns
 
+    @property
+    def own_turns(self) -> Iterator[Turn]:
+        """Those that were not taken in the episode which this one was forked from."""
+        return (turn for turn in self.turns if not any(self.path[turn.step + 1 :]))
+
 
 @dataclass(slots=True)
 class Group:
