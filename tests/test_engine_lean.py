@@ -152,6 +152,24 @@ def test_turns_are_not_read_again(family: str, tokenizer: Any) -> None:
     assert_lean(lean)
 
 
+def test_prompts_that_begin_alike_are_read_once(tokenizer: Any) -> None:
+    """Eight prompts with a long common beginning, two policies: it is read once for each."""
+    model = build("gemma2")
+    policies = {name: Policy(name, model, tokenizer) for name in ("a", "b")}
+    lean = LeanEngine(policies)
+    rng = np.random.default_rng(3)
+    common = rng.integers(3, 259, 50).tolist()
+    requests = [
+        Request(name, [*common, *rng.integers(3, 259, 4 + i).tolist()], SamplingParams(5), i)
+        for i in range(4)
+        for name in policies
+    ]
+    assert_same(generate(lean, requests), generate(HFEngine(policies), requests))
+    assert_lean(lean)
+    assert lean.stats.cached == 2 * 3 * 50
+    assert lean.stats.read == 2 * (50 + 4 + 5 + 6 + 7)
+
+
 def adapters(model: Any, tokenizer: Any) -> dict[str, Policy]:
     """Adapters of several ranks on different modules, and the base they share."""
     shapes = {

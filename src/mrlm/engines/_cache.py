@@ -10,9 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FIRST = 1024
-"""Tokens the pool has room for at first; it doubles up to its limit."""
-
 Ids = np.ndarray
 Key = tuple[Hashable, ...]
 """Whose weights computed a text, and what else keeps texts apart."""
@@ -46,15 +43,16 @@ class PrefixCache:
         self, shape: Sequence[int], limit: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.limit = limit
-        self.pool: Tensor = torch.zeros(min(FIRST, limit), *shape, dtype=dtype, device=device)
-        self._free: list[int] = list(range(len(self.pool)))
+        self.pool: Tensor = torch.empty(limit, *shape, dtype=dtype, device=device)
+        self._unused = 0  # rows from here on were never taken, and their memory never touched
+        self._free: list[int] = []
         self._roots: dict[Key, _Node] = {}
         self._clock = 0
 
     @property
     def held(self) -> int:
         """Tokens that are kept now."""
-        return len(self.pool) - len(self._free)
+        return self._unused - len(self._free)
 
     def begin(self) -> None:
         """A new round: what is looked up or added from now on is not thrown out before the next."""
@@ -143,17 +141,18 @@ class PrefixCache:
         return upper
 
     def _take(self, count: int) -> np.ndarray:
-        """Up to `count` free rows; the pool grows to its limit first, then old leaves go."""
-        while len(self._free) < count and len(self.pool) < self.limit:
-            before = len(self.pool)
-            more = self.pool.new_zeros(min(before, self.limit - before), *self.pool.shape[1:])
-            self.pool = torch.cat([self.pool, more])
-            self._free += range(before, len(self.pool))
+        """Up to `count` free rows: those that were given back, new ones up to the limit, then those
+        of old leaves."""
+        more = min(count - len(self._free), self.limit - self._unused)
+        if more > 0:
+            self._free += range(self._unused, self._unused + more)
+            self._unused += more
         if len(self._free) < count:
             self._evict(count - len(self._free))
-        taken = self._free[len(self._free) - min(count, len(self._free)) :]
-        del self._free[len(self._free) - len(taken) :]
-        return np.array(taken, dtype=np.int64)
+        at = max(len(self._free) - count, 0)
+        taken = np.array(self._free[at:], dtype=np.int64)
+        del self._free[at:]
+        return taken
 
     def _evict(self, count: int) -> None:
         """Free at least `count` rows if as many were not used in this round, oldest leaves

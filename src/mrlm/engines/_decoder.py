@@ -262,33 +262,46 @@ class Decoder:
         return x
 
     def look(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Attention, with what is needed to join it with attention to other keys.
 
         Args:
-            queries: (B, kv_heads, M, D).
+            queries: (B, heads or kv_heads, M, D).
             keys, values: (B, kv_heads, T, D).
             mask: (B, 1, M or 1, T), added to the scores.
+            causal: query i sees keys up to i; without a mask.
 
         Returns:
-            Outputs (B, kv_heads, M, D) and the logarithm of the sum of the exponential scores
-            (B, kv_heads, M).
+            Outputs (B, heads or kv_heads, M, D) and the logarithm of the sum of the exponential
+            scores (B, heads or kv_heads, M).
         """
-        anatomy = self.anatomy
+        anatomy, cap = self.anatomy, self.anatomy.attention_softcap
         wide = queries.dtype == torch.float32 or queries.shape[2] >= 8
-        if anatomy.attention_softcap is None and wide and queries.device.type == "cpu":
+        if cap is None and wide and queries.device.type == "cpu":
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                queries, keys, values, 0.0, False, attn_mask=mask, scale=anatomy.scale
+                queries, keys, values, 0.0, causal, attn_mask=mask, scale=anatomy.scale
             )
-        scores = torch.matmul(queries, keys.transpose(-1, -2)).float().mul_(anatomy.scale)
-        if anatomy.attention_softcap is not None:
-            scores.div_(anatomy.attention_softcap).tanh_().mul_(anatomy.attention_softcap)
-        if mask is not None:
+        rows, heads, count, size = queries.shape
+        folded = queries.reshape(rows, keys.shape[1], -1, size)
+        scores = torch.matmul(folded, keys.transpose(-1, -2)).float().mul_(anatomy.scale)
+        if cap is not None:
+            scores.div_(cap).tanh_().mul_(cap)
+        scores = scores.view(rows, heads, count, -1)
+        if causal:
+            later = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu_(1)
+            scores.masked_fill_(later, HIDDEN)
+        elif mask is not None:
             scores += mask
         total = scores.logsumexp(-1)
         weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
-        return torch.matmul(weights, values), total
+        found = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
+        return found.view(rows, heads, count, size), total
 
     def _product(self, at: int, name: str, x: Tensor, mask: Tensor | None) -> Tensor:
         product = self.products[at][name]

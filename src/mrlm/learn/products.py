@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LARGE = 1 << 18
+LARGE = 1 << 17
 """Weights with fewer entries are left to the default kernel: oneDNN's calls cost 10 us more."""
 EXACT = 2e-6
 """Largest error of a float32 product, relative to the largest entry, that is taken for rounding. A
