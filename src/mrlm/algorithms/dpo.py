@@ -50,6 +50,7 @@ class DPO(Algorithm):
 
     requires: ClassVar[frozenset[str]] = frozenset({"rows", "pairs"})
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
+    reads_old: ClassVar[bool] = False
 
     @property
     def needs(self) -> frozenset[str]:

@@ -53,6 +53,7 @@ class SFT(Algorithm):
     teacher: Literal["policy", "expert"] = "policy"
     aggregation: ops.Aggregation = "token_mean"
 
+    reads_old: ClassVar[bool] = False
     default_learning_rate: ClassVar[float] = 2e-5
 
     @property

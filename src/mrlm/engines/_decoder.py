@@ -83,6 +83,7 @@ class Decoder:
         self.products: list[dict[str, Product]] = [{} for _ in anatomy.layers]
         self.norms: list[dict[str, Tensor | None]] = [{} for _ in anatomy.layers]
         self.lows: list[dict[str, Low]] = [{} for _ in anatomy.layers]
+        self._single: bool | None = None
         self._watch = Watch()
         self._adapters: tuple[str, ...] = ()
         self._adapter_watches: dict[str, Watch] = {}
@@ -97,8 +98,12 @@ class Decoder:
 
     # -- weights -----------------------------------------------------------------------------------
 
-    def refresh(self) -> bool:
-        """Copy anew what changed of the base; returns whether anything did."""
+    def refresh(self, single: bool = False) -> bool:
+        """Copy anew what changed of the base; returns whether anything did.
+
+        Args:
+            single: one row will be decoded: weights are stored otherwise for that.
+        """
         anatomy = self.anatomy
         jobs: list[tuple[int, str, list[Any]]] = [
             (at, name, [linear_of(getattr(layer, part), None) for part in parts])
@@ -116,17 +121,19 @@ class Decoder:
             tensors += [module.weight for module in weights if module is not None]
         owners += [-1] * (len(tensors) - len(owners))
         changed = self._watch.changed(tensors)
-        if not any(changed):
+        stale = changed if single == self._single else [True] * len(changed)
+        if not any(stale):
             return False
-        for number in {owner for owner, new in zip(owners, changed, strict=True) if new} - {-1}:
+        self._single = single
+        for number in {owner for owner, new in zip(owners, stale, strict=True) if new} - {-1}:
             at, name, linears = jobs[number]
             self.products[at][name] = self._fused(linears)
         for at, layer in enumerate(anatomy.layers):
             self.norms[at] = {name: self._norm_weight(getattr(layer, name)) for name in NORMS}
         self._final_norm = self._norm_weight(anatomy.final_norm)
-        if changed[1]:
-            self._head = products.stored([anatomy.head], self.dtype)
-        return True
+        if stale[1]:
+            self._head = products.stored([anatomy.head], self.dtype, single)
+        return any(changed)
 
     def use(self, adapters: Sequence[str]) -> set[str]:
         """Take up the adapters of a call; returns which of them changed since they were last
@@ -167,7 +174,7 @@ class Decoder:
         return found
 
     def _fused(self, linears: list[Any]) -> Product:
-        weight = products.stored([linear.weight for linear in linears], self.dtype)
+        weight = products.stored([linear.weight for linear in linears], self.dtype, self._single)
         bias = None
         if any(linear.bias is not None for linear in linears):
             biases = [
@@ -198,7 +205,7 @@ class Decoder:
                 at += rank
             downs.append(down)
             ups.append(up if any(linear.lora for linear in linears) else None)
-        return Low(products.stored(downs, self.dtype), ups)
+        return Low(products.stored(downs, self.dtype, single=True), ups)
 
     def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
         """What a norm multiplies with; `1 + weight` is not rounded to the type of the weights. In

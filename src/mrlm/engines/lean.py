@@ -165,7 +165,7 @@ class LeanEngine(HFEngine):
     def _lean(self, base: _Base, requests: Sequence[Request]) -> list[Completion]:
         names = sorted({request.policy for request in requests})
         adapters = {self.policies[name].adapter or "" for name in names} - {""}
-        anew = base.decoder.refresh()
+        anew = base.decoder.refresh(single=len(requests) == 1)
         changed = base.decoder.use(sorted(adapters))
         for name, policy in self.policies.items():
             if anew or policy.adapter in changed:

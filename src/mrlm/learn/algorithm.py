@@ -67,6 +67,8 @@ class Algorithm:
     """What packing never splits."""
     reads_trees: ClassVar[bool] = False
     """Whether it gives credit to episodes that were forked from one another."""
+    reads_old: ClassVar[bool] = True
+    """Whether the loss reads `batch.old_logprobs`; then they are computed for turns without."""
     default_learning_rate: ClassVar[float] = 1e-6
     """Used when `training.learning_rate` is not set."""
 

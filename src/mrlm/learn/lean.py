@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mrlm.learn.anatomy import Anatomy, Layer, linear_of
+from mrlm.learn.attention import attention
 from mrlm.learn.tree import Piece, Tree
 
 CACHED = 1 << 18
@@ -172,23 +173,10 @@ class LeanForward:
                 for x in (keys, values)
             )
             mask = masks.get((number, layer.window))
-            mixed = self._mix(q, k, v, mask).transpose(1, 2).reshape(batch * asking, -1)
+            mixed = attention(q, k, v, mask, anatomy.scale, anatomy.attention_softcap)
+            mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
             found.append(mixed if piece.inside is None else mixed[piece.inside])
         return found
-
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Dense attention (B, heads, S, head_dim); without a mask it is causal."""
-        anatomy, cap = self.anatomy, self.anatomy.attention_softcap
-        if cap is None:
-            return F.scaled_dot_product_attention(
-                q, k, v, mask, is_causal=mask is None, scale=anatomy.scale,
-                enable_gqa=anatomy.heads != anatomy.kv_heads,
-            )  # fmt: skip
-        assert mask is not None
-        group = anatomy.heads // anatomy.kv_heads
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        scores = cap * torch.tanh(q @ k.transpose(2, 3) * (anatomy.scale / cap)) + mask
-        return scores.float().softmax(-1).to(v.dtype) @ v
 
     def _masks(self, tree: Tree) -> Masks:
         """What is added to scores, by piece and window; causal pieces need none."""

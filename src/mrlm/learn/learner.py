@@ -311,12 +311,12 @@ class Learner:
         if self.algorithm.topology != "shared":
             needs -= {"values"}  # they are a critic's to compute
         jobs = dict.fromkeys(sorted(needs), samples)
-        if "old_logprobs" not in jobs:
+        if "old_logprobs" not in jobs and self.algorithm.reads_old:
             # the sampler's log-probs serve, except where there are none or a distribution was cut
             jobs["old_logprobs"] = [
                 sample for sample in samples if any(map(_unscored, sample.turns))
             ]
-        if "values" in jobs and len(jobs["old_logprobs"]) == len(samples):
+        if "values" in jobs and len(jobs.get("old_logprobs", ())) == len(samples) > 0:
             jobs["old_logprobs+values"] = samples
             del jobs["values"], jobs["old_logprobs"]
         with self._policy.scoring():

@@ -2,7 +2,7 @@
 computes them.
 
 Which kernel is decided by shapes and by one exact check of this machine, never by a clock: two runs
-must give the same bits. The limits come from measurements on AVX-512 processors (1 to 256 rows,
+must give the same bits. The limits come from measurements on AVX-512 processors (1 to 1024 rows,
 widths 128 to 32000).
 """
 
@@ -15,23 +15,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrlm.learn.backends import exact
+
 LARGE = 1 << 17
 """Weights with fewer entries are left to the default kernel: oneDNN's calls cost 10 us more."""
-EXACT = 2e-6
-"""Largest error of a float32 product, relative to the largest entry, that is taken for rounding. A
-processor that computes float32 products in a shorter type stays far above."""
+TYPICAL_ROWS = 32
+"""The number of rows that oneDNN packs weights for; others are served as well."""
 
 
-def stored(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Weights (out, in) one below the other as one, in the order of memory that products of few
-    rows are fastest with. A single weight that is well as it is is not copied."""
+def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor:
+    """Weights (out, in) one below the other as one, for `linear`: packed by oneDNN where it serves,
+    else in the order of memory that products of few rows are fastest with. A single weight that is
+    well as it is is not copied.
+
+    Args:
+        weights: on one device.
+        dtype: of the products.
+        single: the products will be with one row, which reading the weights bounds: not packed.
+    """
     first = weights[0].detach()
-    turned = first.device.type == "cpu" and dtype == torch.float32
+    on_processor = first.device.type == "cpu" and dtype == torch.float32
+    packed = on_processor and not single and sum(w.numel() for w in weights) >= LARGE
+    packed = packed and onednn_is_exact()
     if len(weights) == 1 and first.dtype == dtype:
+        if packed:
+            return _packed(first)
         tall = first.shape[0] <= first.shape[1]
-        return first if tall or not turned else first.t().contiguous().t()
+        return first if tall or not on_processor else first.t().contiguous().t()
     joined = torch.cat([weight.detach().to(dtype) for weight in weights])
-    return joined.t().contiguous().t() if turned else joined
+    if packed:
+        return _packed(joined)
+    return joined.t().contiguous().t() if on_processor else joined
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -39,32 +53,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Args:
         x: (N, in).
-        weight: (out, in), in any order of memory; `stored` finds a good one.
+        weight: (out, in), of `stored`.
         bias: (out,).
     """
-    if (
-        x.shape[0] > 1
-        and x.dtype == torch.float32
-        and x.device.type == "cpu"
-        and weight.numel() >= LARGE
-        and onednn_is_exact()
-    ):
+    if weight.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
+
+
+def _packed(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
 
 
 @cache
 def onednn_is_exact() -> bool:
     """Whether oneDNN is at hand and computes float32 products in float32."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 512, generator=generator)
-    weight = torch.randn(256, 512, generator=generator)
-    with torch.no_grad():
-        try:
-            found = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-        except (AttributeError, RuntimeError):
-            return False
-    exact = x.double() @ weight.double().t()
-    return float((found - exact).abs().max() / exact.abs().max()) < EXACT
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(a, _packed(b), None, "none", [], "")
+
+    return torch.backends.mkldnn.is_available() and exact(product)
