@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from mrlm import Learner, MAPPOTrainer, Message, MessageType, Rollout
+from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ippo import IPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.ppo import PPO
+from mrlm.algorithms.sft import SFT
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, TrainingError
@@ -339,7 +341,7 @@ def test_its_values_are_read_where_the_policys_head_would_read_them(
     with torch.no_grad():
         expected = policy.forward(batch).values
         assert expected is not None
-        torch.testing.assert_close(critic.values(batch), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(critic.body.values(batch), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -418,7 +420,7 @@ def test_an_episode_is_one_sequence_and_its_values_do_not_depend_on_that(
     assert together == [turn.values for turn in groups[0].episodes[0].rollouts["b"].turns]
     for state, expected in zip(critic.states(groups[0].episodes[0]), together, strict=True):
         (alone,) = merge([state])
-        assert critic.values(pack([alone])).item() == pytest.approx(expected, abs=1e-4)
+        assert critic.body.values(pack([alone])).item() == pytest.approx(expected, abs=1e-4)
     assert together[0] != together[1]
 
 
@@ -522,3 +524,38 @@ def test_a_learner_of_one_policy_refuses_a_critic_of_the_team(model: Any, tokeni
     learner = Learner(model, tokenizer, MAPPO())
     with pytest.raises(ConfigError, match="sees every agent"):
         learner.calculate_loss([spoken("5")], [1.0])
+
+
+def test_a_value_per_turn_reads_what_came_before_it_alone(model: Any, tokenizer: Any) -> None:
+    """The same values as with all tokens read, but for the reading."""
+    found = {}
+    for level in ("token", "turn"):
+        torch.manual_seed(0)
+        policy = Policy("a", copy.deepcopy(model), tokenizer)
+        learner = Learner(policy, None, PPO(level=level))
+        head = policy.value_head
+        assert head is not None
+        torch.nn.init.normal_(head.linear.weight, std=0.1)
+        played = episode({"a": tokenizer, "b": tokenizer})
+        for turn in played.turns:
+            turn.policy = "a"
+        group = Group(played.task, [played])
+        run_async(learner.annotate([group], {"values"}))
+        found[level] = [np.atleast_1d(turn.values)[0] for turn in played.turns]
+    np.testing.assert_allclose(found["turn"], found["token"], atol=1e-5)
+
+
+def test_what_no_ratio_is_taken_of_is_not_scored_before_the_update(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[str] = []
+    fill = Learner._fill
+    monkeypatch.setattr(
+        Learner,
+        "_fill",
+        lambda self, need, samples: passes.append(need) or fill(self, need, samples),
+    )
+    Learner(model, tokenizer, SFT()).calculate_loss([spoken("5")]).backward()
+    assert passes == []
+    Learner(model, tokenizer, GRPO()).calculate_loss([spoken("5"), spoken("6")], [1.0, 0.0])
+    assert passes == ["old_logprobs"]

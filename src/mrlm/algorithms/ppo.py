@@ -72,6 +72,10 @@ class PPO(ActorCritic):
                 "kl_target adapts kl_coef, which is 0; set kl_coef, for example to 0.05"
             )
 
+    @property
+    def turn_values(self) -> bool:
+        return self.level == "turn"
+
     # -- credit -----------------------------------------------------------------------------------
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:

@@ -83,7 +83,7 @@ class Decoder:
         self.products: list[dict[str, Product]] = [{} for _ in anatomy.layers]
         self.norms: list[dict[str, Tensor | None]] = [{} for _ in anatomy.layers]
         self.lows: list[dict[str, Low]] = [{} for _ in anatomy.layers]
-        self._single: bool | None = None
+        self._single = False
         self._watch = Watch()
         self._adapters: tuple[str, ...] = ()
         self._adapter_watches: dict[str, Watch] = {}

@@ -86,6 +86,12 @@ class Algorithm:
         return "shared"
 
     @property
+    def turn_values(self) -> bool:
+        """Whether a turn has one value, that of what was read before it: what was said then need
+        not be read to compute it."""
+        return False
+
+    @property
     def collection(self) -> Collection | None:
         """How episodes are collected before they are learned from; `None`: each is learned from
         once, as it was played."""

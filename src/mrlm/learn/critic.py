@@ -30,7 +30,6 @@ from mrlm.learn.grouping import minibatches, samples_of
 from mrlm.learn.joint import joint_texts
 from mrlm.learn.loading import import_peft
 from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
-from mrlm.learn.passes import hidden_states
 from mrlm.learn.policy import Policy
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -80,29 +79,12 @@ class Critic:
 
     # -- what it computes --------------------------------------------------------------------------
 
-    def values(self, batch: Batch) -> Tensor:
-        """Values (N,) of the places that the trained tokens of a batch are predicted from. No
-        logits are computed."""
-        head, lean = self.body.value_head, self.body.lean_pass
-        assert head is not None
-        if lean is not None:
-            (hidden,) = hidden_states([(lean, batch)])
-            return head(hidden)
-        grid = batch.grid
-        inputs = {"input_ids": grid.input_ids, "attention_mask": grid.attention_mask}
-        if self.body.takes_positions:
-            inputs["position_ids"] = grid.position_ids
-        with self.body.active() as model:
-            causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-            hidden = causal.base_model(**inputs, use_cache=False).last_hidden_state  # (B, T, H)
-        return head(hidden[batch.sequence, grid.keep[grid.column]])
-
     def annotate(self, groups: Sequence[Group]) -> None:
         """Write `values` on the turns."""
         with self.body.scoring(), span("values", self.title):
             for micro in self._split(self.samples(groups, credited=False)):
                 batch = self._pack(micro)
-                found, end = self.values(batch).float().cpu().numpy(), 0
+                found, end = self.body.values(batch).float().cpu().numpy(), 0
                 for turn in batch.turns:
                     start, end = end, end + len(turn)
                     self.record(turn, found[start:end])
@@ -145,7 +127,7 @@ class Critic:
         for micro in self._split(samples, self.settings.accumulation):
             batch = self._pack(micro, totals)
             with span("forward", self.title):
-                found = self.values(batch)
+                found = self.body.values(batch)
             with span("head", self.title):
                 part = algorithm.value_loss(batch, found)
             with span("backward", self.title):

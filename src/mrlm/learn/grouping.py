@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from mrlm.core.types import Group
+from mrlm.core.types import Group, Turn
 from mrlm.learn.batch import Sample, merge
 
 
@@ -49,6 +49,23 @@ def samples_of(
                     sample.unit = units.setdefault(keys[unit], len(units))
                     samples.append(sample)
     return samples
+
+
+def openings(samples: Sequence[Sample]) -> list[Sample]:
+    """For every turn a sample of its own that ends with the first token it said."""
+    found: list[Sample] = []
+    for turn in (turn for sample in samples for turn in sample.turns):
+        first = Turn(
+            turn.agent,
+            turn.policy,
+            turn.prompt_ids,
+            turn.completion_ids[:1],
+            sampling=turn.sampling,
+        )
+        found.append(
+            Sample([*turn.prompt_ids, *first.completion_ids], [first], [len(turn.prompt_ids)])
+        )
+    return found
 
 
 def minibatches(

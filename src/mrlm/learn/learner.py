@@ -19,8 +19,9 @@ from mrlm.core.timing import count, span
 from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack, split
+from mrlm.learn.credit import column
 from mrlm.learn.critic import Critic, beside
-from mrlm.learn.grouping import minibatches, samples_of
+from mrlm.learn.grouping import minibatches, openings, samples_of
 from mrlm.learn.handmade import Reader, compared
 from mrlm.learn.optimizing import LearnerSettings, Stepper
 from mrlm.learn.policy import Policy
@@ -142,7 +143,7 @@ class Learner:
             return Loss(zero)
         loss = self.algorithm.loss(batch, self._forward(batch))
         if self.critic is not None:
-            value = self.algorithm.value_loss(batch, self.critic.values(batch))
+            value = self.algorithm.value_loss(batch, self.critic.body.values(batch))
             loss.total, loss.metrics["value_loss"] = loss.total + value, value.detach()
         return loss
 
@@ -319,12 +320,18 @@ class Learner:
         if "values" in jobs and len(jobs.get("old_logprobs", ())) == len(samples) > 0:
             jobs["old_logprobs+values"] = samples
             del jobs["values"], jobs["old_logprobs"]
+        elif "values" in jobs and self.algorithm.turn_values and self._policy.packed:
+            jobs["values"] = openings(samples)
         with self._policy.scoring():
             for need, chosen in jobs.items():
                 limit, packed = self.settings.max_tokens, self._policy.packed
                 for micro in split(chosen, limit, packed=packed) if chosen else []:
                     with span(need.partition("+")[0], self.policy):
                         self._fill(need, micro)
+        if jobs.get("values", samples) is not samples:
+            turns = (turn for sample in samples for turn in sample.turns)
+            for turn, opening in zip(turns, jobs["values"], strict=True):
+                turn.values = float(column(opening.turns[0], "values")[0])
 
     def _fill(self, need: str, samples: Sequence[Sample]) -> None:
         """Write a column on the turns of one micro-batch."""
@@ -332,15 +339,15 @@ class Learner:
         columns: dict[str, torch.Tensor] = {}
         if need == "ref_logprobs":
             columns[need] = self._policy.reference_logprobs(batch)
+        elif need == "values":
+            columns[need] = self._policy.values(batch)
         else:
             outputs = self._policy.forward(batch)
-            if "values" in need:
-                assert outputs.values is not None
+            columns["old_logprobs"] = outputs.logprobs
+            if outputs.values is not None:
                 columns["values"] = outputs.values
-            if "old_logprobs" in need:
-                columns["old_logprobs"] = outputs.logprobs
-        for name, column in columns.items():
-            pieces = column.float().cpu().numpy()
+        for name, numbers in columns.items():
+            pieces = numbers.float().cpu().numpy()
             end = 0
             for turn in batch.turns:
                 start, end = end, end + len(turn)

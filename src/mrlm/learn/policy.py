@@ -24,7 +24,7 @@ from mrlm.learn.adapters import BASE, adapter_of, switch_adapter, without_adapte
 from mrlm.learn.anatomy import NotLean
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
-from mrlm.learn.passes import LeanPass
+from mrlm.learn.passes import LeanPass, hidden_states
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -209,6 +209,23 @@ class Policy:
         if self.value_head is not None:
             values = self.value_head(hidden[batch.sequence, column])
         return Outputs(logprobs, entropy, values)
+
+    def values(self, batch: Batch) -> Tensor:
+        """Values (N,) of the places that the trained tokens are predicted from; the policy has a
+        value head. No logits are computed."""
+        head, lean = self.value_head, self.lean_pass
+        assert head is not None
+        if lean is not None:
+            (hidden,) = hidden_states([(lean, batch)])
+            return head(hidden)
+        grid = batch.grid
+        inputs = {"input_ids": grid.input_ids, "attention_mask": grid.attention_mask}
+        if self.takes_positions:
+            inputs["position_ids"] = grid.position_ids
+        with self.active() as model:
+            causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+            hidden = causal.base_model(**inputs, use_cache=False).last_hidden_state  # (B, T, H)
+        return head(hidden[batch.sequence, grid.keep[grid.column]])
 
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> Tensor:
