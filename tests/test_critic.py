@@ -539,7 +539,7 @@ def test_a_value_per_turn_reads_what_came_before_it_alone(model: Any, tokenizer:
         played = episode({"a": tokenizer, "b": tokenizer})
         for turn in played.turns:
             turn.policy = "a"
-        group = Group(played.task, [played])
+        group = Group([played])
         run_async(learner.annotate([group], {"values"}))
         found[level] = [np.atleast_1d(turn.values)[0] for turn in played.turns]
     np.testing.assert_allclose(found["turn"], found["token"], atol=1e-5)
