@@ -15,6 +15,7 @@ from mrlm.core.environment import Environment, as_environment, check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments.length import LengthEnvironment
+from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.qa import QASolverEnv
 from mrlm.environments.relay import RelayEnvironment
 
@@ -36,9 +37,11 @@ NEEDS: dict[str, dict[str, Any]] = {
     "rescored": {"environment": QASolverEnv(dataset=QUESTIONS), "reward_fn": accepted},
 }
 """Arguments of the worlds that cannot be made without any."""
-BEST = {"math": 1.0, "qa": 1.0, "relay": 1.0, "length": 1.0}
+BEST = {"math": 1.0, "qa": 1.0, "relay": 1.0, "length": 1.0, "matrix": 11.0}
 """What an honest player earns per seat, where that is one number."""
 
+ONE_SITUATION = {"matrix"}
+"""Worlds in which nothing can be held out, because there is nothing but one situation."""
 ALL = registry.names("environments")
 
 
@@ -86,7 +89,7 @@ def has_expert(world: Environment) -> bool:
 
 
 def test_the_worlds_that_are_promised_exist() -> None:
-    assert {"math", "reward", "qa", "relay", "length"} <= set(ALL)
+    assert {"math", "reward", "qa", "relay", "length", "matrix"} <= set(ALL)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -108,7 +111,7 @@ def test_same_task_and_seed_play_the_same(name: str) -> None:
         assert plays[0] == plays[1]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sorted(set(ALL) - ONE_SITUATION))
 def test_held_out_tasks_are_not_trained_on(name: str) -> None:
     world = make(name)
 
@@ -245,6 +248,98 @@ def test_length_pays_for_two_to_three_times_as_many_real_words(
     assert [r.value for r in end.rewards.values()] == pytest.approx([reward, reward])
 
 
+# -- matrix games ----------------------------------------------------------------------------------
+
+
+def paid(world: MatrixEnvironment, *said: str) -> float:
+    """What every agent is paid for one joint answer; it must be the same for all."""
+    world.reset(world.task(0))
+    actions = {a: Message(text, agent=a) for a, text in zip(world.agents, said, strict=True)}
+    (value,) = {reward.value for reward in world.step(actions).rewards.values()}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "table"),
+    [
+        ({"game": "climbing"}, [[11, -30, 0], [-30, 7, 6], [0, 0, 5]]),
+        ({"game": "penalty", "k": -100}, [[10, 0, -100], [0, 2, 0], [-100, 0, 10]]),
+        ({"game": "xor"}, [[0, 1], [1, 0]]),
+        ({"game": "custom", "payoffs": [[1, 2, 3], [4, 5, 6]]}, [[1, 2, 3], [4, 5, 6]]),
+    ],
+)
+def test_matrix_games_pay_what_was_published(arguments: Any, table: list[list[float]]) -> None:
+    world = MatrixEnvironment(**arguments)
+    assert world.agents == ("row", "column")
+    found = [[paid(world, row, column) for column in "ABC"[: len(table[0])]] for row in "ABC"]
+    assert found[: len(table)] == table
+
+
+def test_matrix_games_of_one_and_of_many() -> None:
+    bandit = MatrixEnvironment("bandit")
+    assert bandit.agents == ("player",)
+    assert [paid(bandit, word) for word in "ABC"] == [0, 0.5, 1]
+    three = MatrixEnvironment("xor", agents=("x", "y", "z"))
+    assert [paid(three, *said) for said in ("AAA", "AAB", "ABB", "BBB")] == [0, 1, 0, 1]
+    cube = MatrixEnvironment("custom", payoffs=[[[0, 1], [2, 3]], [[4, 5], [6, 7]]])
+    assert cube.agents == ("player_1", "player_2", "player_3") and paid(cube, *"BAB") == 5
+
+
+@pytest.mark.parametrize(
+    ("said", "action"),
+    [
+        ("B", 1),
+        (" b.\n", 1),
+        ("I choose B", 1),
+        ('"C"', 2),
+        ("A good choice is B", None),
+        ("", None),
+        ("D", None),
+        ("AB", None),
+        ("abba", None),
+    ],
+)
+def test_an_answer_names_one_action_or_is_illegal(said: str, action: int | None) -> None:
+    world = MatrixEnvironment(illegal=-50)
+    assert world.action("row", said) == action
+    assert paid(world, said, "A") == (-50 if action is None else world.payoffs[action, 0])
+
+
+def test_an_agent_with_fewer_actions_has_fewer_words() -> None:
+    world = MatrixEnvironment("custom", payoffs=[[1, 2, 3], [4, 5, 6]], actions=["up", "on", "by"])
+    assert world.action("row", "by") is None and world.action("column", "By!") == 2
+    assert paid(world, "by", "up") == 1, "the lowest number where nothing is stated"
+    assert world.question("row") == "row: up on?"
+
+
+def test_matrix_rounds_show_the_last_joint_action_and_share_the_best_reward() -> None:
+    world = MatrixEnvironment(rounds=3, normalized=True)
+    world.reset(world.task(0))
+    total = 0.0
+    for count, said in enumerate([("A", "A"), ("x", "B"), ("A", "B")]):
+        before = world.state()
+        result = world.step({a: Message(text) for a, text in zip(world.agents, said, strict=True)})
+        total += result.rewards["row"].value
+        assert f"round {count + 1} of 3" in before and result.done == (count == 2)
+        if count == 1:
+            assert result.observations["row"].messages[0].content == "? B. row: A B C?"
+            assert "A A; ? B" in world.state()
+    assert total == pytest.approx(1 / 3), "the best, and twice the worst"
+    assert paid(MatrixEnvironment(normalized=True), "A", "A") == 1.0
+    assert paid(MatrixEnvironment("xor", normalized=True, illegal=-1), "A", "") == -1.0
+
+
+def test_matrix_games_as_data() -> None:
+    world = MatrixEnvironment("xor")
+    assert world.rows() == [
+        {"agent": "row", "prompt": "row: A B?", "completion": "A"},
+        {"agent": "column", "prompt": "column: A B?", "completion": "B"},
+    ]
+    pairs = MatrixEnvironment().pairs()
+    assert len(pairs) == 4 and {pair["chosen"] for pair in pairs} == {"A"}
+    assert [pair["rejected"] for pair in pairs] == ["B", "C", "B", "C"]
+
+
 # -- question answering ----------------------------------------------------------------------------
 
 
@@ -288,6 +383,18 @@ def test_qa_scores_like_squad(said: str, em: float, f1: float) -> None:
         (lambda: RelayEnvironment(agents=("a", "b", "c")), "2 seats"),
         (lambda: RelayEnvironment(max_number=0), "max_number"),
         (lambda: LengthEnvironment(words=["one"]), "words"),
+        (lambda: MatrixEnvironment("chess"), "climbing, penalty, xor"),  # type: ignore[arg-type]
+        (lambda: MatrixEnvironment(agents=("a", "b", "c")), "2 seats"),
+        (lambda: MatrixEnvironment("custom"), "needs payoffs"),
+        (lambda: MatrixEnvironment("xor", payoffs=[[1, 2], [3, 4]]), "its own table"),
+        (lambda: MatrixEnvironment("custom", payoffs=[[1, 2], [3]]), "full table"),
+        (lambda: MatrixEnvironment("custom", payoffs=[1]), "two numbers"),
+        (lambda: MatrixEnvironment("custom", payoffs=[1, "x"]), "finite numbers"),
+        (lambda: MatrixEnvironment("custom", payoffs=[2, 2], normalized=True), "two different"),
+        (lambda: MatrixEnvironment("penalty", k=3), "k must be"),
+        (lambda: MatrixEnvironment(actions=["a", "A", "b"]), "3 different words"),
+        (lambda: MatrixEnvironment(illegal=float("nan")), "illegal"),
+        (lambda: MatrixEnvironment(rounds=0), "rounds"),
         (lambda: QASolverEnv(reward="bleu"), "reward"),  # type: ignore[arg-type]
         (lambda: QASolverEnv().task(0), "dataset="),
         (lambda: QASolverEnv(dataset=[{"question": "q"}]).task(0), "answer"),

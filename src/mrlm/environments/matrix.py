@@ -1,0 +1,235 @@
+"""Matrix: everybody names one action at once; a table says what the joint action pays them all."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from string import ascii_uppercase
+from typing import Any, Literal, get_args
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments._rows import at_least, seats
+
+Game = Literal["climbing", "penalty", "xor", "bandit", "custom"]
+CLIMBING = ((11.0, -30.0, 0.0), (-30.0, 7.0, 6.0), (0.0, 0.0, 5.0))
+BANDIT = (0.0, 0.5, 1.0)
+Joint = tuple[int, ...]
+
+
+class MatrixEnvironment(Environment):
+    """A cooperative matrix game: every agent says one word, its action, without knowing what the
+    others say, and all are paid what the table holds for the joint action.
+
+    `climbing` is `[[11, -30, 0], [-30, 7, 6], [0, 0, 5]]` and `penalty` is `[[10, 0, k], [0, 2, 0],
+    [k, 0, 10]]` (Claus and Boutilier 1998); in both the best joint action is ruined by a partner
+    who is not there yet. `xor` pays 1 if an odd number of agents takes the second of two actions:
+    no sum of what each agent did alone can tell what a joint action is worth. `bandit` has one seat
+    and pays `[0, 0.5, 1]`. `custom` takes any table.
+
+    An answer is read as an action if it is one of the words, whatever its case and the punctuation
+    around it, or if it holds exactly one of them as a whole word. Any other answer of anybody is
+    illegal, and pays everybody `illegal`.
+
+    The game has one situation only, so that held-out tasks are the training task.
+
+    Args:
+        game: which table.
+        agents: names of the seats; `row` and `column` (one seat: `player`) where not given. `xor`
+            takes any number of them.
+        payoffs: table of `custom` (and of `bandit`, where another is wanted): as many levels of
+            lists as there are agents, numbers at the bottom.
+        k: what `penalty` pays for a miss; at most 0.
+        actions: the words; letters from `A` on where not given. An agent with n actions has the
+            first n.
+        illegal: what an illegal answer pays; the lowest number of the table where not given.
+        normalized: pay `(x - low) / (high - low)`, over the table's lowest and highest number, and
+            the same share of it in every round, so that the best episode earns 1.
+        rounds: how often the game is played in an episode; every agent is shown the last joint
+            action.
+
+    Raises:
+        ConfigError: the table, the seats and the words do not fit together.
+    """
+
+    blocking: bool = False
+
+    def __init__(
+        self,
+        game: Game = "climbing",
+        agents: Sequence[str] | None = None,
+        payoffs: Sequence[Any] | None = None,
+        k: float = -10.0,
+        actions: Sequence[str] | None = None,
+        illegal: float | None = None,
+        normalized: bool = False,
+        rounds: int = 1,
+    ) -> None:
+        at_least("rounds", rounds, 1, whole=True)
+        table = _table(game, None if agents is None else len(seats(agents)), payoffs, k)
+        self.sizes, self.payoffs = _flattened(table)
+        self.agents: tuple[str, ...] = seats(agents or _names(len(self.sizes)), len(self.sizes))
+        self.words: tuple[str, ...] = _words(actions, max(self.sizes))
+        self.game, self.rounds = game, rounds
+        self.max_turns: int | None = rounds
+        low, high = min(self.payoffs.values()), max(self.payoffs.values())
+        self.illegal = low if illegal is None else float(illegal)
+        if not math.isfinite(self.illegal):
+            raise ConfigError(f"illegal must be a finite number, not {illegal!r}")
+        if normalized and low == high:
+            raise ConfigError("normalized=true needs a table with two different numbers")
+        self._low, self._span = (low, (high - low) * rounds) if normalized else (0.0, 1.0)
+        self.best: Joint = max(self.payoffs, key=lambda joint: self.payoffs[joint])
+        self._played: list[tuple[str, ...]] = []
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        prompt = [Message(self.question(self.agents[0]))]
+        return Task(f"matrix-{self.game}-{split}-{seed}", prompt, seed=seed)
+
+    def spawn(self) -> MatrixEnvironment:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._played = []
+        return StepResult(self._shown())
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        said = [actions[agent].content if agent in actions else "" for agent in self.agents]
+        joint = [self.action(agent, text) for agent, text in zip(self.agents, said, strict=True)]
+        legal = tuple(index for index in joint if index is not None)
+        paid = self.payoffs[legal] if len(legal) == len(joint) else self.illegal
+        self._played.append(tuple("?" if i is None else self.words[i] for i in joint))
+        rewards = {
+            agent: Reward(
+                (paid - self._low) / self._span,
+                {"payoff": paid, "legal": float(index is not None)},
+            )
+            for agent, index in zip(self.agents, joint, strict=True)
+        }
+        if len(self._played) == self.rounds:
+            return StepResult(rewards=rewards, done=True)
+        return StepResult(self._shown(), rewards)
+
+    def action(self, agent: str, text: str) -> int | None:
+        """Index of the action that an answer names; `None` if it names none, or several."""
+        words = self.words[: self.sizes[self.agents.index(agent)]]
+        plain = {word.casefold(): index for index, word in enumerate(words)}
+        whole = text.strip(" \t\n\r.,:;!?\"'`()[]<>*").casefold()
+        if whole in plain:
+            return plain[whole]
+        named = {word for word in re.findall(r"\w+", text) if word in words}
+        return words.index(named.pop()) if len(named) == 1 else None
+
+    def question(self, agent: str) -> str:
+        """What an agent is asked."""
+        words = self.words[: self.sizes[self.agents.index(agent)]]
+        return f"{agent}: {' '.join(words)}?"
+
+    def state(self) -> str:
+        played = "; ".join(" ".join(joint) for joint in self._played)
+        return f"{self.game}, round {len(self._played) + 1} of {self.rounds}: {played or 'nothing'}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        return self.words[self.best[self.agents.index(agent)]]
+
+    # -- data --------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, str]]:
+        """The best joint action as rows for supervised learning, one per agent."""
+        return [
+            {"agent": agent, "prompt": self.question(agent), "completion": self.words[best]}
+            for agent, best in zip(self.agents, self.best, strict=True)
+        ]
+
+    def pairs(self) -> list[dict[str, str]]:
+        """Preference pairs: for every agent, its part of the best joint action over each of its
+        other actions."""
+        return [
+            {
+                "agent": row["agent"],
+                "prompt": row["prompt"],
+                "chosen": row["completion"],
+                "rejected": word,
+            }
+            for row, size in zip(self.rows(), self.sizes, strict=True)
+            for word in self.words[:size]
+            if word != row["completion"]
+        ]
+
+    def _shown(self) -> dict[str, Observation]:
+        last = f"{' '.join(self._played[-1])}. " if self._played else ""
+        return {agent: Observation([Message(last + self.question(agent))]) for agent in self.agents}
+
+
+def _table(game: Game, seated: int | None, payoffs: Sequence[Any] | None, k: float) -> Any:
+    """The pay-offs of a game as nested lists."""
+    if game not in get_args(Game):
+        raise ConfigError(f"game must be one of {', '.join(get_args(Game))}, not {game!r}")
+    if payoffs is not None and game not in ("custom", "bandit"):
+        raise ConfigError(f"game={game!r} has its own table; payoffs goes with game='custom'")
+    if game == "custom" and payoffs is None:
+        raise ConfigError("game='custom' needs payoffs, such as [[1, 0], [0, 1]]")
+    if payoffs is not None:
+        return payoffs
+    if game == "penalty":
+        if isinstance(k, bool) or not isinstance(k, int | float) or not -math.inf < k <= 0:
+            raise ConfigError(f"k must be a finite number of at most 0, not {k!r}")
+        return [[10, 0, k], [0, 2, 0], [k, 0, 10]]
+    if game == "xor":
+        return _parity(seated or 2, 0)
+    return CLIMBING if game == "climbing" else BANDIT
+
+
+def _parity(levels: int, ones: int) -> Any:
+    return ones % 2 if levels == 0 else [_parity(levels - 1, ones + i) for i in range(2)]
+
+
+def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
+    """How many actions each agent has, and joint action -> pay-off."""
+    sizes, level = [], table
+    while isinstance(level, list | tuple) and level:
+        sizes.append(len(level))
+        level = level[0]
+    found: dict[Joint, float] = {}
+    for joint in itertools.product(*map(range, sizes)):
+        value = table
+        for index, size in zip(joint, sizes, strict=True):
+            if not isinstance(value, list | tuple) or len(value) != size:
+                raise ConfigError(
+                    f"payoffs must be a full table, every list of a level as long: {table!r}"
+                )
+            value = value[index]
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise ConfigError(f"payoffs must hold finite numbers, not {value!r}")
+        found[joint] = float(value)
+    if not sizes or max(sizes) < 2:
+        raise ConfigError(f"payoffs must be lists with at least two numbers, not {table!r}")
+    return tuple(sizes), found
+
+
+def _names(count: int) -> tuple[str, ...]:
+    known = {1: ("player",), 2: ("row", "column")}
+    return known.get(count) or tuple(f"player_{i + 1}" for i in range(count))
+
+
+def _words(actions: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    words = tuple(ascii_uppercase[:count] if actions is None else actions)
+    plain = not isinstance(actions, str) and all(
+        isinstance(word, str) and re.fullmatch(r"\w+", word) for word in words
+    )
+    if not plain or len({word.casefold() for word in words}) != len(words) or len(words) < count:
+        raise ConfigError(
+            f"actions must be at least {count} different words of letters and digits, not {words!r}"
+        )
+    return words
+
+
+PLUGIN = MatrixEnvironment
