@@ -1,0 +1,96 @@
+"""`python -m benchmarks.learning`: train every algorithm on small games, from several seeds, and
+say by how much each of them improves."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+HERE = Path(__file__).parent.parent
+
+
+def arguments(given: list[str] | None) -> argparse.Namespace:
+    """What was asked for on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
+    parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="which; all if not given")
+    parser.add_argument("--games", nargs="+", metavar="GAME", help="which; all if not given")
+    parser.add_argument("--seeds", type=int, default=5, help="of every matrix game (relay: 3)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--quick", action="store_true", help="fewer steps")
+    parser.add_argument("--list", action="store_true", help="say what would be run")
+    parser.add_argument("--output", type=Path, help="folder of results")
+    parser.add_argument("--page", type=Path, help="page whose table and pictures are written anew")
+    chosen = parser.parse_args(given)
+    if min(chosen.seeds, chosen.jobs) < 1:
+        parser.error("--seeds and --jobs must be at least 1")
+    if chosen.quick and chosen.page:
+        parser.error("numbers of --quick mean nothing, so they are not for a --page")
+    if chosen.output is None:
+        chosen.output = HERE / "results" / ("learning-quick" if chosen.quick else "learning")
+    return chosen
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run what was asked for. The exit status is 1 if a run failed, or an algorithm did not learn
+    where it can."""
+    chosen = arguments(given)
+    from benchmarks.learning import report
+    from benchmarks.learning.runs import jobs_of, prepare, train
+    from benchmarks.report import machine
+
+    try:
+        jobs = jobs_of(chosen.algorithms, chosen.games, chosen.seeds, chosen.output, chosen.quick)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if chosen.list:
+        print("\n".join(f"{job.algorithm:14} {job.game:10} seed {job.seed}" for job in jobs))
+        return 0
+    with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
+        for _ in _done(pool, prepare, {job.base: job for job in jobs}.values()):
+            pass
+        curves = []
+        for count, curve in enumerate(_done(pool, train, jobs), 1):
+            curves.append(curve)
+            said = curve.error or " ".join(f"{reward:.2f}" for reward in curve.rewards)
+            name = f"{curve.algorithm:14} {curve.game:10} seed {curve.seed}"
+            print(f"[{count}/{len(jobs)}] {name} {said}", file=sys.stderr, flush=True)
+    everything = report.merge(chosen.output, curves)
+    found = report.findings(everything)
+    print(report.markdown(found, machine()))
+    if chosen.page is None:
+        report.plots(chosen.output, everything)
+    else:
+        pictures = report.plots(chosen.page.parent / "learning", everything)
+        report.write_page(chosen.page, found, machine(), pictures)
+    failed = [curve for curve in curves if curve.error]
+    for curve in failed:
+        print(f"{curve.algorithm} on {curve.game}, seed {curve.seed}: {curve.error}")
+    asked = {(job.algorithm, job.game) for job in jobs}
+    wrong = [row for row in found if (row.algorithm, row.game) in asked and row.failed]
+    return 1 if failed or (wrong and not chosen.quick) else 0
+
+
+def _done(
+    pool: ProcessPoolExecutor, work: Callable[[Any], Any], jobs: Iterable[Any]
+) -> Iterator[Any]:
+    """Results in the order in which they come."""
+    for future in as_completed([pool.submit(work, job) for job in jobs]):
+        yield future.result()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

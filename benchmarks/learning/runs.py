@@ -1,0 +1,195 @@
+"""One run: a very small model that knows the words of a game but not what they are worth, trained
+by one algorithm from one seed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learning.models import taught
+from benchmarks.learning.table import GAMES, TABLE, Entry
+
+BASELINE = "grpo"
+"""What the single agent is trained by."""
+EPISODES = 256
+"""Plays of every evaluation, sampled as in training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Which run.
+
+    Args:
+        algorithm: a name of the table.
+        game: a game of `matrix`; `relay`, or `alone`: the same sums given to one agent.
+        seed: of the model's weights and of everything that is drawn.
+        folder: where models and runs are kept.
+        quick: fewer steps.
+    """
+
+    algorithm: str
+    game: str
+    seed: int
+    folder: str
+    quick: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Which model it needs."""
+        return "matrix" if self.game in GAMES else "relay"
+
+    @property
+    def base(self) -> Path:
+        """Folder of the model it starts from."""
+        return Path(self.folder) / "models" / f"{self.game}-{self.seed}"
+
+
+@dataclass(slots=True)
+class Curve:
+    """What came of a run.
+
+    Args:
+        steps, rewards: iterations and the mean reward of an agent in the evaluations after them.
+        tokens: sampled while training.
+        seconds: that it took.
+        error: why there is nothing, if it failed.
+    """
+
+    algorithm: str
+    game: str
+    seed: int
+    steps: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def gain(self) -> float:
+        """Final minus initial evaluation."""
+        return self.rewards[-1] - self.rewards[0]
+
+
+def jobs_of(
+    algorithms: Sequence[str] | None,
+    games: Sequence[str] | None,
+    seeds: int,
+    folder: Path,
+    quick: bool = False,
+) -> list[Job]:
+    """Every run that is asked for; `None` is all. `relay` has three seeds at most, and comes with
+    `alone`, trained by GRPO, as what teams are compared with.
+
+    Raises:
+        ValueError: a name that there is not.
+    """
+    for name in algorithms or ():
+        if name not in TABLE:
+            raise ValueError(f"there is no entry {name!r}; there are {', '.join(TABLE)}")
+    for name in games or ():
+        if name not in [*GAMES, "relay"]:
+            raise ValueError(f"there is no game {name!r}; there are {', '.join(GAMES)}, relay")
+    jobs = []
+    for name in algorithms or TABLE:
+        own = [*TABLE[name].games, *(["relay"] if TABLE[name].relay else [])]
+        for game in own:
+            if games is None or game in games:
+                many = min(seeds, 3) if game == "relay" else seeds
+                jobs += [Job(name, game, seed, str(folder), quick) for seed in range(many)]
+    teams = max((job.seed + 1 for job in jobs if job.game == "relay"), default=0)
+    return jobs + [Job(BASELINE, "alone", seed, str(folder), quick) for seed in range(teams)]
+
+
+def world_of(game: str, entry: Entry | None = None) -> dict[str, Any]:
+    """The `environments:` item of a game."""
+    if game in GAMES:
+        own = dict(entry.world) if entry else {}
+        return {"env_type": "matrix", "normalized": True, **GAMES[game], **own}
+    numbers = {"max_number": 3}
+    return {
+        "env_type": "relay" if game == "relay" else "benchmarks.learning.worlds:Alone",
+        **numbers,
+    }
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """The experiment of a run, as a config takes it."""
+    from mrlm.build import environment_factory
+    from mrlm.config.sections import EnvironmentConfig
+
+    entry = TABLE[job.algorithm]
+    matrix = job.kind == "matrix"
+    steps = 60 if matrix else 120 * (1 + (job.game == "alone"))
+    steps = steps * 2 // 5 if job.quick else steps
+    world = world_of(job.game, entry)
+    made = environment_factory(EnvironmentConfig(**world))
+    config: dict[str, Any] = {
+        "experiment_name": f"{job.algorithm}-{job.game}-{job.seed}",
+        "output_dir": str(Path(job.folder) / "runs" / f"{job.algorithm}-{job.game}-{job.seed}"),
+        "model": {"model_name_or_path": str(job.base)},
+        "environments": [world],
+        "training": {
+            "algorithm": job.algorithm,
+            "num_iterations": steps,
+            "batch_size": 8 if matrix else 16,
+            "learning_rate": 2e-3 if matrix else 5e-4,
+            "seed": job.seed,
+            "report_to": "none",
+            "threads": 1,
+        },
+        "generation": {"max_new_tokens": 1 if matrix else 4 * (1 + (job.game == "alone"))},
+        "evaluation": {"every": max(1, steps // 12), "episodes": EPISODES, "greedy": False},
+    }
+    if entry.settings:
+        config[job.algorithm] = dict(entry.settings)
+    if entry.learns_from != "play":
+        config["data"] = {"dataset": getattr(made, entry.learns_from)()}
+    return config
+
+
+def prepare(job: Job) -> None:
+    """Make the model that a job starts from, unless it is there already."""
+    _quiet()
+    steps = {"matrix": 60, "relay": 100}[job.kind] * (1 + (job.game == "alone"))
+    taught(job.base, job.kind, world_of(job.game), job.seed, steps)
+
+
+def train(job: Job) -> Curve:
+    """Run a job to its end; a failure is a curve with its reason."""
+    from mrlm import ExperimentConfig, run_experiment
+
+    _quiet()
+    curve = Curve(job.algorithm, job.game, job.seed)
+    started = time.perf_counter()
+    try:
+        config = ExperimentConfig(**settings_of(job)).merged(TABLE[job.algorithm].config)
+        result = run_experiment(config)
+    except Exception as error:  # one run that fails must not end the others
+        curve.error = f"{type(error).__name__}: {error}"
+        return curve
+    curve.seconds = time.perf_counter() - started
+    for row in result.history:
+        curve.tokens += sampled(row)
+        if row.get("eval/reward/mean") is not None:
+            curve.steps.append(int(row["step"]))
+            curve.rewards.append(row["eval/reward/mean"])
+    shutil.rmtree(result.run_folder)
+    return curve
+
+
+def sampled(row: dict[str, Any]) -> int:
+    """Tokens that were drawn in a step."""
+    parts = ("episodes/count", "turns/mean", "completion_length/mean")
+    return round(math.prod(row.get(part) or 0.0 for part in parts))
+
+
+def _quiet() -> None:
+    """Warnings only: many runs share one terminal."""
+    for name in ("mrlm", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)

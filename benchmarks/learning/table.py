@@ -1,0 +1,58 @@
+"""What every algorithm is tried on and with which settings. An algorithm of the library that has no
+entry here makes a test fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Words = Mapping[str, Any]
+GAMES: dict[str, dict[str, Any]] = {
+    "climbing": {"game": "climbing"},
+    "penalty": {"game": "penalty", "k": -10},
+    "xor": {"game": "xor"},
+    "bandit": {"game": "bandit"},
+}
+"""Name -> arguments of the world `matrix`, whose rewards are normalised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How one algorithm is tried.
+
+    Args:
+        settings: its own section.
+        config: more keys of the experiment, laid over those that all share.
+        learns_from: what it is given: `play` in the world, `rows` or `pairs` of the world's best
+            joint action.
+        world: more arguments of the world.
+        games: on what it is tried.
+        cannot: game -> why no improvement is expected there.
+        relay: whether it is one of those that are tried on `relay` too.
+    """
+
+    settings: Words = field(default_factory=dict)
+    config: Words = field(default_factory=dict)
+    learns_from: Literal["play", "rows", "pairs"] = "play"
+    world: Words = field(default_factory=dict)
+    games: tuple[str, ...] = ("climbing", "penalty", "xor")
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    relay: bool = False
+
+
+GROUP: Words = {"group_size": 8}
+CRITIC: Words = {"training.batch_size": 64, "training.critic_learning_rate": 1e-2}
+"""Without siblings, as many episodes come from more tasks; and the critic is as small."""
+
+TABLE: dict[str, Entry] = {
+    "sft": Entry({"teacher": "expert"}, {"training.batch_size": 16}, relay=True),
+    "dpo": Entry(config={"training.learning_rate": 1e-3}, learns_from="pairs"),
+    "reinforce": Entry({"baseline": "mean"}, {"training.batch_size": 64}, relay=True),
+    "rloo": Entry({"group_size": 8, "kl_coef": 0.0}, relay=True),
+    "grpo": Entry(GROUP, relay=True),
+    "ppo": Entry({"kl_coef": 0.0}, CRITIC, relay=True),
+    "ippo": Entry({"kl_coef": 0.0}, CRITIC, relay=True),
+    "mappo": Entry({}, CRITIC, relay=True),
+    "magrpo": Entry(GROUP, relay=True),
+}

@@ -1,0 +1,45 @@
+"""What a team is compared with: the same task given to one agent alone."""
+
+from __future__ import annotations
+
+from mrlm.core.environment import Split
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments.relay import RelayEnvironment
+
+
+class Alone(RelayEnvironment):
+    """The sums of `relay` for one agent, which reads all three numbers and answers once.
+
+    Args:
+        max_number: the numbers are 0 to this one.
+        seed: as for `relay`.
+    """
+
+    max_turns: int | None = 1
+
+    def __init__(self, max_number: int = 9, seed: int = 0) -> None:
+        super().__init__(("first", "second"), max_number, seed)
+        self.agents = ("alone",)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        task = super().task(seed, split)
+        task.prompt = [Message(self._sum(task))]
+        return task
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task or self.task(seed or 0)
+        return StepResult({"alone": Observation([Message(self._sum(self._task))])})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        said = actions["alone"].content.strip() if "alone" in actions else ""
+        return StepResult(rewards={"alone": Reward(float(said == self._task.answer))}, done=True)
+
+    def state(self) -> str:
+        return self._sum(self._task)
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        return str(self._task.answer)
+
+    @staticmethod
+    def _sum(task: Task) -> str:
+        return f"{task.info['a']}+{task.info['b']}+{task.info['c']}="
