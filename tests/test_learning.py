@@ -1,0 +1,122 @@
+"""The learning curves are what they say, and in their short form algorithms really improve."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.learning import report
+from benchmarks.learning.runs import Curve, jobs_of
+from benchmarks.learning.table import GAMES, TABLE
+
+from mrlm.core import registry
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.learning", *options]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=560
+    )
+
+
+def test_algorithms_learn_xor_in_their_short_form(tmp_path: Path) -> None:
+    """From models that name either action alike, a policy gradient, an actor with a critic and
+    imitation find the joint action that pays, from both seeds."""
+    names = ("grpo", "ippo", "sft")
+    done = run(
+        *("--quick", "--games", "xor", "--seeds", "2", "--jobs", "1"),
+        *("--output", str(tmp_path), "--algorithms", *names),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    curves = json.loads((tmp_path / report.RESULTS).read_text())["curves"]
+    assert {(c["algorithm"], c["seed"]) for c in curves} == {(n, s) for n in names for s in (0, 1)}
+    for curve in curves:
+        first, last = curve["rewards"][0], curve["rewards"][-1]
+        assert 0.3 < first < 0.7 and last > first + 0.1, curve
+        assert curve["steps"][0] == 0 and curve["steps"] == sorted(curve["steps"])
+    assert "| grpo | xor | 2 |" in done.stdout
+
+
+@pytest.mark.slow
+def test_algorithms_learn_climbing_with_intervals(tmp_path: Path) -> None:
+    """The long form on one game: three seeds, lower 95 % bound of the improvement above 0."""
+    names = ("reinforce", "magrpo", "mappo", "dpo")
+    done = run(
+        *("--games", "climbing", "--seeds", "3", "--output", str(tmp_path)),
+        *("--algorithms", *names),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("| learns |") == len(names)
+
+
+def test_every_algorithm_is_tried_on_something_it_can_win() -> None:
+    assert set(TABLE) == set(registry.names("algorithms"))
+    for name, entry in TABLE.items():
+        assert set(entry.games) <= set(GAMES) and set(entry.cannot) <= set(entry.games), name
+        assert set(entry.games) - set(entry.cannot), name
+
+
+def test_jobs_are_every_seed_of_every_game_and_the_baseline_of_teams(tmp_path: Path) -> None:
+    jobs = jobs_of(["grpo", "dpo"], None, 5, tmp_path)
+    assert [job.seed for job in jobs if (job.algorithm, job.game) == ("dpo", "xor")] == [*range(5)]
+    assert [job.seed for job in jobs if job.game == "relay"] == [0, 1, 2]
+    assert [job.seed for job in jobs if job.game == "alone"] == [0, 1, 2]
+    assert not [job for job in jobs_of(["dpo"], None, 1, tmp_path) if job.game == "alone"]
+    with pytest.raises(ValueError, match="no entry 'nothing'"):
+        jobs_of(["nothing"], None, 1, tmp_path)
+    with pytest.raises(ValueError, match="no game 'chess'"):
+        jobs_of(None, ["chess"], 1, tmp_path)
+
+
+def curves(ends: list[float], algorithm: str = "grpo", game: str = "xor") -> list[Curve]:
+    return [
+        Curve(algorithm, game, seed, [0, 10], [0.5, end], tokens=7, seconds=1.0)
+        for seed, end in enumerate(ends)
+    ]
+
+
+def test_a_verdict_follows_from_the_interval_over_seeds(tmp_path: Path) -> None:
+    def verdict(ends: list[float]) -> str:
+        (found,) = report.findings(curves(ends))
+        return found.verdict
+
+    assert verdict([0.7, 0.71, 0.72]) == "learns"
+    assert verdict([0.9, 0.3, 0.9]) == "does not learn", "one seed of three fails"
+    assert verdict([0.9]) == "one seed"
+    (found,) = report.findings(curves([0.7, 0.8, 0.9]))
+    assert found.gain == pytest.approx((0.3, 0.3 - 4.302653 * 0.1 / 3**0.5, 0.5484), abs=1e-4)
+
+
+def test_a_run_that_is_done_again_replaces_the_older_one(tmp_path: Path) -> None:
+    report.merge(tmp_path, curves([0.6, 0.7]))
+    kept = report.merge(tmp_path, curves([0.9])[:1])
+    assert [curve.rewards[-1] for curve in kept] == [0.9, 0.7]
+    assert report.merge(tmp_path, []) == kept
+
+
+def test_a_page_gets_the_table_and_the_pictures(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    marks = "\n".join(report.TABLE_MARKS)
+    page.write_text(f"# x\n{marks}\n<!-- curve: grpo -->\n\nafter\n")
+    found = report.findings(curves([0.7, 0.8]))
+    for _ in range(2):  # writing it again changes nothing
+        report.write_page(page, found, "a machine", {"grpo": tmp_path / "learning" / "grpo.png"})
+    text = page.read_text()
+    assert text.count("| grpo | xor | 2 | 0.50 | 0.75 |") == 1 and "Measured on a machine" in text
+    assert text.count("](learning/grpo.png)\n\nafter") == 1
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="no line"):
+        report.write_page(page, found, "a machine", {})
+
+
+def test_pictures_are_drawn_where_they_can_be(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib draws the pictures")
+    paths = report.plots(tmp_path, curves([0.7, 0.8]))
+    assert paths["grpo"].stat().st_size > 2000
