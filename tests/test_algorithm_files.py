@@ -3,6 +3,7 @@ that trains it."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from mrlm.config import load_config
 from mrlm.core import registry
+from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 from mrlm.runs import dry_run, run_experiment
 
 ROOT = Path(__file__).parent.parent
@@ -40,3 +42,121 @@ def test_a_config_trains(algorithm: str, tmp_path: Path) -> None:
         config = config.merged(dict(change.split("=") for change in changes))  # type: ignore[arg-type]
     result = run_experiment(config)
     assert result.history and (result.run_folder / "final").exists()
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def sections() -> dict[str, str]:
+    """Name -> text of every section about an algorithm."""
+    found = re.split(r"^### (\w+)$", PAGE, flags=re.MULTILINE)[1:]
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_algorithm_has_a_section(algorithm: str) -> None:
+    text = sections()[algorithm]
+    for part in ("Paper", "File", "Formula", "Knobs", "Use it"):
+        assert f"**{part}**" in text, part
+    (file,) = re.findall(r"\*\*File\*\* `([^`]+)`", text)
+    assert file == f"src/mrlm/algorithms/{algorithm}.py" and (ROOT / file).is_file()
+    assert f"<!-- curve: {algorithm} -->\n" in text
+
+
+def test_papers_of_the_page_are_those_of_the_files() -> None:
+    """A number that stands in an algorithm's section stands in the files it is made of."""
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "src" / "mrlm").rglob("*.py")
+    )
+    for name, text in sections().items():
+        if name in ALGORITHMS:
+            for number in re.findall(r"\b\d{4}\.\d{5}\b", text):
+                assert number in sources, (name, number)
+
+
+def test_pictures_of_the_page_exist() -> None:
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", PAGE):
+        assert (ROOT / "docs" / picture).is_file(), picture
+
+
+def test_the_page_has_no_sections_of_what_there_is_not() -> None:
+    assert set(sections()) <= set(ALGORITHMS)
+
+
+def block(language: str) -> str:
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    return text
+
+
+def test_the_algorithm_of_the_page_trains(tmp_path: Path) -> None:
+    """Copied from the page into two files, it is found by its name, and its settings are read."""
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "mine.py").write_text(block("python"))
+    (tmp_path / "mine.yaml").write_text(block("yaml"))
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(
+            [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "mrlm", "train", "--config", "mine.yaml", "--output", "out"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "out" / "final").exists()
+    assert "sharpness: 2.0" in (tmp_path / "out" / "config.yaml").read_text()
+    code = [
+        line for line in block("python").splitlines() if line and not line.startswith(("#", '"'))
+    ]
+    assert len(code) <= 20, "it is an algorithm in 20 lines"
+
+
+def test_the_algorithm_of_the_page_ranks_siblings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ranking.py").write_text(block("python"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = registry.load("algorithms", "ranking:Mine")(group_size=4)
+    episodes = []
+    for reward in (0.0, 5.0, 100.0, 5.0):
+        turn = Turn("a", "p", [1], [2], [-1.0], reward=reward)
+        episodes.append(
+            Episode("e", Task("t"), {"a": Rollout("a", "p", "e", [turn])}, reward, [reward], "done")
+        )
+    mine.credit([Group(episodes, "t")])
+    found = [turn.advantages for episode in episodes for turn in episode.turns]
+    assert found == pytest.approx([-1.0, 0.0, 1.0, 0.0])
+
+
+# -- the script ------------------------------------------------------------------------------------
+
+
+def marl(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [str(MARL), *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_script_trains_a_team(tmp_path: Path) -> None:
+    short = ("training.num_iterations=1", "evaluation.episodes=2", "training.report_to=none")
+    done = marl("magrpo", *short, "--output", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "out" / "final").is_dir()
+
+
+def test_the_script_names_what_it_knows(tmp_path: Path) -> None:
+    for arguments in ((), ("nothing",)):
+        done = marl(*arguments, cwd=tmp_path)
+        assert done.returncode == 2 and "mappo" in done.stderr and "magrpo" in done.stderr
