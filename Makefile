@@ -3,6 +3,7 @@
 #   make test         every test, with coverage
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
+#   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ JOBS ?= 2
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check bench clean
+.PHONY: help quickstart test check bench learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,6 +34,10 @@ check: $(VENV)/.installed-dev
 # One thread by default, on the clock of the process: what else runs disturbs that least.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Every run has one thread of its own.
+learning-curves: $(VENV)/.installed-plots
+	$(BIN)/python -m benchmarks.learning --page docs/algorithms.md $(ARGS)
 
 clean:
 	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis
@@ -60,4 +65,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install -c constraints.txt -e ".[bench]"
+	@touch $@
+
+$(VENV)/.installed-plots: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt -e ".[plots]"
 	@touch $@

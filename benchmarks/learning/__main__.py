@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +18,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
+
+from benchmarks.learning import report  # noqa: E402 - after the number of threads is set
+from benchmarks.learning.runs import Curve, Job, jobs_of, prepare, train  # noqa: E402
+from benchmarks.report import machine  # noqa: E402
 
 HERE = Path(__file__).parent.parent
 
@@ -31,8 +35,11 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     parser.add_argument("--list", action="store_true", help="say what would be run")
-    parser.add_argument("--output", type=Path, help="folder of results")
-    parser.add_argument("--page", type=Path, help="page whose table and pictures are written anew")
+    parser.add_argument("--no-runs", action="store_true", help="write what is known already")
+    parser.add_argument("--output", type=Path, help="folder of models and results")
+    parser.add_argument(
+        "--page", type=Path, help="page to write; results go to learning/ beside it"
+    )
     chosen = parser.parse_args(given)
     if min(chosen.seeds, chosen.jobs) < 1:
         parser.error("--seeds and --jobs must be at least 1")
@@ -47,9 +54,6 @@ def main(given: list[str] | None = None) -> int:
     """Run what was asked for. The exit status is 1 if a run failed, or an algorithm did not learn
     where it can."""
     chosen = arguments(given)
-    from benchmarks.learning import report
-    from benchmarks.learning.runs import jobs_of, prepare, train
-    from benchmarks.report import machine
 
     try:
         jobs = jobs_of(chosen.algorithms, chosen.games, chosen.seeds, chosen.output, chosen.quick)
@@ -59,29 +63,32 @@ def main(given: list[str] | None = None) -> int:
     if chosen.list:
         print("\n".join(f"{job.algorithm:14} {job.game:10} seed {job.seed}" for job in jobs))
         return 0
-    with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
-        for _ in _done(pool, prepare, {job.base: job for job in jobs}.values()):
-            pass
-        curves = []
-        for count, curve in enumerate(_done(pool, train, jobs), 1):
-            curves.append(curve)
-            said = curve.error or " ".join(f"{reward:.2f}" for reward in curve.rewards)
-            name = f"{curve.algorithm:14} {curve.game:10} seed {curve.seed}"
-            print(f"[{count}/{len(jobs)}] {name} {said}", file=sys.stderr, flush=True)
-    everything = report.merge(chosen.output, curves)
+    curves = [] if chosen.no_runs else list(_trained(jobs, chosen.jobs))
+    results = chosen.output if chosen.page is None else chosen.page.parent / "learning"
+    everything = report.merge(results, curves)
     found = report.findings(everything)
     print(report.markdown(found, machine()))
-    if chosen.page is None:
-        report.plots(chosen.output, everything)
-    else:
-        pictures = report.plots(chosen.page.parent / "learning", everything)
+    pictures = report.plots(results, everything)
+    if chosen.page is not None:
         report.write_page(chosen.page, found, machine(), pictures)
     failed = [curve for curve in curves if curve.error]
     for curve in failed:
         print(f"{curve.algorithm} on {curve.game}, seed {curve.seed}: {curve.error}")
     asked = {(job.algorithm, job.game) for job in jobs}
     wrong = [row for row in found if (row.algorithm, row.game) in asked and row.failed]
-    return 1 if failed or (wrong and not chosen.quick) else 0
+    return 1 if failed or wrong else 0
+
+
+def _trained(jobs: Sequence[Job], processes: int) -> Iterator[Curve]:
+    """Run jobs side by side, models first; says how each of them went."""
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for _ in _done(pool, prepare, {job.base: job for job in jobs}.values()):
+            pass
+        for count, curve in enumerate(_done(pool, train, jobs), 1):
+            said = curve.error or " ".join(f"{reward:.2f}" for reward in curve.rewards)
+            name = f"{curve.algorithm:14} {curve.game:10} seed {curve.seed}"
+            print(f"[{count}/{len(jobs)}] {name} {said}", file=sys.stderr, flush=True)
+            yield curve
 
 
 def _done(

@@ -54,9 +54,14 @@ def merge(folder: Path, curves: Iterable[Curve]) -> list[Curve]:
     table = {(c.algorithm, c.game, c.seed): c for c in [*old, *curves]}
     found = [table[key] for key in sorted(table)]
     folder.mkdir(parents=True, exist_ok=True)
-    rows = ",\n".join(json.dumps(asdict(curve)) for curve in found)
+    rows = ",\n".join(json.dumps(_rounded(asdict(curve))) for curve in found)
     path.write_text(f'{{"curves": [\n{rows}\n]}}\n')
     return found
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    rewards = [round(reward, 4) for reward in row["rewards"]]
+    return row | {"rewards": rewards, "seconds": round(row["seconds"], 1)}
 
 
 def findings(curves: Sequence[Curve]) -> list[Finding]:
