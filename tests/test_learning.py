@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,12 +9,24 @@ from pathlib import Path
 
 import pytest
 from benchmarks.learning import report
-from benchmarks.learning.runs import Curve, jobs_of
+from benchmarks.learning.runs import Curve, Job, jobs_of, prepare, train
 from benchmarks.learning.table import GAMES, TABLE
+from benchmarks.learning.worlds import Alone
 
+from mrlm import Message, check_environment
 from mrlm.core import registry
+from mrlm.environments.relay import RelayEnvironment
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of models that name either action of `xor` alike, one per seed."""
+    folder = tmp_path_factory.mktemp("learning")
+    for seed in range(2):
+        prepare(Job("grpo", "xor", seed, str(folder)))
+    return folder
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -26,22 +37,22 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_algorithms_learn_xor_in_their_short_form(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["grpo", "ippo", "sft"])
+def test_algorithms_learn_xor_in_their_short_form(algorithm: str, taught: Path) -> None:
     """From models that name either action alike, a policy gradient, an actor with a critic and
     imitation find the joint action that pays, from both seeds."""
-    names = ("grpo", "ippo", "sft")
-    done = run(
-        *("--quick", "--games", "xor", "--seeds", "2", "--jobs", "1"),
-        *("--output", str(tmp_path), "--algorithms", *names),
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    curves = json.loads((tmp_path / report.RESULTS).read_text())["curves"]
-    assert {(c["algorithm"], c["seed"]) for c in curves} == {(n, s) for n in names for s in (0, 1)}
-    for curve in curves:
-        first, last = curve["rewards"][0], curve["rewards"][-1]
-        assert 0.3 < first < 0.7 and last > first + 0.1, curve
-        assert curve["steps"][0] == 0 and curve["steps"] == sorted(curve["steps"])
-    assert "| grpo | xor | 2 |" in done.stdout
+    for seed in range(2):
+        curve = train(Job(algorithm, "xor", seed, str(taught), quick=True))
+        assert not curve.error
+        assert 0.3 < curve.rewards[0] < 0.7 and curve.gain > 0.1, curve
+        assert curve.steps == sorted(curve.steps) and curve.steps[-1] == 24
+        assert curve.tokens > 0 and curve.seconds > 0
+
+
+def test_a_run_that_fails_is_a_curve_with_its_reason(tmp_path: Path) -> None:
+    curve = train(Job("grpo", "xor", 0, str(tmp_path)))  # its model was never made
+    assert "models/xor-0" in curve.error and not curve.rewards
+    assert not report.findings([curve])
 
 
 @pytest.mark.slow
@@ -99,6 +110,28 @@ def test_a_run_that_is_done_again_replaces_the_older_one(tmp_path: Path) -> None
     kept = report.merge(tmp_path, curves([0.9])[:1])
     assert [curve.rewards[-1] for curve in kept] == [0.9, 0.7]
     assert report.merge(tmp_path, []) == kept
+
+
+def test_the_single_agent_gets_the_sums_of_the_team() -> None:
+    alone, team = Alone(max_number=5), RelayEnvironment(max_number=5)
+    check_environment(alone)
+    for split in ("train", "eval"):
+        one, both = alone.task(7, split), team.task(7, split)
+        assert one.answer == both.answer and one.info == both.info
+        opening = alone.reset(one).observations["alone"].messages
+        assert opening[0].content == "{a}+{b}+{c}=".format(**both.info)
+        said = Message(alone.expert("alone", opening) or "")
+        assert alone.step({"alone": said}).rewards["alone"].value == 1.0
+        alone.reset(one)
+        assert alone.step({"alone": Message("x")}).rewards["alone"].value == 0.0
+
+
+def test_what_would_be_run_is_listed() -> None:
+    done = run("--list", "--algorithms", "dpo", "--seeds", "2")
+    assert done.returncode == 0
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["dpo", game, "seed", str(seed)] for game in TABLE["dpo"].games for seed in range(2)
+    ]
 
 
 def test_a_page_gets_the_table_and_the_pictures(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def taught(folder: Path, kind: str, world: dict[str, Any], seed: int, steps: int
         "training": {
             "algorithm": "sft",
             "num_iterations": steps,
-            "batch_size": 32,
+            "batch_size": 6 if kind == "matrix" else 32,
             "learning_rate": 1e-2 if kind == "matrix" else 2e-3,
             "lr_scheduler_type": "linear",
             "seed": seed,

@@ -97,7 +97,7 @@ def jobs_of(
             raise ValueError(f"there is no game {name!r}; there are {', '.join(GAMES)}, relay")
     jobs = []
     for name in algorithms or TABLE:
-        own = [*TABLE[name].games, *(["relay"] if TABLE[name].relay else [])]
+        own = [*TABLE[name].games, *(["relay"] if TABLE[name].relay is not None else [])]
         for game in own:
             if games is None or game in games:
                 many = min(seeds, 3) if game == "relay" else seeds
@@ -111,7 +111,7 @@ def world_of(game: str, entry: Entry | None = None) -> dict[str, Any]:
     if game in GAMES:
         own = dict(entry.world) if entry else {}
         return {"env_type": "matrix", "normalized": True, **GAMES[game], **own}
-    numbers = {"max_number": 3}
+    numbers = {"max_number": 5}
     return {
         "env_type": "relay" if game == "relay" else "benchmarks.learning.worlds:Alone",
         **numbers,
@@ -125,7 +125,7 @@ def settings_of(job: Job) -> dict[str, Any]:
 
     entry = TABLE[job.algorithm]
     matrix = job.kind == "matrix"
-    steps = 60 if matrix else 120 * (1 + (job.game == "alone"))
+    steps = 60 if matrix else 100 * (1 + (job.game == "alone"))
     steps = steps * 2 // 5 if job.quick else steps
     world = world_of(job.game, entry)
     made = environment_factory(EnvironmentConfig(**world))
@@ -138,17 +138,17 @@ def settings_of(job: Job) -> dict[str, Any]:
             "algorithm": job.algorithm,
             "num_iterations": steps,
             "batch_size": 8 if matrix else 16,
-            "learning_rate": 2e-3 if matrix else 5e-4,
+            "learning_rate": 2e-3 if matrix else 1e-4,
             "seed": job.seed,
             "report_to": "none",
             "threads": 1,
         },
         "generation": {"max_new_tokens": 1 if matrix else 4 * (1 + (job.game == "alone"))},
-        "evaluation": {"every": max(1, steps // 12), "episodes": EPISODES, "greedy": False},
+        "evaluation": {"every": max(1, steps // 8), "episodes": EPISODES, "greedy": False},
     }
     if entry.settings:
         config[job.algorithm] = dict(entry.settings)
-    if entry.learns_from != "play":
+    if entry.learns_from != "play" and matrix:
         config["data"] = {"dataset": getattr(made, entry.learns_from)()}
     return config
 
@@ -156,7 +156,7 @@ def settings_of(job: Job) -> dict[str, Any]:
 def prepare(job: Job) -> None:
     """Make the model that a job starts from, unless it is there already."""
     _quiet()
-    steps = {"matrix": 60, "relay": 100}[job.kind] * (1 + (job.game == "alone"))
+    steps = {"matrix": 60, "relay": 150}[job.kind] * (1 + (job.game == "alone"))
     taught(job.base, job.kind, world_of(job.game), job.seed, steps)
 
 
@@ -168,7 +168,10 @@ def train(job: Job) -> Curve:
     curve = Curve(job.algorithm, job.game, job.seed)
     started = time.perf_counter()
     try:
-        config = ExperimentConfig(**settings_of(job)).merged(TABLE[job.algorithm].config)
+        entry = TABLE[job.algorithm]
+        config = ExperimentConfig(**settings_of(job)).merged(entry.config)
+        if job.kind == "relay":
+            config = config.merged(entry.relay or {})
         result = run_experiment(config)
     except Exception as error:  # one run that fails must not end the others
         curve.error = f"{type(error).__name__}: {error}"

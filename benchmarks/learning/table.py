@@ -29,7 +29,7 @@ class Entry:
         world: more arguments of the world.
         games: on what it is tried.
         cannot: game -> why no improvement is expected there.
-        relay: whether it is one of those that are tried on `relay` too.
+        relay: for those that are tried on `relay` too: keys that are laid over the rest there.
     """
 
     settings: Words = field(default_factory=dict)
@@ -38,21 +38,32 @@ class Entry:
     world: Words = field(default_factory=dict)
     games: tuple[str, ...] = ("climbing", "penalty", "xor")
     cannot: Mapping[str, str] = field(default_factory=dict)
-    relay: bool = False
+    relay: Words | None = None
 
 
 GROUP: Words = {"group_size": 8}
 CRITIC: Words = {"training.batch_size": 64, "training.critic_learning_rate": 1e-2}
 """Without siblings, as many episodes come from more tasks; and the critic is as small."""
 
+MANY: Words = {"training.batch_size": 128}
+"""The same where agents add numbers, as many episodes as 16 groups of 8."""
+
 TABLE: dict[str, Entry] = {
-    "sft": Entry({"teacher": "expert"}, {"training.batch_size": 16}, relay=True),
+    "sft": Entry(
+        {"teacher": "expert"},
+        {"training.batch_size": 16},
+        relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
+    ),
     "dpo": Entry(config={"training.learning_rate": 1e-3}, learns_from="pairs"),
-    "reinforce": Entry({"baseline": "mean"}, {"training.batch_size": 64}, relay=True),
-    "rloo": Entry({"group_size": 8, "kl_coef": 0.0}, relay=True),
-    "grpo": Entry(GROUP, relay=True),
-    "ppo": Entry({"kl_coef": 0.0}, CRITIC, relay=True),
-    "ippo": Entry({"kl_coef": 0.0}, CRITIC, relay=True),
-    "mappo": Entry({}, CRITIC, relay=True),
-    "magrpo": Entry(GROUP, relay=True),
+    "reinforce": Entry(
+        {"baseline": "mean"},
+        {"training.batch_size": 64},
+        relay={**MANY, "training.learning_rate": 2e-4},
+    ),
+    "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}),
+    "grpo": Entry(GROUP, relay={"grpo.update_epochs": 4}),
+    "ppo": Entry(config=CRITIC, relay=MANY),
+    "ippo": Entry(config=CRITIC, relay=MANY),
+    "mappo": Entry(config=CRITIC, relay={"mappo.update_epochs": 2}),
+    "magrpo": Entry(GROUP, relay={"training.learning_rate": 2e-4}),
 }
