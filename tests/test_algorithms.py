@@ -161,7 +161,11 @@ def test_a_trainer_and_a_config_stand_beside_it(name):
     module = importlib.import_module(f"mrlm.algorithms.{name}")
     trainers = [x for x in vars(module) if x.endswith("Trainer") and x != "Trainer"]
     assert [getattr(module, x).algorithm for x in trainers] == [name]
-    (config,) = [x for x in vars(module) if x.endswith("Config") and x.lower() == f"{name}config"]
+    (config,) = [
+        x
+        for x in vars(module)
+        if x.endswith("Config") and x.lower() == name.replace("_", "") + "config"
+    ]
     assert issubclass(getattr(module, config), module.PLUGIN)
     assert getattr(module, config)(update_epochs=3).update_epochs == 3
 

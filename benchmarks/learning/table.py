@@ -66,4 +66,8 @@ TABLE: dict[str, Entry] = {
     "ippo": Entry(config=CRITIC, relay=MANY),
     "mappo": Entry(config=CRITIC, relay={"mappo.update_epochs": 2}),
     "magrpo": Entry(GROUP, relay={"training.learning_rate": 2e-4}),
+    "mareinforce": Entry({"group_size": 8}),
+    "marloo": Entry(GROUP),
+    "maremax": Entry(GROUP),
+    "reinforce_pp": Entry(config={"training.batch_size": 64}),
 }

@@ -26,12 +26,24 @@ if TYPE_CHECKING:
     from mrlm.algorithms.mappo import MAPPO as MAPPO
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mappo import MAPPOTrainer as MAPPOTrainer
+    from mrlm.algorithms.mareinforce import MAREINFORCE as MAREINFORCE
+    from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
+    from mrlm.algorithms.mareinforce import MAREINFORCETrainer as MAREINFORCETrainer
+    from mrlm.algorithms.maremax import MAREMAX as MAREMAX
+    from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
+    from mrlm.algorithms.maremax import MAREMAXTrainer as MAREMAXTrainer
+    from mrlm.algorithms.marloo import MARLOO as MARLOO
+    from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
+    from mrlm.algorithms.marloo import MARLOOTrainer as MARLOOTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
     from mrlm.algorithms.reinforce import REINFORCE as REINFORCE
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce import ReinforceTrainer as ReinforceTrainer
+    from mrlm.algorithms.reinforce_pp import ReinforcePP as ReinforcePP
+    from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
+    from mrlm.algorithms.reinforce_pp import ReinforcePPTrainer as ReinforcePPTrainer
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
@@ -88,8 +100,12 @@ _WHERE = {
     "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
     "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
+    "mrlm.algorithms.mareinforce": ("MAREINFORCE", "MAREINFORCEConfig", "MAREINFORCETrainer"),
+    "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),
+    "mrlm.algorithms.marloo": ("MARLOO", "MARLOOConfig", "MARLOOTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
+    "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),

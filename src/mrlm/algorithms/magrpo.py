@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import Member, centred, discounted, members, trained_turns
+from mrlm.learn.credit import Member, discounted, members, trained_turns
 from mrlm.learn.ops import Aggregation
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.trees import Node, by_state, forked, node_returns
@@ -52,6 +52,10 @@ class MAGRPO(PolicyGradient):
     requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
 
+    def baselines(self, returns: np.ndarray) -> np.ndarray:
+        """What each of G siblings is compared with (G,), from what they returned (G,)."""
+        return np.full(len(returns), returns.mean())
+
     def turn_returns(self, episode: Episode, rollout: Rollout) -> list[float]:
         """Return of each trained turn of an agent."""
         trained = trained_turns(rollout)
@@ -71,11 +75,12 @@ class MAGRPO(PolicyGradient):
         for found in members(group).values():
             returns = [np.array(self.turn_returns(*member)) for member in found]
             same = all(np.array_equal(returns[0], other) for other in returns[1:])
-            baseline = np.mean([row.mean() for row in returns])
-            for (_, rollout), row in zip(found, returns, strict=True):
+            baselines = self.baselines(np.array([row.mean() for row in returns]))
+            for (_, rollout), row, baseline in zip(found, returns, baselines, strict=True):
                 for turn, value in zip(trained_turns(rollout), row, strict=True):
                     turn.returns = float(value)
-                    turn.advantages = 0.0 if same else float(value - baseline)
+                    teaches = not same or "siblings" not in self.requires
+                    turn.advantages = float(value - baseline) if teaches else 0.0
 
     def _credit_tree(self, found: Sequence[Member]) -> None:
         """The same for an agent whose answers form a tree."""
@@ -85,7 +90,10 @@ class MAGRPO(PolicyGradient):
         advantages: dict[Node, float] = {}
         for answers in by_state(list(returns)).values():
             values = np.array([returns[node] for node in answers])
-            advantages |= dict(zip(answers, map(float, centred(values)), strict=True))
+            found_here = values - self.baselines(values)
+            if "siblings" in self.requires and values.max() == values.min():
+                found_here = np.zeros(len(values))
+            advantages |= dict(zip(answers, map(float, found_here), strict=True))
         for episode, rollout in found:
             for turn in trained_turns(rollout):
                 node = episode.path[: turn.step + 1]

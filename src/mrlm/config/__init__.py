@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
+    from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
+    from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
+    from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
+    from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
@@ -49,15 +53,19 @@ _HOME = {
     "FlatWords": "mrlm.config.words",
     "GRPOConfig": "mrlm.algorithms.grpo",
     "GenerationConfig": "mrlm.config.sections",
-    "LoraConfig": "mrlm.config.sections",
     "IPPOConfig": "mrlm.algorithms.ippo",
+    "LoraConfig": "mrlm.config.sections",
     "MAGRPOConfig": "mrlm.algorithms.magrpo",
     "MAPPOConfig": "mrlm.algorithms.mappo",
+    "MAREINFORCEConfig": "mrlm.algorithms.mareinforce",
+    "MAREMAXConfig": "mrlm.algorithms.maremax",
+    "MARLOOConfig": "mrlm.algorithms.marloo",
     "ModelConfig": "mrlm.config.sections",
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",
     "RLOOConfig": "mrlm.algorithms.rloo",
     "ReinforceConfig": "mrlm.algorithms.reinforce",
+    "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "SFTConfig": "mrlm.algorithms.sft",
     "StageConfig": "mrlm.config.sections",
     "TrainingConfig": "mrlm.config.sections",

@@ -1,0 +1,44 @@
+"""MAREINFORCE: every agent gets the team's return, and nothing is subtracted from it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.config.words import FlatWords
+from mrlm.learn.algorithm import STRICT
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAREINFORCE(MAGRPO):
+    """`A_t = G_t`: `MAGRPO` without its baseline (arXiv 2508.04652).
+
+    The plain member of the family, unbiased and of high variance, that the others are compared
+    with. It needs no siblings. Settings and loss are `MAGRPO`'s.
+    """
+
+    group_size: int = Field(default=1, ge=1)
+
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+    def baselines(self, returns: np.ndarray) -> np.ndarray:
+        return np.zeros(len(returns))
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAREINFORCEConfig(FlatWords, MAREINFORCE):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MAREINFORCE with the flat words of its trainer."""
+
+
+class MAREINFORCETrainer(Trainer):
+    """Train with `MAREINFORCE` in one call."""
+
+    algorithm = "mareinforce"
+
+
+PLUGIN = MAREINFORCE

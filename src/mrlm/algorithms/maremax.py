@@ -1,0 +1,39 @@
+"""MAREMAX: every agent gets the team's return, against the best sibling's."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.config.words import FlatWords
+from mrlm.learn.algorithm import STRICT
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAREMAX(MAGRPO):
+    """`A_t = G_t - max(G of the siblings)`: `MAGRPO` (arXiv 2508.04652) with the best sibling as
+    baseline.
+
+    No advantage is above 0 in one turn: it pushes away from what was worse and never pulls. It is
+    not ReMax (arXiv 2310.10505), whose baseline is the return of a greedy answer. Where all
+    siblings return the same the advantage is exactly 0. Settings and loss are `MAGRPO`'s.
+    """
+
+    def baselines(self, returns: np.ndarray) -> np.ndarray:
+        return np.full(len(returns), returns.max())
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAREMAXConfig(FlatWords, MAREMAX):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MAREMAX with the flat words of its trainer."""
+
+
+class MAREMAXTrainer(Trainer):
+    """Train with `MAREMAX` in one call."""
+
+    algorithm = "maremax"
+
+
+PLUGIN = MAREMAX

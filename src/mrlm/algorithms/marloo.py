@@ -1,0 +1,40 @@
+"""MARLOO: every agent gets the team's return, against the mean over the other siblings."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.config.words import FlatWords
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import leave_one_out
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MARLOO(MAGRPO):
+    """`A_t = G_t - mean(G of the other siblings)`: `MAGRPO` (arXiv 2508.04652) with the unbiased
+    baseline of RLOO (arXiv 2402.14740, eq. 6).
+
+    The others are sibling episodes (or, in a tree, the other answers to one state), not other
+    agents. Where all return the same, and where one sibling is left, the advantage is exactly 0.
+    Settings and loss are `MAGRPO`'s.
+    """
+
+    def baselines(self, returns: np.ndarray) -> np.ndarray:
+        return returns - leave_one_out(returns)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MARLOOConfig(FlatWords, MARLOO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MARLOO with the flat words of its trainer."""
+
+
+class MARLOOTrainer(Trainer):
+    """Train with `MARLOO` in one call."""
+
+    algorithm = "marloo"
+
+
+PLUGIN = MARLOO

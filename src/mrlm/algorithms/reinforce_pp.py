@@ -1,0 +1,112 @@
+"""REINFORCE++: returns of tokens, whitened over the batch, in a clipped surrogate; no critic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Group, Rollout
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import Member, all_members, members, sampled_kl, trained_turns
+from mrlm.learn.policy_gradient import PolicyGradient
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class ReinforcePP(PolicyGradient):
+    """`A = (G - mean) / std` over all tokens of the batch, where `G` is what the rollout earns from
+    a token on, less its sampled divergence from the reference (arXiv 2501.03262, eq. 6 to 8); then
+    the clipped token surrogate.
+
+    Statistics over the batch instead of a group need no siblings, and do not drift with the
+    difficulty of single tasks. `baseline="group"` (REINFORCE++-baseline) compares a rollout's
+    reward with its siblings' mean first. Each agent has its own statistics. A batch in which all
+    returns are equal gets exactly 0.
+
+    Args:
+        gamma: discount from one turn to the next.
+        baseline: `none`, or the mean over the `group`, which then needs at least two siblings.
+    """
+
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    baseline: Literal["none", "group"] = "none"
+
+    kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.baseline == "group":
+            if self.group_size < 2:
+                raise ConfigError(
+                    "reinforce_pp.baseline='group' compares siblings, and reinforce_pp.group_size "
+                    f"is {self.group_size}; set it to 2 or more"
+                )
+            self.requires = frozenset({"siblings"})  # pyright: ignore[reportAttributeAccessIssue]
+
+    def token_returns(self, rollout: Rollout) -> np.ndarray:
+        """What each trained token (tokens,) of a rollout is followed by. A turn is paid on its last
+        token; what is paid for a turn that is not trained goes to the trained one before it."""
+        rewards: list[np.ndarray] = []
+        trained = {id(turn) for turn in trained_turns(rollout)}
+        for turn in rollout.turns:
+            if id(turn) in trained:
+                own = np.zeros(len(turn))
+                if self.kl_coef:
+                    own -= self.kl_coef * sampled_kl(turn)
+                rewards.append(own)
+            if rewards:
+                rewards[-1][-1] += turn.reward
+        following, found = 0.0, []
+        for own in reversed(rewards):
+            own[-1] += self.gamma * following
+            found.append(np.cumsum(own[::-1])[::-1])
+            following = found[-1][0]
+        return np.concatenate(found[::-1])
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        found = {agent: self._returns(own, groups) for agent, own in all_members(groups).items()}
+        moments = ops.global_moments({agent: np.concatenate(x) for agent, x in found.items()})
+        for agent, own in all_members(groups).items():
+            for (_, rollout), returns in zip(own, found[agent], strict=True):
+                advantages, start = ops.whiten(returns, moments=moments[agent]), 0
+                for turn in trained_turns(rollout):
+                    here = slice(start, start + len(turn))
+                    turn.returns, turn.advantages = returns[here], advantages[here]
+                    start += len(turn)
+
+    def _returns(self, own: Sequence[Member], groups: Sequence[Group]) -> list[np.ndarray]:
+        """Returns of the tokens of each rollout of an agent, less the baseline."""
+        returns = [self.token_returns(rollout) for _, rollout in own]
+        if self.baseline == "none":
+            return returns
+        total = {id(member[1]): row[0] for member, row in zip(own, returns, strict=True)}
+        mean: dict[int, float] = {}
+        for group in groups:
+            for siblings in members(group).values():
+                known = [total[id(r)] for _, r in siblings if id(r) in total]
+                mean |= {id(r): float(np.mean(known)) for _, r in siblings if known}
+        return [
+            np.full(len(row), row[0] - mean[id(rollout)])
+            for (_, rollout), row in zip(own, returns, strict=True)
+        ]
+
+
+@dataclass(kw_only=True, config=STRICT)
+class ReinforcePPConfig(FlatWords, ReinforcePP):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """REINFORCE++ with the flat words of its trainer."""
+
+
+class ReinforcePPTrainer(Trainer):
+    """Train with `ReinforcePP` in one call."""
+
+    algorithm = "reinforce_pp"
+
+
+PLUGIN = ReinforcePP
