@@ -7,7 +7,6 @@ differently from its own forward, is sampled by the general engine.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,9 @@ from mrlm.engines._batch import Batch, Stats
 from mrlm.engines._cache import PrefixCache
 from mrlm.engines._decoder import Decoder
 from mrlm.engines.hf import HFEngine
-from mrlm.learn.anatomy import NotLean, anatomy_of
+from mrlm.learn.anatomy import NotLean, anatomy_of, take_general_way
 from mrlm.learn.policy import AUTOCAST, Policy
 from mrlm.play.engine import Request
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 AGREE = {torch.float32: 1e-4, torch.bfloat16: 0.25}
 """How far log-probs may be from the general path's."""
@@ -117,11 +114,10 @@ class LeanEngine(HFEngine):
         return base
 
     def _give_up(self, model: Any, reason: str) -> None:
-        """From now on the general path samples from a model; says so once."""
+        """From now on the general path samples from a model."""
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if id(inner) not in self.general:
-            self.general[id(inner)] = reason
-            log.warning("%s is sampled by the general engine: %s", type(inner).__name__, reason)
+        self.general.setdefault(id(inner), reason)
+        take_general_way(inner, reason)
 
     def _agrees(self, base: _Base, requests: Sequence[Request]) -> bool:
         """At the first use of a model: whether decoder and general path compute the same."""

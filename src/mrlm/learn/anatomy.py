@@ -4,15 +4,19 @@ here."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.core.errors import ModelError
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 FAMILIES = {
     "LlamaForCausalLM": "llama",
@@ -35,6 +39,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 class NotLean(ModelError):
     """A model that only the general path can compute, and why."""
+
+
+_SAID: WeakSet[nn.Module] = WeakSet()
+
+
+def take_general_way(model: Any, reason: object) -> None:
+    """Say that a model is read and sampled by its own forward; once for each model, whoever finds
+    out first."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if inner not in _SAID:
+        _SAID.add(inner)
+        log.warning("%s takes the general way: %s", type(inner).__name__, reason)
 
 
 @dataclass(frozen=True, slots=True)

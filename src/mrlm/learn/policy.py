@@ -21,7 +21,7 @@ from mrlm.core.errors import ModelError
 from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.adapters import BASE, adapter_of, switch_adapter, without_adapters
-from mrlm.learn.anatomy import NotLean
+from mrlm.learn.anatomy import NotLean, take_general_way
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
@@ -264,7 +264,7 @@ class Policy:
             lean = LeanPass(model, self.adapter if own else BASE, AUTOCAST.get(self.precision))
         except NotLean as reason:
             if own:
-                log.warning("policy %r takes the general forward: %s", self.name, reason)
+                take_general_way(model, reason)
             return None
         probe = _probe(model.config.vocab_size, self.device)
         with self.scoring():
@@ -279,11 +279,7 @@ class Policy:
         gap = float((found - expected).abs().max())
         if gap <= AGREEMENT[lean.forward.dtype]:
             return lean
-        log.warning(
-            "policy %r takes the general forward: log-probs of the lean one differ by %.2g",
-            self.name,
-            gap,
-        )
+        take_general_way(model, f"log-probs of the lean one differ by {gap:.2g}")
         return None
 
     def _logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
