@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from mrlm.core.types import Completion, SamplingParams
+from mrlm.engines import _blocks
 from mrlm.engines._cache import PrefixCache
 from mrlm.engines.hf import HFEngine
 from mrlm.engines.lean import LeanEngine
@@ -150,6 +151,32 @@ def test_turns_are_not_read_again(family: str, tokenizer: Any) -> None:
             for text, c in zip(texts, said, strict=True)
         ]
     assert_lean(lean)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+def test_steps_of_fixed_shapes_say_the_same(
+    family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they run on a GPU, where they are recorded as graphs."""
+    policy = Policy("policy", build(family), tokenizer)
+    expected = generate(LeanEngine({"policy": policy}, batch_size=8), mixed())
+    monkeypatch.setattr(_blocks, "STATIC", {"cpu"})
+    monkeypatch.setattr(_blocks, "FIRST", 8)
+    lean = LeanEngine({"policy": policy}, batch_size=8)
+    assert_same(generate(lean, mixed()), expected)
+    assert_lean(lean)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_graph_says_what_single_steps_say(
+    family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy("policy", build(family).to("cuda"), tokenizer)
+    found = generate(LeanEngine({"policy": policy}, batch_size=8), mixed())
+    monkeypatch.setattr(_blocks, "STATIC", set())
+    assert_same(found, generate(LeanEngine({"policy": policy}, batch_size=8), mixed()), 1e-4)
 
 
 def test_prompts_that_begin_alike_are_read_once(tokenizer: Any) -> None:

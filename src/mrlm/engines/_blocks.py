@@ -3,7 +3,7 @@ requests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +15,35 @@ FIRST = 128
 """Sampled tokens there is room for at first; the room doubles."""
 
 Masks = dict[int | None, tuple[Tensor | None, Tensor | None]]
+
+
+STATIC = {"cuda"}
+"""Where steps have the same shapes as long as nobody comes or leaves: they look at columns nobody
+has written yet, too, which are hidden."""
+BEFORE_GRAPH = 3
+"""Steps of one shape that run before one is recorded."""
+
+
+class Graph:
+    """A function of tensors, recorded once as a CUDA graph and replayed on other numbers.
+
+    Args:
+        function: computes with memory that stays where it is.
+        inputs: as those of all later calls, in type and shape.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
+        self._inputs = tuple(x.clone() for x in inputs)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._output = function(*self._inputs)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The output, which the next call writes over."""
+        for own, new in zip(self._inputs, inputs, strict=True):
+            own.copy_(new)
+        self._graph.replay()
+        return self._output
 
 
 class Blocks:
@@ -34,13 +63,16 @@ class Blocks:
         self.decoder = decoder
         self.shape = (len(decoder.windows), 2 * decoder.kv_heads, decoder.head_dim)
         layers, kv, size = self.shape
-        self.own: Tensor = self._empty(layers, rows, kv, min(width, FIRST), size)
+        self.own: Tensor = self._empty(layers, rows, kv, min(width, FIRST), size).zero_()
         self.trunk: Tensor = self._empty(layers, 0, kv, 0, size)
         self.column = 0
         """The own column of the next step."""
         self.since: np.ndarray = np.zeros(rows, dtype=np.int64)
         """The first own column of each row."""
         self._first = 0
+        self.static: bool = decoder.device.type in STATIC
+        self._graph: Graph | None = None
+        self._same = 0
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(*shape, dtype=self.decoder.dtype, device=self.decoder.device)
@@ -73,6 +105,7 @@ class Blocks:
             lengths: (P,) of the trunks.
             running: (N,) which rows somebody will read.
         """
+        self._graph, self._same = None, 0
         count, since = len(trunks), self.since[: len(trunks)]
         self._first = int(since[running].min())
         since[~running] = self._first
@@ -108,15 +141,36 @@ class Blocks:
         """
         if self.column == self.own.shape[3]:
             self._widen()
-        decoder, count, column = self.decoder, len(ids), self.column
+        if self.static:
+            now = torch.tensor([self.column], device=self.decoder.device)
+            hidden = self._replayed(ids, positions, now, adapters)
+        else:
+            hidden = self._forward(ids, positions, self.column, self.column + 1, adapters)
+        self.column += 1
+        return hidden
+
+    def _forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        column: int | Tensor,
+        stop: int,
+        adapters: Tensor | None,
+    ) -> Tensor:
+        """A step that writes to `column` and looks at the columns before `stop`. As a tensor (1,),
+        the column may be another one when the same operations run again."""
+        decoder, count = self.decoder, len(ids)
         kv, size = decoder.kv_heads, decoder.head_dim
-        reach = self._longest + column - self._first + 1
-        masks = self._step_masks(positions, reach)
+        reach = self._longest + stop - self._first
+        masks = self._step_masks(positions, column, stop)
 
         def attend(at: int, queries: Tensor, pairs: Tensor) -> Tensor:
-            own = self.own[at]
-            own[:count, :, column] = pairs
-            seen = own[:count, :, self._first : column + 1]
+            own = self.own[at][:count]
+            if isinstance(column, Tensor):
+                own.index_copy_(2, column, pairs[:, :, None])
+            else:
+                own[:, :, column] = pairs
+            seen = own[:, :, self._first : stop]
             asked = queries.reshape(count, kv, -1, size)
             own_mask, trunk_mask = masks[decoder.windows[at]]
             late, late_sum = decoder.look(asked, seen[:, :kv], seen[:, kv:], own_mask)
@@ -124,9 +178,24 @@ class Blocks:
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
 
-        hidden = decoder.forward(decoder.embed(ids), positions, reach, attend, adapters)
-        self.column += 1
-        return hidden
+        return decoder.forward(decoder.embed(ids), positions, reach, attend, adapters)
+
+    def _replayed(
+        self, ids: Tensor, positions: Tensor, column: Tensor, adapters: Tensor | None
+    ) -> Tensor:
+        """A step of fixed shapes. On a GPU, once a few went by in which nobody came or left, it is
+        recorded as a graph, and replayed from then on: the processor launches one thing instead of
+        hundreds."""
+
+        def step(ids: Tensor, positions: Tensor, column: Tensor) -> Tensor:
+            return self._forward(ids, positions, column, self.own.shape[3], adapters)
+
+        if self._graph is None:
+            self._same += 1
+            if self._same <= BEFORE_GRAPH or self.decoder.device.type != "cuda":
+                return step(ids, positions, column)
+            self._graph = Graph(step, (ids, positions, column))
+        return self._graph(ids, positions, column)
 
     def _look_at_trunks(self, at: int, asked: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attention of queries (N, kv_heads, G, D) to the trunks: rows of one trunk are one
@@ -147,20 +216,22 @@ class Blocks:
             return found.reshape(count, kv, group, size), total.reshape(count, kv, group)
         return found[self._group, self._rank], total[self._group, self._rank]
 
-    def _step_masks(self, positions: Tensor, reach: int) -> Masks:
-        """For each window, what rows see of their own columns (N, 1, 1, T) and of the trunks
+    def _step_masks(self, positions: Tensor, now: int | Tensor, stop: int) -> Masks:
+        """For each window, what rows see of their own columns (N or 1, 1, 1, T) and of the trunks
         (P, 1, 1 or M, T)."""
         decoder, device = self.decoder, self.decoder.device
-        columns = torch.arange(self._first, self.column + 1, device=device)
-        own = None
-        if self._late:
-            own = self._hidden(columns < self._since[:, None])[:, None, None]
+        reach = self._longest + stop - self._first
+        columns = torch.arange(self._first, stop, device=device)[None]
+        unseen = columns < self._since[:, None] if self._late else None
+        if isinstance(now, Tensor):
+            unseen = columns > now if unseen is None else unseen | (columns > now)
+        own = None if unseen is None else self._hidden(unseen)[:, None, None]
         masks: Masks = {}
         for window in set(decoder.windows):
             if window is None or reach <= window:
                 masks[window] = own, self._short
                 continue
-            gone = (columns < self._since[:, None]) | (self.column - columns >= window)
+            gone = (columns < self._since[:, None]) | (now - columns >= window) | (columns > now)
             places = torch.arange(self._longest, device=device)
             far = positions[:, None] - places >= window
             far |= places >= self._length[self._group][:, None]
@@ -178,11 +249,12 @@ class Blocks:
             self.own[:, :, :, : column - first] = seen.clone()
         else:
             layers, rows, kv, _, size = self.own.shape
-            self.own = self._empty(layers, rows, kv, 2 * room, size)
+            self.own = self._empty(layers, rows, kv, 2 * room, size).zero_()
             self.own[:, :, :, : column - first] = seen
         self.since = (self.since - first).clip(min=0)
         self._since = self._since - first
         self.column, self._first = column - first, 0
+        self._graph, self._same = None, 0
 
     # -- reading prompts ---------------------------------------------------------------------------
 

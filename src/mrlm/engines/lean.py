@@ -143,7 +143,7 @@ class LeanEngine(HFEngine):
         vocabulary = len(base.decoder.anatomy.embedding)
         prompts = [rng.integers(0, vocabulary, n).tolist() for n in (9, 9, 4)]
         prompts[1] = prompts[0]
-        drawn = SamplingParams(max_new_tokens=4)
+        drawn = SamplingParams(max_new_tokens=8)  # enough for a graph, where those are used
         requests = [Request(name, prompt, drawn, seed) for seed, prompt in enumerate(prompts)]
         stats, self.stats = self.stats, Stats()
         nothing = PrefixCache((0, 0, 0), 0, base.decoder.dtype, base.decoder.device)
