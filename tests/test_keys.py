@@ -37,6 +37,7 @@ SECTIONS: tuple[type[Any], ...] = (
     sections.ModelConfig,
     sections.PolicyConfig,
     sections.LoraConfig,
+    sections.ScheduleConfig,
     sections.AgentConfig,
     sections.EnvironmentConfig,
     sections.WorkflowConfig,

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.cory import CORY as CORY
+    from mrlm.algorithms.cory import CORYConfig as CORYConfig
+    from mrlm.algorithms.cory import CORYTrainer as CORYTrainer
     from mrlm.algorithms.dpo import DPO as DPO
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.dpo import DPOTrainer as DPOTrainer
     from mrlm.algorithms.grpo import GRPO as GRPO
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.grpo import GRPOTrainer as GRPOTrainer
+    from mrlm.algorithms.happo import HAPPO as HAPPO
+    from mrlm.algorithms.happo import HAPPOConfig as HAPPOConfig
+    from mrlm.algorithms.happo import HAPPOTrainer as HAPPOTrainer
     from mrlm.algorithms.ippo import IPPO as IPPO
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.ippo import IPPOTrainer as IPPOTrainer
@@ -35,6 +41,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.marloo import MARLOO as MARLOO
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.marloo import MARLOOTrainer as MARLOOTrainer
+    from mrlm.algorithms.marft import MARFT as MARFT
+    from mrlm.algorithms.marft import MARFTConfig as MARFTConfig
+    from mrlm.algorithms.marft import MARFTTrainer as MARFTTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
@@ -95,14 +104,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "mrlm.algorithms.cory": ("CORY", "CORYConfig", "CORYTrainer"),
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
+    "mrlm.algorithms.happo": ("HAPPO", "HAPPOConfig", "HAPPOTrainer"),
     "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
     "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
     "mrlm.algorithms.mareinforce": ("MAREINFORCE", "MAREINFORCEConfig", "MAREINFORCETrainer"),
     "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),
     "mrlm.algorithms.marloo": ("MARLOO", "MARLOOConfig", "MARLOOTrainer"),
+    "mrlm.algorithms.marft": ("MARFT", "MARFTConfig", "MARFTTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),

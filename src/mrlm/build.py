@@ -29,6 +29,7 @@ from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
 from mrlm.play.rows import Collected, Rows
 from mrlm.play.tasks import read_rows
 from mrlm.run import Run
+from mrlm.scheduling import casts_of, schedule_of
 from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import restore
 
@@ -57,7 +58,10 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
     engines = _engines(config, policies)
-    seats = make_seats(config, cast, policies, parts)
+    schedule = schedule_of(config, algorithm, cast)
+    log.info("schedule: %s", schedule)
+    casts = casts_of(config, cast, policies, parts, schedule)
+    seats = casts[0]
     source = _source(config, algorithm, worlds, rows, seats, engines)
     total = total_steps(config, source.num_tasks())
     checkpoint = None if resume is None else newest_verified(resume)
@@ -76,6 +80,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         total_steps=total,
         critics=make_critics(config, algorithm, learners, policies, total, folder),
         callbacks=tuple(parts.callbacks),
+        schedule=schedule,
+        casts=casts,
     )
     if checkpoint is not None:
         restore(run, checkpoint)
@@ -133,6 +139,12 @@ def plan_of(
             f"workflow.name={config.workflow.name!r} tries several answers from one state, and "
             f"{config.training.algorithm} compares whole episodes; use the workflow 'turns', or an "
             "algorithm that gives credit in trees, such as magrpo"
+        )
+    schedule = schedule_of(config, algorithm, cast)
+    if schedule.swap_every is not None and (rows is not None or algorithm.collection is not None):
+        raise ConfigError(
+            f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
+            f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
     registry.load("engines", config.engine.name)
     return worlds, rows, cast

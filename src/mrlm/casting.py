@@ -51,6 +51,17 @@ class Cast:
     policy_of: dict[str, str]
     policies: dict[str, PolicyConfig]
 
+    @property
+    def trained(self) -> dict[str, str]:
+        """agent -> policy, of those whose policies are trained."""
+        return {a: name for a, name in self.policy_of.items() if self.policies[name].trainable}
+
+    def rotated(self, roles: Sequence[str], places: int) -> Cast:
+        """The cast after the policies have moved `places` places along `roles`."""
+        names = [self.policy_of[role] for role in roles]
+        moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
+        return Cast(self.policy_of | moved, self.policies)
+
     def __str__(self) -> str:
         lines = []
         for policy, settings in self.policies.items():
@@ -68,9 +79,9 @@ class Cast:
 
 def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) -> Cast:
     """Agents and policies: those the config names; else one agent per seat of the worlds, and one
-    policy per agent."""
-    wide = [world for world in worlds if len(world.template.agents) > 1 or not config.agents]
-    seats = [seat for world in wide for seat in world.template.agents]
+    policy per agent. A workflow may name the agents it sends to a world."""
+    wide = [world for world in worlds if len(world.agents) > 1 or not config.agents]
+    seats = [seat for world in wide for seat in world.agents]
     agents = list(dict.fromkeys([*config.agents, *seats])) or ["agent"]
     policies = dict(config.policies)
     if not policies:
@@ -109,6 +120,23 @@ def _check_seats(
     the workflow sends."""
     for world in worlds:
         seats = world.template.agents
+        unsent = [name for name in world.sends if name not in agents]
+        if unsent:
+            raise ConfigError(
+                f"workflow.name={config.workflow.name!r} sends an agent {unsent[0]!r}, but the "
+                f"agents are {', '.join(agents)}; give the workflow their names or them its"
+            )
+        if world.sends and len(seats) > 1:
+            raise ConfigError(
+                f"workflow.name={config.workflow.name!r} plays worlds with one seat, and "
+                f"environment {world.name!r} has {len(seats)} ({', '.join(seats)}); use 'turns'"
+            )
+        if getattr(world.workflow, "replays", False) and not world.reproducible:
+            raise ConfigError(
+                f"workflow.name={config.workflow.name!r} plays every task more than once, and the "
+                f"reset of environment {world.name!r} takes neither task nor seed, so that it "
+                "would not be the same task; give its reset a parameter seed"
+            )
         missing = [seat for seat in seats if seat not in agents]
         if missing and len(seats) > 1:
             raise ConfigError(

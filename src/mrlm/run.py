@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mrlm.config import ExperimentConfig
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
+from mrlm.learn.schedule import Schedule
+from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
 from mrlm.play.rollout import Play, Source
 from mrlm.tracking import RunLog
@@ -53,6 +55,8 @@ class Run:
         log: metrics and episodes.
         total_steps: iterations to do.
         critics: networks that estimate values, where the policies do not themselves.
+        schedule: which policies learn when, and which roles they play.
+        casts: who speaks with which policy, for every rotation of the roles.
         step: iterations done.
     """
 
@@ -66,11 +70,26 @@ class Run:
     log: RunLog
     total_steps: int
     critics: Sequence[Critic] = ()
+    schedule: Schedule = field(default_factory=Schedule)
+    casts: Sequence[Mapping[str, Seat]] = ()
     step: int = 0
     callbacks: Sequence[Callback] = ()
     tokens: int = 0
     stopping: bool = False
     interrupted: bool = False
+
+    def take_seats(self, step: int) -> None:
+        """Let everybody speak with the policy of an iteration. Turns of policies that do not learn
+        in it are played as context."""
+        if not self.casts:
+            return
+        seats = {
+            name: replace(seat, trained=seat.trained and self.schedule.learns(seat.policy, step))
+            for name, seat in self.casts[self.schedule.rotation(step)].items()
+        }
+        for play in (self.source, self.evaluator):
+            if isinstance(play, Play):
+                play.seats = seats
 
     def stop(self) -> None:
         """End the run after the current step."""

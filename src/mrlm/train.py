@@ -62,6 +62,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     """One iteration: groups are played, credited, learned from, and the engines get the new
     weights."""
     started, algorithm = time.perf_counter(), run.algorithm
+    run.take_seats(run.step)
     with span("play"):
         groups = await run.source.take(run.config.training.batch_size)
     played = time.perf_counter()
@@ -78,12 +79,16 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             check_first_step(run, groups)
     with span("logging"):
         run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
-    updates: dict[str, dict[str, float]] = {}
+    updates: dict[str, dict[str, float]] = {learner.policy: {} for learner in run.learners}
     with span("update"):
         valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
-        for stage in algorithm.order(run.learners):
+        seed = seed_of((run.config.training.seed, "order", run.step))
+        stages = run.schedule.stages(algorithm.order(run.learners), run.step, seed)
+        for place, stage in enumerate(stages):
             updates |= await _update(run, stage, groups)
-            algorithm.carry(stage, groups)
+            waiting = [learner for later in stages[place + 1 :] for learner in later]
+            if waiting:
+                metrics |= await algorithm.carry(stage, waiting, groups)
     with span("sync"):
         for learner in run.learners:
             await run.engines[learner.policy].load_weights(
@@ -127,6 +132,7 @@ async def evaluate_groups(
     section = run.config.evaluation
     if run.evaluator is None:
         return {}, []
+    run.take_seats(max(0, run.step - 1))  # the roles of the latest iteration
     with span("evaluation"):
         groups = await run.evaluator.evaluate(
             section.episodes if episodes is None else episodes,

@@ -169,7 +169,7 @@ class Trainer:
         """Which agent speaks with which weights (equal references share one policy), as sections of
         the config."""
         config, parts = self.config, self._parts
-        seats = [seat for world in make_worlds(config, parts) for seat in world.template.agents]
+        seats = [seat for world in make_worlds(config, parts) for seat in world.agents]
         if isinstance(agents, Mapping):
             references = dict(agents)
         elif agents is not None:

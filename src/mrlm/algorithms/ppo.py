@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError, TrainingError
-from mrlm.core.types import Episode, Group, Rollout
+from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.actor_critic import ActorCritic
 from mrlm.learn.algorithm import STRICT
@@ -89,6 +89,19 @@ class PPO(ActorCritic):
                 found[-1] += turn.reward
         return found
 
+    def successions(self, groups: Sequence[Group]) -> dict[str, list[Member]]:
+        """Which turn follows which: rollouts whose turns do, by the name of those that are whitened
+        together. Here an agent's own."""
+        return all_members(groups)
+
+    def kl_coef_of(self, policy: str) -> float:
+        """The weight of the divergence in the rewards of a policy's turns now."""
+        return self.current_kl_coef
+
+    def kl_column(self, turn: Turn) -> np.ndarray:
+        """The divergence from the reference at each token (tokens,)."""
+        return sampled_kl(turn)
+
     def row(self, episode: Episode, rollout: Rollout) -> np.ndarray:
         """Rewards, values and discounts (3, tokens or turns) of one rollout."""
         parts: list[np.ndarray] = []
@@ -96,8 +109,8 @@ class PPO(ActorCritic):
         for turn, reward in zip(turns, self.turn_rewards(episode, rollout), strict=True):
             values = column(turn, "values")
             rewards, discounts = np.zeros(len(turn)), np.full(len(turn), self.gamma_token)
-            if self.current_kl_coef:
-                rewards -= self.current_kl_coef * sampled_kl(turn)
+            if self.kl_coef:
+                rewards -= self.kl_coef_of(turn.policy) * self.kl_column(turn)
             rewards[-1] += reward
             discounts[-1] = self.gamma
             if self.level == "turn":
@@ -112,7 +125,7 @@ class PPO(ActorCritic):
         return float(column(last, "values")[-1]) if cut and self.bootstrap_on_truncation else 0.0
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        everyone = all_members(groups)
+        everyone = self.successions(groups)
         advantages, returns, residuals = {}, [], []
         for agent, found in everyone.items():
             rows = [self.row(*member) for member in found]
@@ -143,7 +156,7 @@ class PPO(ActorCritic):
 
     def _adapt(self, found: list[Member]) -> None:
         turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
-        total = sum(float(sampled_kl(turn).sum()) for turn in turns)
+        total = sum(float(self.kl_column(turn).sum()) for turn in turns)
         ((total, count),) = ops.global_sum({"kl": [total, len(found)]}).values()
         if not count:
             return

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
+    from mrlm.algorithms.happo import HAPPOConfig as HAPPOConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
+    from mrlm.algorithms.marft import MARFTConfig as MARFTConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from mrlm.config.sections import LoraConfig as LoraConfig
     from mrlm.config.sections import ModelConfig as ModelConfig
     from mrlm.config.sections import PolicyConfig as PolicyConfig
+    from mrlm.config.sections import ScheduleConfig as ScheduleConfig
     from mrlm.config.sections import StageConfig as StageConfig
     from mrlm.config.sections import TrainingConfig as TrainingConfig
     from mrlm.config.sections import WorkflowConfig as WorkflowConfig
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AgentConfig": "mrlm.config.sections",
+    "CORYConfig": "mrlm.algorithms.cory",
     "DPOConfig": "mrlm.algorithms.dpo",
     "DataConfig": "mrlm.config.sections",
     "DistributedConfig": "mrlm.config.sections",
@@ -53,12 +58,14 @@ _HOME = {
     "FlatWords": "mrlm.config.words",
     "GRPOConfig": "mrlm.algorithms.grpo",
     "GenerationConfig": "mrlm.config.sections",
+    "HAPPOConfig": "mrlm.algorithms.happo",
     "IPPOConfig": "mrlm.algorithms.ippo",
     "LoraConfig": "mrlm.config.sections",
     "MAGRPOConfig": "mrlm.algorithms.magrpo",
     "MAPPOConfig": "mrlm.algorithms.mappo",
     "MAREINFORCEConfig": "mrlm.algorithms.mareinforce",
     "MAREMAXConfig": "mrlm.algorithms.maremax",
+    "MARFTConfig": "mrlm.algorithms.marft",
     "MARLOOConfig": "mrlm.algorithms.marloo",
     "ModelConfig": "mrlm.config.sections",
     "PPOConfig": "mrlm.algorithms.ppo",
@@ -67,6 +74,7 @@ _HOME = {
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "SFTConfig": "mrlm.algorithms.sft",
+    "ScheduleConfig": "mrlm.config.sections",
     "StageConfig": "mrlm.config.sections",
     "TrainingConfig": "mrlm.config.sections",
     "WorkflowConfig": "mrlm.config.sections",

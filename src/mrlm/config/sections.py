@@ -32,6 +32,29 @@ def _trackers(value: Any) -> Any:
     return [] if value in ("none", None, ["none"]) else _listed(value)
 
 
+class ScheduleConfig(Section):
+    """Which policies learn when, and which agents exchange theirs. A string is the `order`."""
+
+    order: Literal["simultaneous", "alternating", "sequential"] | None = None
+    """`simultaneous`: all at once. `alternating`: some learn while the others are frozen, in turn.
+    `sequential`: one after the other in random order, in every iteration. The algorithm's own if
+    not set."""
+    period: Count | None = None
+    """Iterations of a turn where they alternate; 1 if not set."""
+    turns: list[list[str]] | None = None
+    """Policies that learn together where they alternate, turn by turn; each alone if not set."""
+    swap_every: Count | None = None
+    """Iterations after which agents exchange their policies; never (or as the algorithm says) if
+    not set."""
+    roles: list[str] | None = None
+    """Agents that exchange their policies; all whose policies are trained if not set."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_order(cls, value: Any) -> Any:
+        return {"order": value} if isinstance(value, str) else value
+
+
 class TrainingConfig(Section):
     """How long, how much at once, how it is optimised, what is kept."""
 
@@ -41,6 +64,8 @@ class TrainingConfig(Section):
     """Iterations of the run; if not set, `num_epochs` passes over the tasks."""
     num_epochs: Count = 1
     """Passes over the tasks; where tasks never end one epoch is one iteration."""
+    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
+    """Which policies learn when."""
     batch_size: Count = 8
     """Tasks (rows, pairs) per iteration; each is played `group_size` times."""
     gradient_accumulation_steps: Count = 1

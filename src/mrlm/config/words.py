@@ -65,6 +65,7 @@ WORDS: dict[str, Word] = {
     "max_steps": Word("training.num_iterations", _if_positive),
     "num_epochs": Word("training.num_epochs"),
     "num_train_epochs": Word("training.num_epochs"),
+    "schedule": Word("training.schedule"),
     "batch_size": Word("training.batch_size"),
     "train_batch_size": Word("training.batch_size"),
     "per_device_train_batch_size": Word(PER_DEVICE),
@@ -143,6 +144,7 @@ class FlatWords:
     max_steps: int | None = None
     num_epochs: int | None = None
     num_train_epochs: int | None = None
+    schedule: str | dict[str, Any] | None = None
     batch_size: int | None = None
     train_batch_size: int | None = None
     per_device_train_batch_size: int | None = None

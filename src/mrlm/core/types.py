@@ -190,11 +190,15 @@ class Turn:
         trained: `False` for turns that are context only (a frozen policy, an agent left out, a copy
             in an episode that was forked later).
         opening: it was asked for before anybody had spoken in its joint step.
+        order: turns of its joint step that had been taken when it was asked for; those asked for at
+            the same time have the same number.
 
     The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
-    `ref_logprobs` and `old_logprobs`, each one number per completion token (or one for all of
-    them). `old_logprobs` is the training engine's own view at the start of the update; where it is
-    absent, `logprobs` serves.
+    `ref_logprobs`, `old_logprobs`, `new_logprobs` and `full_kl`, each one number per completion
+    token (or one for all of them). `old_logprobs` is the training engine's own view at the start of
+    the update; where it is absent, `logprobs` serves. `new_logprobs` is its view after the update
+    of the turn's policy, for those who learn after it. `full_kl` is the divergence from the
+    reference, over the whole vocabulary, where each token was drawn.
     """
 
     agent: str
@@ -212,11 +216,14 @@ class Turn:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     trained: bool = True
     opening: bool = True
+    order: int = 0
     advantages: Column | None = None
     returns: Column | None = None
     values: Column | None = None
     ref_logprobs: Column | None = None
     old_logprobs: Column | None = None
+    new_logprobs: Column | None = None
+    full_kl: Column | None = None
 
     def __len__(self) -> int:
         return len(self.completion_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mrlm.core.types import Group
 from mrlm.learn.batch import Batch, Loss, Outputs
+from mrlm.learn.schedule import Order
 
 Topology = Literal["shared", "separate", "central"]
 """Who estimates values. `shared`: a head on the policy itself. `separate`: a network beside each
@@ -69,6 +70,10 @@ class Algorithm:
     """Whether it gives credit to episodes that were forked from one another."""
     reads_old: ClassVar[bool] = True
     """Whether the loss reads `batch.old_logprobs`; then they are computed for turns without."""
+    default_order: ClassVar[Order] = "simultaneous"
+    """How policies take turns in learning where `training.schedule.order` is not set."""
+    orders: ClassVar[tuple[Order, ...]] = ("simultaneous", "alternating", "sequential")
+    """The orders it can learn in."""
     default_learning_rate: ClassVar[float] = 1e-6
     """Used when `training.learning_rate` is not set."""
 
@@ -77,7 +82,8 @@ class Algorithm:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Columns to compute before `credit`: `values`, `ref_logprobs`, `old_logprobs`."""
+        """Columns to compute before `credit`: `values`, `ref_logprobs`, `old_logprobs`,
+        `full_kl`."""
         return frozenset()
 
     @property
@@ -90,6 +96,12 @@ class Algorithm:
         """Whether a turn has one value, that of what was read before it: what was said then need
         not be read to compute it."""
         return False
+
+    @property
+    def swap_every(self) -> int | None:
+        """Iterations after which agents exchange their policies by a setting of the algorithm's
+        own; `None`: there is none."""
+        return None
 
     @property
     def collection(self) -> Collection | None:
@@ -107,6 +119,16 @@ class Algorithm:
         """Whether samples whose advantages are all 0 add nothing to the loss, so that they need not
         go through the model; they still count in its denominators."""
         return False
+
+    def check_cast(self, policy_of: Mapping[str, str]) -> None:
+        """Refuse agents that it cannot train.
+
+        Args:
+            policy_of: agent -> policy, of those whose policies are trained.
+
+        Raises:
+            ConfigError: what would work.
+        """
 
     def credit(self, groups: Sequence[Group]) -> None:
         """Write `advantages` (and `returns`) on every turn that is to be trained. Called once per
@@ -130,11 +152,24 @@ class Algorithm:
         raise NotImplementedError(f"{type(self).__name__} must define value_loss")
 
     def order(self, learners: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """Stages of learners: those of one stage update together, stages one after the other."""
+        """Stages of the learners that may update: those of one stage do so together, stages one
+        after the other. The run's `Schedule` goes on from there."""
         return [learners]
 
-    def carry(self, stage: Sequence[Any], groups: Sequence[Group]) -> None:
-        """Called after a stage has updated, to recompute columns for the next."""
+    async def carry(
+        self, stage: Sequence[Any], waiting: Sequence[Any], groups: Sequence[Group]
+    ) -> dict[str, float]:
+        """Called between two stages, to recompute columns for those to come.
+
+        Args:
+            stage: learners that have just updated.
+            waiting: learners that are still to update in this iteration.
+            groups: what they learn from.
+
+        Returns:
+            Numbers to log.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state of `credit`, for checkpoints."""

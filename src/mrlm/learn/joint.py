@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mrlm.core.types import Episode, Turn
+from mrlm.core.types import Episode, Rollout, Turn
 
 Decode = Callable[[Turn, Sequence[int]], str]
 """`decode(turn, ids)`: the text of some ids of a turn, by the tokenizer of its policy."""
@@ -49,6 +49,14 @@ def joint_steps(episode: Episode, gamma: float = 1.0) -> list[JointStep]:
         step.reward = sum(gamma**i * reward for i, reward in enumerate(rewards[start:end]))
         step.discount = gamma ** max(end - start, 1)
     return list(found.values())
+
+
+def chain(episode: Episode) -> Rollout:
+    """Everybody's turns as those of one rollout: the agents of a joint step are consecutive
+    decisions, in the order in which they were asked (by name where they were at once), and after
+    the last of them comes the first of the next step."""
+    turns = sorted(episode.turns, key=lambda turn: (turn.step, turn.order, turn.agent, turn.index))
+    return Rollout(task_id=episode.task.id, turns=turns)
 
 
 def joint_texts(episode: Episode, decode: Decode) -> list[tuple[JointStep, str]]:

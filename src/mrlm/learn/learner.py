@@ -77,7 +77,7 @@ class Learner:
             self._policy.add_value_head()
         elif "values" in algorithm.needs and algorithm.topology == "separate":
             self.critic = Critic(self.policy, beside(self._policy), self.settings)
-        if "ref_logprobs" in algorithm.needs:
+        if algorithm.needs & {"ref_logprobs", "full_kl"}:
             self._policy.keep_reference()
 
     @property
@@ -180,8 +180,16 @@ class Learner:
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
         """Compute the columns in `needs` for this policy's turns (`values`, `ref_logprobs`,
-        `old_logprobs`)."""
+        `old_logprobs`, `full_kl`)."""
         self._annotate(groups, frozenset(needs))
+
+    async def rescore(self, groups: Sequence[Group]) -> None:
+        """Write `new_logprobs` on this policy's turns: what its weights say of them now. Nothing
+        else on them changes."""
+        samples = samples_of(groups, self.policy, "turn", credited=False)
+        with self._policy.scoring(), span("new_logprobs", self.policy):
+            for micro in split(samples, self.settings.max_tokens, packed=self._policy.packed):
+                self._fill("new_logprobs", micro)
 
     async def update(
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
@@ -341,6 +349,10 @@ class Learner:
             columns[need] = self._policy.reference_logprobs(batch)
         elif need == "values":
             columns[need] = self._policy.values(batch)
+        elif need == "full_kl":
+            columns[need] = self._policy.full_kl(batch)
+        elif need == "new_logprobs":
+            columns[need] = self._policy.forward(batch).logprobs
         else:
             outputs = self._policy.forward(batch)
             columns["old_logprobs"] = outputs.logprobs

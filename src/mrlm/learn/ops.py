@@ -242,6 +242,13 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3"
     return (y.exp() - 1 - y).clamp(-10.0, 10.0)
 
 
+def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
+    """`KL(p || q)` (N,) of the distributions that two sets of logits (N, V) stand for, in
+    float32."""
+    p, q = logits.float().log_softmax(-1), ref_logits.float().log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
 def approx_kl(difference: Tensor) -> Tensor:
     """`r - 1 - log r` (N,): how far the policy has moved from the one that sampled, never
     negative."""

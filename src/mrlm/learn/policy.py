@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
 from mrlm.core.types import Turn
-from mrlm.learn import ops
+from mrlm.learn import divergence, ops
 from mrlm.learn.adapters import BASE, adapter_of, switch_adapter, without_adapters
 from mrlm.learn.anatomy import NotLean, take_general_way
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
@@ -200,14 +200,13 @@ class Policy:
             return lean.outputs(batch, self.value_head)
         with self.active() as model:
             logits, hidden = self._logits(model, batch)
-        column = batch.grid.column
-        selected = logits[batch.sequence, column].float() / batch.temperature[:, None]  # (N, V)
+        selected = _at_tokens(logits, batch)
         logprobs = ops.token_logprobs(selected, batch.tokens)
         with nullcontext() if entropy_gradient else torch.no_grad():
             entropy = ops.entropy(selected)
         values = None
         if self.value_head is not None:
-            values = self.value_head(hidden[batch.sequence, column])
+            values = self.value_head(hidden[batch.sequence, batch.grid.column])
         return Outputs(logprobs, entropy, values)
 
     def values(self, batch: Batch) -> Tensor:
@@ -239,7 +238,22 @@ class Policy:
             return lean.outputs(batch).logprobs
         return self._reference_logprobs(batch)
 
+    @torch.no_grad()
+    def full_kl(self, batch: Batch) -> Tensor:
+        """Divergence (N,) from the frozen reference over the whole vocabulary, at the places of the
+        trained tokens."""
+        own, reference = self.lean_pass, self._pass("reference")
+        if own is not None and reference is not None:
+            return divergence.full_kl(own, reference, batch)
+        with self.active() as model:
+            logits, _ = self._logits(model, batch)
+        return ops.full_kl(_at_tokens(logits, batch), self._reference_logits(batch))
+
     def _reference_logprobs(self, batch: Batch) -> Tensor:
+        return ops.token_logprobs(self._reference_logits(batch), batch.tokens)
+
+    def _reference_logits(self, batch: Batch) -> Tensor:
+        """Logits (N, V) of the frozen reference that the trained tokens are drawn from."""
         if self.adapter is not None:
             with self._autocast(), without_adapters(self.model):
                 logits, _ = self._logits(self.model, batch)
@@ -248,8 +262,7 @@ class Policy:
         else:
             with self._autocast():
                 logits, _ = self._logits(self.reference, batch)
-        selected = logits[batch.sequence, batch.grid.column].float() / batch.temperature[:, None]
-        return ops.token_logprobs(selected, batch.tokens)
+        return _at_tokens(logits, batch)
 
     def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
         """The lean way through a batch, if there is one: made and tried out at first use."""
@@ -363,6 +376,11 @@ class Policy:
 def _causal(model: Any) -> Any:
     """The causal language model inside a PEFT model, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _at_tokens(logits: Tensor, batch: Batch) -> Tensor:
+    """Logits (N, V) in float32 that the trained tokens are drawn from, from those of a grid."""
+    return logits[batch.sequence, batch.grid.column].float() / batch.temperature[:, None]
 
 
 def _probe(vocabulary: int, device: torch.device) -> Batch:

@@ -165,6 +165,15 @@ class PolicyGradient(Algorithm):
                 bounds = (None, self.cispo_cap)
             was_clipped = (ratio > bounds[1]) | (ratio < (bounds[0] or 0.0))
             return ops.cispo(logprobs, ratio, advantages, *bounds), was_clipped.to(ratio.dtype)
+        ratio, advantages = self._ratio(batch, logprobs, difference)
+        per_token = ops.ppo_clip(ratio, advantages, low, high)
+        if self.dual_clip is not None:
+            per_token = ops.dual_clip(per_token, advantages, self.dual_clip)
+        return per_token, ops.clipped(ratio, advantages, low, high)
+
+    def _ratio(self, batch: Batch, logprobs: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
+        """What is clipped, and the advantages it is multiplied with, both (N,)."""
+        advantages = batch.advantages
         if self.loss_type == "gspo":
             ratio = ops.gspo_ratio(difference, logprobs, batch.sequence, batch.num_sequences)
         elif self.loss_type in ("sequence", "turn"):
@@ -177,10 +186,7 @@ class PolicyGradient(Algorithm):
             advantages = ops.segment_mean(advantages, index, size)[index]
         else:
             ratio = difference.exp()
-        per_token = ops.ppo_clip(ratio, advantages, low, high)
-        if self.dual_clip is not None:
-            per_token = ops.dual_clip(per_token, advantages, self.dual_clip)
-        return per_token, ops.clipped(ratio, advantages, low, high)
+        return ratio, advantages
 
     def _importance(self, batch: Batch, logprobs: Tensor) -> Tensor | None:
         """Weights (N,) for a mismatch of sampling and training, or `None`.

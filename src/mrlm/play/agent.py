@@ -90,7 +90,7 @@ class Agent:
         index, self._calls = self._calls, self._calls + 1
         self._after = []
         step = len(self._episode.step_rewards)
-        opening = all(turn.step != step for turn in self._episode.turns)
+        order = sum(turn.step == step for turn in self._episode.turns)
         seen = self._perspective(messages)
         with span("prompts", self.name):
             prompt = self.seat.chat.prompt(seen, after=self._last_own(seen))
@@ -101,7 +101,8 @@ class Agent:
                 f"the limit is {self.seat.max_prompt_tokens}"
             )
         turn = await self._answer(prompt, params, index)
-        turn.step, turn.index, turn.opening = step, index, opening
+        turn.step, turn.index = step, index
+        turn.opening, turn.order = order == 0, order
         turn.node = "/".join(map(str, self._episode.path[:-1]))
         self._prompts[id(turn)] = prompt
         self._record(turn)

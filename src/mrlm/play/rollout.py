@@ -65,6 +65,16 @@ class WorldSpec:
     retries: int = 0
 
     @property
+    def sends(self) -> tuple[str, ...]:
+        """The agents that the workflow names itself; a workflow of seats names none."""
+        return tuple(getattr(self.workflow, "agents", ()))
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Who plays here: the agents that the workflow sends, else one for each seat."""
+        return self.sends or tuple(self.template.agents)
+
+    @property
     def reproducible(self) -> bool:
         return not isinstance(self.template, SingleSeat) or self.template.seeded
 

@@ -1,0 +1,164 @@
+"""CORY: a pioneer answers, an observer reads it and answers too, both earn the sum, and now and then
+they exchange roles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.ppo import PPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import Member, adaptive_kl_coef, column, trained_turns
+from mrlm.learn.running import Running
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class CORY(PPO):
+    """Sequential cooperative fine-tuning of two copies of a model (arXiv 2410.06101): the pioneer
+    answers `y1 ~ pi_1(x)`, the observer `y2 ~ pi_2(x, y1)`, both are paid `r(x, y1) + r(x, y2)`,
+    and each learns by a PPO of its own, held near a reference that reads what it reads. The
+    workflow `pioneer_observer` plays this in any world with one seat; in others every agent is
+    paid what it earned, and after its last turn what all others did.
+
+    Every `swap_freq` iterations the agents exchange their policies. Nothing is copied: optimisers,
+    the coefficient of the divergence and the statistics of rewards belong to the policies and go
+    with them (the public code makes new optimisers at every swap and loses their moments). With
+    one shared policy there is nothing to exchange. Either policy may be kept at the end.
+
+    Without a swap, without scaling and with one agent this is PPO.
+
+    Defaults are the published ones: learning rate 1.41e-5, `kl_coef` .4 adapted towards 6 per
+    episode over 10,000, vf_coef .1, lambda .95, gamma 1, clip .2, four epochs, scores scaled and
+    centred by their running statistics, the batch's included.
+
+    Args:
+        swap_freq: iterations from one exchange to the next; `None`: roles stay.
+        kl_penalty: what is taken from the reward of each token: `k1`, from the sampled token, or
+            `full`, from the whole vocabulary (as published: a forward of the policy and a second
+            head more; never negative, less noise).
+        score_scaling: divide what an agent earns in an episode by its running deviation.
+        score_norm: take its running mean away before (only with `score_scaling`).
+        score_clip: bound of what an episode pays then; `None` is off.
+    """
+
+    swap_freq: int | None = Field(default=5, ge=1)
+    kl_penalty: Literal["k1", "full"] = "k1"
+    kl_coef: float = Field(default=0.4, ge=0)
+    kl_target: float | None = Field(default=6.0, gt=0)
+    score_scaling: bool = True
+    score_norm: bool = True
+    score_clip: float | None = Field(default=None, gt=0)
+
+    default_learning_rate: ClassVar[float] = 1.41e-5
+
+    def __post_init__(self) -> None:
+        if not self.kl_coef:
+            self.kl_target = None
+        super().__post_init__()
+        self.kl_coefs: dict[str, float] = {}
+        self.scores: dict[str, Running] = {}
+
+    @property
+    def swap_every(self) -> int | None:
+        return self.swap_freq
+
+    @property
+    def needs(self) -> frozenset[str]:
+        needs = super().needs
+        if self.kl_coef and self.kl_penalty == "full":
+            return needs - {"ref_logprobs"} | {"full_kl"}
+        return needs
+
+    # -- what is paid ------------------------------------------------------------------------------
+
+    def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
+        rewards, seen = self._shared(episode, rollout), self.scores.get(_policy(rollout))
+        if seen is not None and self.score_scaling:
+            scale = seen.std or 1.0
+            rewards = [reward / scale for reward in rewards]
+            rewards[-1] -= seen.mean / scale if self.score_norm else 0.0
+        if self.score_clip is not None:
+            score = sum(rewards)
+            rewards[-1] += min(max(score, -self.score_clip), self.score_clip) - score
+        return rewards
+
+    def _shared(self, episode: Episode, rollout: Rollout) -> list[float]:
+        """What an agent earned turn by turn, and at its end what the others did."""
+        rewards = super().turn_rewards(episode, rollout)
+        others = [each for each in episode.rollouts.values() if each is not rollout]
+        rewards[-1] += sum(each.reward for each in others)
+        return rewards
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        found: dict[str, list[float]] = {}
+        for members in self.successions(groups).values():
+            for episode, rollout in members:
+                score = sum(self._shared(episode, rollout))
+                found.setdefault(_policy(rollout), []).append(score)
+        moments = ops.global_moments({policy: np.array(x) for policy, x in found.items()})
+        for policy, each in sorted(moments.items()):
+            seen = self.scores.setdefault(policy, Running())
+            seen.add(each)
+            self.metrics[f"score/{policy}/mean"] = each.mean
+            self.metrics[f"score/{policy}/running_std"] = seen.std
+        super().credit_batch(groups)
+
+    # -- how far from the reference ----------------------------------------------------------------
+
+    def kl_coef_of(self, policy: str) -> float:
+        return self.kl_coefs.get(policy, self.kl_coef)
+
+    def kl_column(self, turn: Turn) -> np.ndarray:
+        return column(turn, "full_kl") if self.kl_penalty == "full" else super().kl_column(turn)
+
+    def _adapt(self, found: list[Member]) -> None:
+        sums: dict[str, list[float]] = {}
+        for _, rollout in found:
+            row = sums.setdefault(_policy(rollout), [0.0, 0.0])
+            row[0] += sum(float(self.kl_column(turn).sum()) for turn in trained_turns(rollout))
+            row[1] += 1
+        for policy, (total, count) in sorted(ops.global_sum(sums).items()):
+            coef, kl = self.kl_coef_of(policy), total / count
+            self.metrics |= {f"kl/{policy}": kl, f"kl_coef/{policy}": coef}
+            if self.kl_target is not None:
+                self.kl_coefs[policy] = adaptive_kl_coef(
+                    coef, kl, self.kl_target, int(count), self.kl_horizon
+                )
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        scores = {policy: asdict(seen) for policy, seen in self.scores.items()}
+        return super().state_dict() | {"kl_coefs": dict(self.kl_coefs), "scores": scores}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.kl_coefs = dict(state["kl_coefs"])
+        self.scores = {policy: Running(**seen) for policy, seen in state["scores"].items()}
+
+
+def _policy(rollout: Rollout) -> str:
+    return trained_turns(rollout)[-1].policy
+
+
+@dataclass(kw_only=True, config=STRICT)
+class CORYConfig(FlatWords, CORY):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """CORY with the flat words of its trainer."""
+
+
+class CORYTrainer(Trainer):
+    """Train with `CORY` in one call."""
+
+    algorithm = "cory"
+
+
+PLUGIN = CORY

@@ -1,0 +1,121 @@
+"""MARFT: the agents of a joint step decide one after the other, and values follow that chain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from mrlm.algorithms.ppo import PPO
+from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT, Topology
+from mrlm.learn.batch import Batch
+from mrlm.learn.credit import Member, trained_turns
+from mrlm.learn.joint import chain, joint_steps
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MARFT(PPO):
+    """Multi-agent reinforced fine-tuning (arXiv 2504.16129): the agents of a joint step are
+    consecutive decisions, so that the next value after a turn is that of the next agent in the same
+    step, and after the last agent that of the first one in the next step. The team's reward of a
+    step is paid to the last of them. Then every policy minimises PPO's clipped surrogate.
+
+    `level="turn"` is the action level (APPO): one value, one advantage and one ratio
+    `exp(sum_t log pi / pi_old)` per turn, averaged over turns. `level="token"` (TPPO) is the same
+    chain unrolled over tokens. Turns that are not trained are part of the world: the chain passes
+    over them, and their reward goes to the trained turn before.
+
+    The critic reads what the agent reads: in a sequential workflow that is what the agents before
+    it said, which is what makes it a value of the chain. Agents that share a policy share the
+    critic. The public code updates all agents at once or, with `training.schedule: alternating`,
+    one at a time; it has no correction for those that updated before (`happo` has).
+
+    Defaults: five epochs, a critic apart, learning rate 5e-7, as published; gamma 1 and not .99,
+    which per token leaves 5 % of a reward after 300 of them; no entropy bonus (theirs is .01).
+    Log-probs are those at the sampling temperature, where theirs are not. `target_kl` ends the
+    epochs (theirs: 1e-3 for turns, 1.7e-6 for tokens).
+
+    Args:
+        normalization: what the log-ratio of a turn is divided by: nothing (`sum`), its tokens
+            (`token`) or its words (`word`). The ratio of long turns leaves the clip range at once
+            with `sum`. Only where `level` is `turn`.
+    """
+
+    normalization: Literal["sum", "token", "word"] = "sum"
+    level: Literal["token", "turn"] = "turn"
+    critic: Topology = "separate"
+    update_epochs: int = Field(default=5, ge=1)
+
+    default_learning_rate: ClassVar[float] = 5e-7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.level == "turn" and self.loss_type != "ppo":
+            raise ConfigError(
+                f"loss_type={self.loss_type!r}: at level 'turn' the ratio is that of a turn, as "
+                "normalization says; leave loss_type at 'ppo', or set level to 'token'"
+            )
+        if self.level == "token" and self.normalization != "sum":
+            raise ConfigError(
+                f"normalization={self.normalization!r} is how the log-probs of a turn are summed, "
+                "and at level 'token' they are not; leave it at 'sum', or set level to 'turn'"
+            )
+
+    def successions(self, groups: Sequence[Group]) -> dict[str, list[Member]]:
+        chains = [(episode, chain(episode)) for group in groups for episode in group.valid]
+        found = [
+            (episode, rollout)
+            for episode, rollout in chains
+            if math.isfinite(episode.reward) and trained_turns(rollout)
+        ]
+        return {"team": found} if found else {}
+
+    def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
+        found: list[float] = []
+        for step in joint_steps(episode, self.gamma):
+            found += [0.0] * len(step.trained)
+            if found:
+                found[-1] += step.reward
+        return found
+
+    def _ratio(self, batch: Batch, logprobs: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
+        if self.level == "token":
+            return super()._ratio(batch, logprobs, difference)
+        sizes = difference.new_tensor([self._size(turn) for turn in batch.turns])
+        total = ops.segment_sum(difference, batch.turn, batch.num_turns) / sizes
+        limit = ops.LOG_RATIO_LIMIT
+        return total.clamp(-limit, limit).exp()[batch.turn], batch.advantages
+
+    def _size(self, turn: Turn) -> float:
+        """What the log-ratio of a turn is divided by."""
+        if self.normalization == "word" and turn.message is not None:
+            return float(max(1, len(turn.message.content.split())))
+        return float(len(turn)) if self.normalization == "token" else 1.0
+
+    def _aggregate(self, per_token: Tensor, batch: Batch) -> Tensor:
+        if self.level == "turn" and self.aggregation is None:
+            return ops.aggregate(per_token, batch, "turn_mean")
+        return super()._aggregate(per_token, batch)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MARFTConfig(FlatWords, MARFT):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MARFT with the flat words of its trainer."""
+
+
+class MARFTTrainer(Trainer):
+    """Train with `MARFT` in one call."""
+
+    algorithm = "marft"
+
+
+PLUGIN = MARFT

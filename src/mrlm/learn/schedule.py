@@ -1,0 +1,79 @@
+"""Which policies learn in an iteration, one after the other or together, and which roles they play.
+
+All of it follows from the number of the iteration (and a seed), so there is nothing to save: a run
+that goes on in the middle of a period knows whose turn it is. It knows neither models nor worlds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Order = Literal["simultaneous", "alternating", "sequential"]
+"""`simultaneous`: all policies learn at once. `alternating`: some learn while others are frozen, in
+turn. `sequential`: all learn in every iteration, one after the other in random order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Who learns when, and who plays which role.
+
+    Args:
+        order: how policies take turns in learning.
+        turns: for `alternating`, the policies that learn together, turn by turn.
+        period: iterations of a turn.
+        swap_every: iterations after which the agents of `roles` exchange their policies; `None`:
+            they never do.
+        roles: the agents that exchange them. After each swap the policy of every role is that of
+            the next one, and that of the last is the first's; after `len(roles)` swaps all is as
+            it was.
+
+    Example:
+        >>> Schedule(swap_every=5, roles=("pioneer", "observer")).rotation(7)
+        1
+    """
+
+    order: Order = "simultaneous"
+    turns: tuple[frozenset[str], ...] = ()
+    period: int = 1
+    swap_every: int | None = None
+    roles: tuple[str, ...] = ()
+
+    def learns(self, policy: str, step: int) -> bool:
+        """Whether a policy learns in an iteration; one that does not is played as it is."""
+        if self.order != "alternating":
+            return True
+        return policy in self.turns[step // self.period % len(self.turns)]
+
+    def stages(self, stages: Sequence[Sequence[Any]], step: int, seed: int) -> list[list[Any]]:
+        """The stages of an iteration.
+
+        Args:
+            stages: of the learners that may update, as the algorithm wants them.
+            step: iteration.
+            seed: of the random order.
+
+        Returns:
+            The same without learners whose turn it is not, and with `sequential` one learner per
+            stage.
+        """
+        kept = [[each for each in stage if self.learns(each.policy, step)] for stage in stages]
+        if self.order == "sequential":
+            rng = random.Random(seed)
+            kept = [[each] for stage in kept for each in rng.sample(stage, len(stage))]
+        return [stage for stage in kept if stage]
+
+    def rotation(self, step: int) -> int:
+        """How many places the policies have moved along the roles in an iteration."""
+        return 0 if self.swap_every is None else step // self.swap_every % len(self.roles)
+
+    def __str__(self) -> str:
+        text: str = self.order
+        if self.order == "alternating":
+            names = " | ".join("+".join(sorted(turn)) for turn in self.turns)
+            text += f", every {self.period} iteration(s): {names}"
+        if self.swap_every is not None:
+            text += f"; {', '.join(self.roles)} swap policies every {self.swap_every} iteration(s)"
+        return text
