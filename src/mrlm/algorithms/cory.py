@@ -1,4 +1,4 @@
-"""CORY: a pioneer answers, an observer reads it and answers too, both earn the sum, and now and then
+"""CORY: a pioneer answers, an observer reads that and answers too, both earn the sum, and at times
 they exchange roles."""
 
 from __future__ import annotations
