@@ -8,9 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.worlds import reward_of
 
 from mrlm.core import registry
-from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
+from mrlm.core.types import (
+    Episode,
+    Group,
+    Message,
+    Observation,
+    Reward,
+    Rollout,
+    SamplingParams,
+    StepResult,
+    Task,
+    Turn,
+)
+from mrlm.environments.length import LengthEnvironment
 from mrlm.learn.batch import Batch, Outputs, Sample, merge, pack
 
 VOCABULARY = 11
@@ -150,3 +163,25 @@ def by_text(groups: list[Group]) -> dict[Any, list[float]]:
         for episode in group
         for turn in episode.turns
     }
+
+
+class Noise(LengthEnvironment):
+    """Two seats that speak at once, for a few rounds; every joint answer is worth something else to
+    each of them, so that there is always something to learn."""
+
+    def __init__(self, agents: tuple[str, str] = ("short", "long"), rounds: int = 1) -> None:
+        super().__init__(agents)
+        self.rounds = self.max_turns = rounds
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self.round = 0
+        return super().reset(task, seed)
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        self.round += 1
+        said = "/".join(actions[agent].content for agent in self.agents)
+        rewards = {agent: Reward(reward_of(f"{agent}: {said}")) for agent in self.agents}
+        if self.round == self.rounds:
+            return StepResult(rewards=rewards, done=True)
+        again = {agent: Observation([Message("again:")]) for agent in self.agents}
+        return StepResult(again, rewards)

@@ -1,0 +1,275 @@
+"""Who learns when, in which order and with which role, and that a run that stops in the middle of a
+period goes on with whoever's turn it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mrlm import Callback, ExperimentConfig, run_experiment
+from mrlm.build import build, plan_of
+from mrlm.casting import Cast, Parts
+from mrlm.config import PolicyConfig, ScheduleConfig
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Episode
+from mrlm.learn.schedule import Schedule
+from mrlm.runs import run_to_end
+
+TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
+
+
+class One:
+    """What a schedule sees of a learner."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+
+
+def settings(algorithm: str, steps: int = 2, **changes: Any) -> ExperimentConfig:
+    """Two seats that speak at once, two policies, a few tokens."""
+    base: dict[str, Any] = {
+        "environments": [{"env_type": "played:Noise"}],
+        "policies": {"short": {}, "long": {}},
+        "training": {
+            "algorithm": algorithm,
+            "num_iterations": steps,
+            "batch_size": 2,
+            "learning_rate": 1e-3,
+            "report_to": "none",
+        },
+        "generation": {"max_new_tokens": 3},
+    }
+    return ExperimentConfig(**base).merged(changes)
+
+
+def weights(run: Any) -> dict[str, torch.Tensor]:
+    return {
+        learner.policy: torch.cat([w.detach().flatten() for w in learner.weights_of.parameters()])
+        for learner in run.learners
+    }
+
+
+class Watch(Callback):
+    """Notes which policies moved in every step, and which agent spoke with which."""
+
+    def __init__(self) -> None:
+        self.moved: list[set[str]] = []
+        self.spoke: list[dict[str, str]] = []
+        self.trained: list[set[str]] = []
+
+    def on_train_begin(self, run: Any) -> None:
+        self.log = run.log.episodes
+        run.log.episodes = self.note
+
+    def note(self, step: int, episodes: list[Episode]) -> None:
+        turns = [turn for episode in episodes for turn in episode.turns]
+        self.spoke.append({turn.agent: turn.policy for turn in turns})
+        self.trained.append({turn.agent for turn in turns if turn.advantages is not None})
+        self.log(step, episodes)
+
+    def on_step_begin(self, run: Any) -> None:
+        self.before = weights(run)
+
+    def on_step_end(self, run: Any, metrics: Any) -> None:
+        after = weights(run)
+        self.moved.append(
+            {name for name in after if not torch.equal(after[name], self.before[name])}
+        )
+
+
+def watched(config: ExperimentConfig) -> tuple[Watch, list[dict[str, Any]]]:
+    watch = Watch()
+    return watch, run_to_end(build(config, Parts(callbacks=[watch]))).history
+
+
+# -- the schedule itself ---------------------------------------------------------------------------
+
+
+def test_at_once_changes_nothing() -> None:
+    stages = [[One("a"), One("b")], [One("c")]]
+    assert Schedule().stages(stages, 3, 0) == stages
+    assert Schedule().rotation(17) == 0
+
+
+def test_turns_last_a_period_and_come_round() -> None:
+    schedule = Schedule("alternating", (frozenset("a"), frozenset("bc")), period=2)
+    learners = [[One("a"), One("b"), One("c")]]
+    found = ["".join(x.policy for x in schedule.stages(learners, i, 0)[0]) for i in range(7)]
+    assert found == ["a", "a", "bc", "bc", "a", "a", "bc"]
+
+
+def test_one_after_the_other_in_an_order_that_the_seed_decides() -> None:
+    schedule, learners = Schedule("sequential"), [[One(name) for name in "abcd"]]
+
+    def order(seed: int) -> str:
+        stages = schedule.stages(learners, 0, seed)
+        assert all(len(stage) == 1 for stage in stages)
+        return "".join(stage[0].policy for stage in stages)
+
+    assert order(1) == order(1)
+    assert len({order(seed) for seed in range(50)}) > 10
+    assert {"".join(sorted(order(seed))) for seed in range(50)} == {"abcd"}
+
+
+def test_nobody_learns_while_the_algorithm_waits() -> None:
+    assert Schedule("sequential").stages([], 0, 0) == []
+
+
+def test_roles_are_swapped_every_five_steps() -> None:
+    """Steps 0-4: A is the pioneer; 5-9: B; 10-14: A again."""
+    schedule = Schedule(swap_every=5, roles=("pioneer", "observer"))
+    cast = Cast({"pioneer": "A", "observer": "B"}, {"A": PolicyConfig(), "B": PolicyConfig()})
+    found = [
+        cast.rotated(schedule.roles, schedule.rotation(step)).policy_of["pioneer"]
+        for step in range(15)
+    ]
+    assert "".join(found) == "AAAAABBBBBAAAAA"
+
+
+def test_three_roles_come_round_after_three_swaps() -> None:
+    schedule = Schedule(swap_every=1, roles=tuple("xyz"))
+    cast = Cast(dict(zip("xyzj", "ABCJ", strict=True)), {name: PolicyConfig() for name in "ABCJ"})
+    casts = [cast.rotated(schedule.roles, schedule.rotation(step)) for step in range(4)]
+    assert ["".join(each.policy_of.values()) for each in casts] == ["ABCJ", "BCAJ", "CABJ", "ABCJ"]
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+SHARED = {"policies": {"both": {}}}
+REFUSALS = [
+    ({"order": "alternating"}, SHARED, "only 'both' is trained"),
+    ({"order": "sequential"}, SHARED, "only 'both' is trained"),
+    ({"swap_every": 2}, SHARED, r"short \(both\), long \(both\)"),
+    ({"period": 3}, {}, r"training\.schedule\.period: .*'simultaneous'"),
+    ({"turns": [["short"], ["long"]]}, {}, r"training\.schedule\.turns: "),
+    ({"order": "alternating", "turns": [["short"]]}, {}, "'long' has no turn"),
+    ({"order": "alternating", "turns": [["short", "long"], []]}, {}, "a turn names no policy"),
+    ({"order": "alternating", "turns": [["shrot"], ["long"]]}, {}, "did you mean 'short'"),
+    ({"roles": ["short", "long"]}, {}, "set training.schedule.swap_every"),
+    ({"swap_every": 2, "roles": ["short", "lnog"]}, {}, "did you mean 'long'"),
+    ({"swap_every": 2, "roles": ["short", "short"]}, {}, "different agents"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "changes", "said"), REFUSALS)
+def test_what_cannot_work_is_refused_in_one_sentence(schedule, changes, said) -> None:
+    config = settings("ippo").merged({"training.schedule": schedule})
+    config = config if not changes else ExperimentConfig(**{**config.given(), **changes})
+    with pytest.raises(ConfigError, match=said) as caught:
+        plan_of(config, Parts())
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_have_no_roles_to_swap() -> None:
+    rows = [{"prompt": "2+2=", "chosen": "4", "rejected": "5"}] * 2
+    config = settings("dpo", **{"training.schedule": {"swap_every": 1}, "data.dataset": rows})
+    with pytest.raises(ConfigError, match="learns from a data set"):
+        plan_of(config, Parts())
+
+
+def test_a_schedule_is_a_word() -> None:
+    assert ScheduleConfig.model_validate("sequential").order == "sequential"
+    config = ExperimentConfig(schedule="alternating")
+    assert config.training.schedule.order == "alternating"
+    assert ExperimentConfig(**config.resolved()).resolved() == config.resolved()
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_frozen_policies_are_played_and_not_trained(lora: bool, tmp_path: Path) -> None:
+    own = {"lora": {"r": 2}} if lora else {}
+    changes = {"policies": {"short": own, "long": own}, "ippo": {"update_epochs": 1}}
+    config = settings("ippo", 5, **changes, output_dir=str(tmp_path / "run"))
+    watch, history = watched(
+        config.merged({"training.schedule": {"order": "alternating", "period": 2}})
+    )
+    turns = [{"short"}, {"short"}, {"long"}, {"long"}, {"short"}]
+    assert watch.moved == watch.trained == turns
+    assert all(set(spoke) == {"short", "long"} for spoke in watch.spoke)
+    assert [sorted(k for k in row if k.startswith("loss/")) for row in history] == [
+        [f"loss/{name}"] for turn in turns for name in turn
+    ]
+
+
+def test_a_critic_of_the_team_learns_in_every_turn(tmp_path: Path) -> None:
+    config = settings("mappo", 2, schedule="alternating", output_dir=str(tmp_path / "run"))
+    watch, history = watched(config.merged({"mappo.update_epochs": 1}))
+    assert watch.moved == [{"short"}, {"long"}]
+    assert all(row["value_loss"] > 0 for row in history)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ippo"])
+def test_one_after_the_other_is_at_once_where_nothing_is_carried(
+    algorithm: str, tmp_path: Path
+) -> None:
+    found = []
+    for order in ("simultaneous", "sequential"):
+        config = settings(algorithm, schedule=order, output_dir=str(tmp_path / order))
+        run = build(config)
+        run_to_end(run)
+        found.append(weights(run))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in ("short", "long"))
+
+
+def test_agents_exchange_their_policies_and_learners_keep_them(tmp_path: Path) -> None:
+    config = settings("ippo", 5, output_dir=str(tmp_path / "run"))
+    watch, _ = watched(config.merged({"training.schedule": {"swap_every": 2}}))
+    one, other = {"short": "short", "long": "long"}, {"short": "long", "long": "short"}
+    assert watch.spoke == [one, one, other, other, one]
+    assert watch.moved == [{"short", "long"}] * 5
+
+
+def test_models_of_two_families_exchange_roles(tmp_path: Path, gpt2_path: str) -> None:
+    """Each conversation is rendered for whoever speaks."""
+    changes = {"policies": {"short": {}, "long": {"model": gpt2_path}}, "ippo.update_epochs": 1}
+    config = settings("ippo", 2, **changes, output_dir=str(tmp_path / "run"))
+    watch, history = watched(config.merged({"training.schedule.swap_every": 1}))
+    assert [spoke["short"] for spoke in watch.spoke] == ["short", "long"]
+    assert watch.moved == [{"short", "long"}] * 2
+    assert len(history) == 2
+
+
+# -- going on in the middle of a period ------------------------------------------------------------
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+SCHEDULES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("ippo", {"order": "alternating", "period": 3}, {"num_minibatches": 2}),
+    ("magrpo", {"order": "sequential", "swap_every": 2}, {}),
+    ("happo", {}, {"update_epochs": 2}),
+    ("marft", {"order": "alternating", "period": 2, "swap_every": 3}, {"update_epochs": 2}),
+    ("cory", {}, {"swap_freq": 3, "update_epochs": 1}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "schedule", "own"), SCHEDULES)
+def test_a_run_stopped_within_a_period_goes_on_bit_by_bit(
+    algorithm: str, schedule: dict[str, Any], own: dict[str, Any], tmp_path: Path
+) -> None:
+    class Stop(Callback):
+        def on_step_end(self, run: Any, metrics: Any) -> None:
+            if run.step in (1, 4):
+                run.stop()
+
+    policies = {"short": {}, "long": {"lora": {"r": 4, "dropout": 0.1}}}
+    config = settings(algorithm, 7, policies=policies, evaluation={"episodes": 4, "every": 2})
+    config = config.merged({"training.schedule": schedule, algorithm: own})
+    whole = config.merged({"output_dir": str(tmp_path / "whole")})
+    parts = config.merged({"output_dir": str(tmp_path / "parts")})
+    run_experiment(whole)
+    run_experiment(parts, callbacks=[Stop()])
+    run_experiment(parts, resume=tmp_path / "parts", callbacks=[Stop()])
+    run_experiment(parts, resume=tmp_path / "parts")
+    expected = logged(tmp_path / "whole")
+    assert [row["step"] for row in expected] == list(range(8))
+    assert logged(tmp_path / "parts") == expected
