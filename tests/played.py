@@ -166,12 +166,19 @@ def by_text(groups: list[Group]) -> dict[Any, list[float]]:
 
 
 class Noise(LengthEnvironment):
-    """Two seats that speak at once, for a few rounds; every joint answer is worth something else to
-    each of them, so that there is always something to learn."""
+    """Two seats that speak at once, for a few rounds; every joint answer is worth something else,
+    to each of them (or, with `alike`, that many times the same to both), so that there is always
+    something to learn."""
 
-    def __init__(self, agents: tuple[str, str] = ("short", "long"), rounds: int = 1) -> None:
+    def __init__(
+        self,
+        agents: tuple[str, str] = ("short", "long"),
+        rounds: int = 1,
+        alike: float | None = None,
+    ) -> None:
         super().__init__(agents)
         self.rounds = self.max_turns = rounds
+        self.alike = alike
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self.round = 0
@@ -181,6 +188,8 @@ class Noise(LengthEnvironment):
         self.round += 1
         said = "/".join(actions[agent].content for agent in self.agents)
         rewards = {agent: Reward(reward_of(f"{agent}: {said}")) for agent in self.agents}
+        if self.alike is not None:
+            rewards = dict.fromkeys(self.agents, Reward(self.alike * reward_of(said)))
         if self.round == self.rounds:
             return StepResult(rewards=rewards, done=True)
         again = {agent: Observation([Message("again:")]) for agent in self.agents}

@@ -118,14 +118,15 @@ def _check_seats(
 ) -> None:
     """Every seat needs an agent of its name; a world with one seat takes the only agent, or whom
     the workflow sends."""
+    known = list(dict.fromkeys(agent for world in worlds for agent in world.agents))
+    idle = [agent for agent in agents if worlds and agent not in known]
+    if idle and all(world.sends for world in worlds):
+        raise ConfigError(
+            f"agents.{idle[0]}: workflow.name={config.workflow.name!r} sends only "
+            f"{', '.join(known)}; give the workflow the names of your agents, or them these"
+        )
     for world in worlds:
         seats = world.template.agents
-        unsent = [name for name in world.sends if name not in agents]
-        if unsent:
-            raise ConfigError(
-                f"workflow.name={config.workflow.name!r} sends an agent {unsent[0]!r}, but the "
-                f"agents are {', '.join(agents)}; give the workflow their names or them its"
-            )
         if world.sends and len(seats) > 1:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} plays worlds with one seat, and "
