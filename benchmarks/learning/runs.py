@@ -85,8 +85,8 @@ def jobs_of(
     folder: Path,
     quick: bool = False,
 ) -> list[Job]:
-    """Every run that is asked for; `None` is all. `relay` has three seeds at most, and comes with
-    `alone`, trained by GRPO, as what teams are compared with.
+    """Every run that is asked for; `None` is all. `relay` has three seeds at most; GRPO trains the
+    single agent, `alone`, that teams are compared with, as well.
 
     Raises:
         ValueError: a name that there is not.
@@ -100,13 +100,14 @@ def jobs_of(
     jobs = []
     known = registry.names("algorithms")
     for name in algorithms or (name for name in TABLE if name in known):
-        own = [*TABLE[name].games, *(["relay"] if TABLE[name].relay is not None else [])]
+        own = [*TABLE[name].games]
+        if TABLE[name].relay is not None:
+            own += ["relay", "alone"] if name == BASELINE else ["relay"]
         for game in own:
-            if games is None or game in games:
-                many = min(seeds, 3) if game == "relay" else seeds
+            if games is None or ("relay" if game == "alone" else game) in games:
+                many = seeds if game in GAMES else min(seeds, 3)
                 jobs += [Job(name, game, seed, str(folder), quick) for seed in range(many)]
-    teams = max((job.seed + 1 for job in jobs if job.game == "relay"), default=0)
-    return jobs + [Job(BASELINE, "alone", seed, str(folder), quick) for seed in range(teams)]
+    return jobs
 
 
 def world_of(game: str, entry: Entry | None = None) -> dict[str, Any]:
