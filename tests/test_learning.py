@@ -68,7 +68,7 @@ def test_algorithms_learn_climbing_with_intervals(tmp_path: Path) -> None:
 
 
 def test_every_algorithm_is_tried_on_something_it_can_win() -> None:
-    assert set(TABLE) == set(registry.names("algorithms"))
+    assert set(registry.names("algorithms")) <= set(TABLE)
     for name, entry in TABLE.items():
         assert set(entry.games) <= set(GAMES) and set(entry.cannot) <= set(entry.games), name
         assert set(entry.games) - set(entry.cannot), name

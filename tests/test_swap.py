@@ -31,7 +31,9 @@ ALGORITHMS = registry.names("algorithms")
 BINDINGS = ("shared", "separate", "lora", "tokenizers")
 TURNS = (1, 3)
 
-REFUSED: dict[tuple[str, str], str] = {}
+REFUSED: dict[tuple[str, str], str] = {
+    ("happo", "shared"): "share the policy 'team'; give each a policy (or an adapter) of its own",
+}
 """(algorithm, binding) -> what the sentence says that refuses it; `*` stands for any binding."""
 
 LEARNING = {"training.batch_size", "training.learning_rate", "training.critic_learning_rate"}
@@ -181,8 +183,8 @@ def test_any_algorithm_can_be_put_in_the_place_of_any_other(
 
 def test_every_algorithm_has_an_entry() -> None:
     """What is not in the table is neither tried here nor in `python -m benchmarks.learning`."""
-    assert set(TABLE) == set(ALGORITHMS)
-    assert {algorithm for algorithm, _ in REFUSED} <= set(ALGORITHMS)
+    assert set(ALGORITHMS) <= set(TABLE)
+    assert {algorithm for algorithm, _ in REFUSED} <= set(TABLE)
 
 
 def test_the_fast_combinations_cover_every_pair() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -63,9 +62,12 @@ def main(given: list[str] | None = None) -> int:
     if chosen.list:
         print("\n".join(f"{job.algorithm:14} {job.game:10} seed {job.seed}" for job in jobs))
         return 0
-    curves = [] if chosen.no_runs else list(_trained(jobs, chosen.jobs))
     results = chosen.output if chosen.page is None else chosen.page.parent / "learning"
-    everything = report.merge(results, curves)
+    curves: list[Curve] = []
+    for curve in () if chosen.no_runs else _trained(jobs, chosen.jobs):
+        curves.append(curve)
+        report.merge(results, [curve])  # what is known stays known, whatever happens next
+    everything = report.merge(results, [])
     found = report.findings(everything)
     print(report.markdown(found, machine()))
     pictures = report.plots(results, everything)
@@ -81,23 +83,16 @@ def main(given: list[str] | None = None) -> int:
 
 def _trained(jobs: Sequence[Job], processes: int) -> Iterator[Curve]:
     """Run jobs side by side, models first; says how each of them went."""
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        for _ in _done(pool, prepare, {job.base: job for job in jobs}.values()):
+    with get_context("spawn").Pool(processes) as pool:  # who leaves takes the processes along
+        for _ in pool.imap_unordered(prepare, {job.base: job for job in jobs}.values()):
             pass
-        for count, curve in enumerate(_done(pool, train, jobs), 1):
+        for count, curve in enumerate(pool.imap_unordered(train, jobs), 1):
             said = curve.error or " ".join(f"{reward:.2f}" for reward in curve.rewards)
             name = f"{curve.algorithm:14} {curve.game:10} seed {curve.seed}"
             print(f"[{count}/{len(jobs)}] {name} {said}", file=sys.stderr, flush=True)
             yield curve
 
 
-def _done(
-    pool: ProcessPoolExecutor, work: Callable[[Any], Any], jobs: Iterable[Any]
-) -> Iterator[Any]:
-    """Results in the order in which they come."""
-    for future in as_completed([pool.submit(work, job) for job in jobs]):
-        yield future.result()
-
-
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.learning.models import taught
 from benchmarks.learning.table import GAMES, TABLE, Entry
+from mrlm.core import registry
 
 BASELINE = "grpo"
 """What the single agent is trained by."""
@@ -55,7 +56,8 @@ class Curve:
     """What came of a run.
 
     Args:
-        steps, rewards: iterations and the mean reward of an agent in the evaluations after them.
+        steps, rewards: iterations and the mean reward of the evaluations after them, or what else
+            the table measures.
         tokens: sampled while training.
         seconds: that it took.
         error: why there is nothing, if it failed.
@@ -83,8 +85,8 @@ def jobs_of(
     folder: Path,
     quick: bool = False,
 ) -> list[Job]:
-    """Every run that is asked for; `None` is all. `relay` has three seeds at most, and comes with
-    `alone`, trained by GRPO, as what teams are compared with.
+    """Every run that is asked for; `None` is all. `relay` has three seeds at most; GRPO trains the
+    single agent, `alone`, that teams are compared with, as well.
 
     Raises:
         ValueError: a name that there is not.
@@ -96,14 +98,16 @@ def jobs_of(
         if name not in [*GAMES, "relay"]:
             raise ValueError(f"there is no game {name!r}; there are {', '.join(GAMES)}, relay")
     jobs = []
-    for name in algorithms or TABLE:
-        own = [*TABLE[name].games, *(["relay"] if TABLE[name].relay is not None else [])]
+    known = registry.names("algorithms")
+    for name in algorithms or (name for name in TABLE if name in known):
+        own = [*TABLE[name].games]
+        if TABLE[name].relay is not None:
+            own += ["relay", "alone"] if name == BASELINE else ["relay"]
         for game in own:
-            if games is None or game in games:
-                many = min(seeds, 3) if game == "relay" else seeds
+            if games is None or ("relay" if game == "alone" else game) in games:
+                many = seeds if game in GAMES else min(seeds, 3)
                 jobs += [Job(name, game, seed, str(folder), quick) for seed in range(many)]
-    teams = max((job.seed + 1 for job in jobs if job.game == "relay"), default=0)
-    return jobs + [Job(BASELINE, "alone", seed, str(folder), quick) for seed in range(teams)]
+    return jobs
 
 
 def world_of(game: str, entry: Entry | None = None) -> dict[str, Any]:
@@ -165,10 +169,9 @@ def train(job: Job) -> Curve:
     from mrlm import ExperimentConfig, run_experiment
 
     _quiet()
-    curve = Curve(job.algorithm, job.game, job.seed)
+    entry, curve = TABLE[job.algorithm], Curve(job.algorithm, job.game, job.seed)
     started = time.perf_counter()
     try:
-        entry = TABLE[job.algorithm]
         config = ExperimentConfig(**settings_of(job)).merged(entry.config)
         if job.kind == "relay":
             config = config.merged(entry.relay or {})
@@ -179,9 +182,9 @@ def train(job: Job) -> Curve:
     curve.seconds = time.perf_counter() - started
     for row in result.history:
         curve.tokens += sampled(row)
-        if row.get("eval/reward/mean") is not None:
+        if row.get(entry.measure) is not None:
             curve.steps.append(int(row["step"]))
-            curve.rewards.append(row["eval/reward/mean"])
+            curve.rewards.append(row[entry.measure])
     shutil.rmtree(result.run_folder)
     return curve
 

@@ -16,6 +16,8 @@ GAMES: dict[str, dict[str, Any]] = {
 }
 """Name -> arguments of the world `matrix`, whose rewards are normalised."""
 
+REWARD = "eval/reward/mean"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -29,6 +31,8 @@ class Entry:
         world: more arguments of the world.
         games: on what it is tried.
         cannot: game -> why no improvement is expected there.
+        measure: metric that is expected to rise: the evaluations' reward, or one of the updates'
+            where the policy is not what learns to play.
         relay: for those that are tried on `relay` too: keys that are laid over the rest there.
     """
 
@@ -38,6 +42,7 @@ class Entry:
     world: Words = field(default_factory=dict)
     games: tuple[str, ...] = ("climbing", "penalty", "xor")
     cannot: Mapping[str, str] = field(default_factory=dict)
+    measure: str = REWARD
     relay: Words | None = None
 
 
@@ -48,13 +53,23 @@ CRITIC: Words = {"training.batch_size": 64, "training.critic_learning_rate": 1e-
 MANY: Words = {"training.batch_size": 128}
 """The same where agents add numbers, as many episodes as 16 groups of 8."""
 
+PAIRS: Words = {"group_size": 8, "beta": 0.1}
+RATE: Words = {"training.learning_rate": 1e-3}
+
 TABLE: dict[str, Entry] = {
+    # from data
     "sft": Entry(
         {"teacher": "expert"},
         {"training.batch_size": 16},
         relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
     ),
-    "dpo": Entry(config={"training.learning_rate": 1e-3}, learns_from="pairs"),
+    "dpo": Entry(config=RATE, learns_from="pairs"),
+    "online_dpo": Entry(PAIRS, RATE),
+    "madpo": Entry(PAIRS, RATE),
+    "spin": Entry(config=RATE, learns_from="rows"),
+    "malt": Entry({"group_size": 8, "threshold": 0.8}, RATE),
+    "reward_model": Entry(config=RATE, learns_from="pairs", measure="rewards/accuracies"),
+    # one agent, or each for itself
     "reinforce": Entry(
         {"baseline": "mean"},
         {"training.batch_size": 64},
@@ -62,12 +77,20 @@ TABLE: dict[str, Entry] = {
     ),
     "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}),
     "grpo": Entry(GROUP, relay={"grpo.update_epochs": 4}),
+    "reinforce_pp": Entry(config={"training.batch_size": 64}),
     "ppo": Entry(config=CRITIC, relay=MANY),
-    "ippo": Entry(config=CRITIC, relay=MANY),
-    "mappo": Entry(config=CRITIC, relay={"mappo.update_epochs": 2}),
+    "sac": Entry({"target_entropy_ratio": 0.1}, CRITIC),
+    # teams without a critic
     "magrpo": Entry(GROUP, relay={"training.learning_rate": 2e-4}),
-    "mareinforce": Entry({"group_size": 8}),
+    "mareinforce": Entry(GROUP),
     "marloo": Entry(GROUP),
     "maremax": Entry(GROUP),
-    "reinforce_pp": Entry(config={"training.batch_size": 64}),
+    # teams with critics
+    "ippo": Entry(config=CRITIC, relay=MANY),
+    "mappo": Entry(config=CRITIC, relay={"mappo.update_epochs": 2}),
+    "happo": Entry({"update_epochs": 4}, CRITIC, relay={"happo.update_epochs": 2}),
+    "marft": Entry(config=CRITIC, relay=MANY),
+    "cory": Entry({"kl_coef": 0.01, "kl_target": None}, CRITIC),
+    "vdn": Entry({"critic_epochs": 8}, {"training.batch_size": 64}),
+    "qmix": Entry({"critic_epochs": 8}, {"training.batch_size": 64}),
 }
