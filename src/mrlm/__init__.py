@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.reinforce import REINFORCE as REINFORCE
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce import ReinforceTrainer as ReinforceTrainer
+    from mrlm.algorithms.remax import ReMax as ReMax
+    from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
+    from mrlm.algorithms.remax import ReMaxTrainer as ReMaxTrainer
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
@@ -90,6 +93,7 @@ _WHERE = {
     "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
+    "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),
