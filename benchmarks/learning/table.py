@@ -63,6 +63,9 @@ TABLE: dict[str, Entry] = {
     "remax": Entry(GROUP, relay={"training.learning_rate": 2e-4}),
     "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}),
     "grpo": Entry(GROUP, relay={"grpo.update_epochs": 4}),
+    "at_grpo": Entry(
+        GROUP, {"workflow.name": "tree", "workflow.select": "best", "workflow.branches": 8}
+    ),
     "ppo": Entry(config=CRITIC, relay=MANY),
     "ippo": Entry(config=CRITIC, relay=MANY),
     "mappo": Entry(config=CRITIC, relay={"mappo.update_epochs": 2}),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mrlm.config.words import split_config as split_config
 
 _HOME = {
+    "ATGRPOConfig": "mrlm.algorithms.at_grpo",
     "AgentConfig": "mrlm.config.sections",
     "DPOConfig": "mrlm.algorithms.dpo",
     "DataConfig": "mrlm.config.sections",
