@@ -75,9 +75,13 @@ TABLE: dict[str, Entry] = {
         {"training.batch_size": 64},
         relay={**MANY, "training.learning_rate": 2e-4},
     ),
+    "remax": Entry(GROUP, relay={"training.learning_rate": 2e-4}),
     "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}),
     "grpo": Entry(GROUP, relay={"grpo.update_epochs": 4}),
     "reinforce_pp": Entry(config={"training.batch_size": 64}),
+    "at_grpo": Entry(
+        GROUP, {"workflow.name": "tree", "workflow.select": "best", "workflow.branches": 8}
+    ),
     "ppo": Entry(config=CRITIC, relay=MANY),
     "sac": Entry({"target_entropy_ratio": 0.1}, CRITIC),
     # teams without a critic

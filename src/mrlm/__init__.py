@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.at_grpo import ATGRPO as ATGRPO
+    from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
+    from mrlm.algorithms.at_grpo import ATGRPOTrainer as ATGRPOTrainer
     from mrlm.algorithms.cory import CORY as CORY
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.cory import CORYTrainer as CORYTrainer
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.reinforce_pp import ReinforcePP as ReinforcePP
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPTrainer as ReinforcePPTrainer
+    from mrlm.algorithms.remax import ReMax as ReMax
+    from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
+    from mrlm.algorithms.remax import ReMaxTrainer as ReMaxTrainer
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
@@ -104,6 +110,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "mrlm.algorithms.at_grpo": ("ATGRPO", "ATGRPOConfig", "ATGRPOTrainer"),
     "mrlm.algorithms.cory": ("CORY", "CORYConfig", "CORYTrainer"),
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
@@ -118,6 +125,7 @@ _WHERE = {
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
+    "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),

@@ -28,6 +28,7 @@ from mrlm.play.engine import Engine
 from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
 from mrlm.play.rows import Collected, Rows
 from mrlm.play.tasks import read_rows
+from mrlm.plays import check_plays
 from mrlm.run import Run
 from mrlm.scheduling import casts_of, schedule_of
 from mrlm.tracking import RunLog, check_trackers
@@ -133,19 +134,13 @@ def plan_of(
     cast = assign(config, worlds, parts)
     if not any(section.trainable for section in cast.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
-    forking = [world.name for world in worlds if getattr(world.workflow, "forks", False)]
-    if forking and rows is None and not algorithm.reads_trees:
-        raise ConfigError(
-            f"workflow.name={config.workflow.name!r} tries several answers from one state, and "
-            f"{config.training.algorithm} compares whole episodes; use the workflow 'turns', or an "
-            "algorithm that gives credit in trees, such as magrpo"
-        )
     schedule = schedule_of(config, algorithm, cast)
     if schedule.swap_every is not None and (rows is not None or algorithm.collection is not None):
         raise ConfigError(
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
             f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
+    check_plays(config, algorithm, worlds, rows is not None)
     registry.load("engines", config.engine.name)
     return worlds, rows, cast
 
@@ -282,9 +277,10 @@ def _play(
     engines: Mapping[str, Engine],
     demonstrate: bool = False,
     watched: bool = False,
+    greedy: bool = False,
 ) -> Play:
     seed, timeout = config.training.seed, config.engine.timeout
-    return Play(worlds, seats, engines, group_size, seed, timeout, demonstrate, watched)
+    return Play(worlds, seats, engines, group_size, seed, timeout, demonstrate, watched, greedy)
 
 
 def _source(
@@ -302,8 +298,9 @@ def _source(
         return Rows(rows, seats, config.training.seed, config.data.shuffle, pairs, where)
     plan = algorithm.collection
     if plan is None:
-        watched = algorithm.topology == "central"
-        return _play(config, algorithm.group_size, worlds, seats, engines, watched=watched)
+        watched, greedy = algorithm.topology == "central", "greedy" in algorithm.requires
+        size = algorithm.group_size
+        return _play(config, size, worlds, seats, engines, watched=watched, greedy=greedy)
     play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate)
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
+    from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from mrlm.config.words import split_config as split_config
 
 _HOME = {
+    "ATGRPOConfig": "mrlm.algorithms.at_grpo",
     "AgentConfig": "mrlm.config.sections",
     "CORYConfig": "mrlm.algorithms.cory",
     "DPOConfig": "mrlm.algorithms.dpo",
@@ -71,6 +74,7 @@ _HOME = {
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",
     "RLOOConfig": "mrlm.algorithms.rloo",
+    "ReMaxConfig": "mrlm.algorithms.remax",
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "SFTConfig": "mrlm.algorithms.sft",
