@@ -78,7 +78,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         evaluator=_play(config, 1, worlds, seats, engines) if worlds else None,
         log=open_log(config, folder, total, state),
         total_steps=total,
-        critics=make_critics(config, algorithm, learners, policies, total, folder),
+        critics=make_critics(config, algorithm, cast, learners, policies, total, folder),
         callbacks=tuple(parts.callbacks),
         schedule=schedule,
         casts=casts,
@@ -302,7 +302,7 @@ def _source(
         return Rows(rows, seats, config.training.seed, config.data.shuffle, pairs, where)
     plan = algorithm.collection
     if plan is None:
-        watched = algorithm.topology == "central"
+        watched = algorithm.topology in ("central", "mixed")
         return _play(config, algorithm.group_size, worlds, seats, engines, watched=watched)
     play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate)
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
