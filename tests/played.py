@@ -113,6 +113,8 @@ def fill(groups: list[Group], algorithm: Any, policy: Prefix, sampler: Prefix) -
         columns["ref_logprobs"] = reference.logprobs
     if "values" in algorithm.needs:
         columns["values"] = trained.values
+    if "entropies" in algorithm.needs:
+        columns["entropies"] = trained.entropy
     for name, column in columns.items():
         for number, turn in enumerate(batch.turns):
             setattr(turn, name, column[batch.turn == number].tolist())

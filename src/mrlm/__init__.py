@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
+    from mrlm.algorithms.qmix import QMIX as QMIX
+    from mrlm.algorithms.qmix import QMIXConfig as QMIXConfig
+    from mrlm.algorithms.qmix import QMIXTrainer as QMIXTrainer
     from mrlm.algorithms.reinforce import REINFORCE as REINFORCE
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce import ReinforceTrainer as ReinforceTrainer
@@ -62,9 +65,15 @@ if TYPE_CHECKING:
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
+    from mrlm.algorithms.sac import SAC as SAC
+    from mrlm.algorithms.sac import SACConfig as SACConfig
+    from mrlm.algorithms.sac import SACTrainer as SACTrainer
     from mrlm.algorithms.sft import SFT as SFT
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.sft import SFTTrainer as SFTTrainer
+    from mrlm.algorithms.vdn import VDN as VDN
+    from mrlm.algorithms.vdn import VDNConfig as VDNConfig
+    from mrlm.algorithms.vdn import VDNTrainer as VDNTrainer
     from mrlm.config import ExperimentConfig as ExperimentConfig
     from mrlm.config import TrainingConfig as TrainingConfig
     from mrlm.config import load_config as load_config
@@ -123,11 +132,14 @@ _WHERE = {
     "mrlm.algorithms.marft": ("MARFT", "MARFTConfig", "MARFTTrainer"),
     "mrlm.algorithms.marloo": ("MARLOO", "MARLOOConfig", "MARLOOTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
+    "mrlm.algorithms.qmix": ("QMIX", "QMIXConfig", "QMIXTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
     "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
+    "mrlm.algorithms.sac": ("SAC", "SACConfig", "SACTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
+    "mrlm.algorithms.vdn": ("VDN", "VDNConfig", "VDNTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),
     "mrlm.core.chat": ("Chat",),
     "mrlm.core.environment": (

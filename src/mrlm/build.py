@@ -79,7 +79,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         evaluator=_play(config, 1, worlds, seats, engines) if worlds else None,
         log=open_log(config, folder, total, state),
         total_steps=total,
-        critics=make_critics(config, algorithm, learners, policies, total, folder),
+        critics=make_critics(config, algorithm, cast, learners, policies, total, folder),
         callbacks=tuple(parts.callbacks),
         schedule=schedule,
         casts=casts,
@@ -298,7 +298,8 @@ def _source(
         return Rows(rows, seats, config.training.seed, config.data.shuffle, pairs, where)
     plan = algorithm.collection
     if plan is None:
-        watched, greedy = algorithm.topology == "central", "greedy" in algorithm.requires
+        watched = algorithm.topology in ("central", "mixed")
+        greedy = "greedy" in algorithm.requires
         size = algorithm.group_size
         return _play(config, size, worlds, seats, engines, watched=watched, greedy=greedy)
     play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate)

@@ -3,7 +3,8 @@ each is optimised. Policies are cast already."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mrlm.casting import Cast
@@ -12,8 +13,10 @@ from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.critic import CentralCritic, Critic, beside
 from mrlm.learn.learner import Learner
 from mrlm.learn.loading import load_model, load_tokenizer
+from mrlm.learn.mixed import MIXER_LEARNING_RATE, MixedCritic, frozen_beside
 from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy
+from mrlm.play.agent import seed_of
 
 
 def make_learners(
@@ -36,18 +39,25 @@ def make_learners(
 def make_critics(
     config: ExperimentConfig,
     algorithm: Algorithm,
+    cast: Cast,
     learners: Sequence[Learner],
     policies: Mapping[str, Policy],
     total: int,
     folder: Path,
 ) -> list[Critic]:
     """Those beside the policies, or the team's one."""
-    if algorithm.topology != "central":
+    if algorithm.topology not in ("central", "mixed"):
         return [learner.critic for learner in learners if learner.critic is not None]
-    body = _central_body(config, learners[0].weights_of)
+    mixed = algorithm.topology == "mixed"
+    body = _team_body(config, learners[0].weights_of, frozen_beside if mixed else beside)
     settings = _settings(config, algorithm, PolicyConfig(), total, folder)
     chats = {name: policy.chat for name, policy in policies.items()}
-    return [CentralCritic(body, settings, chats)]
+    if not mixed:
+        return [CentralCritic(body, settings, chats)]
+    rate = settings.critic_learning_rate or MIXER_LEARNING_RATE
+    seed = seed_of((config.training.seed, "mixer")) >> 1
+    settings = replace(settings, critic_learning_rate=rate)
+    return [MixedCritic(body, settings, chats, list(cast.policy_of), algorithm.mixing, seed)]
 
 
 def _settings(
@@ -75,11 +85,14 @@ def _settings(
     )
 
 
-def _central_body(config: ExperimentConfig, policy: Policy) -> Policy:
-    """The network of a central critic: `training.critic_model`, or a copy of `policy`."""
+def _team_body(
+    config: ExperimentConfig, policy: Policy, copied: Callable[[Policy], Policy]
+) -> Policy:
+    """The network of a critic of the team: `training.critic_model`, or what `copied` makes of
+    `policy`."""
     path = config.training.critic_model
     if path is None:
-        return beside(policy)
+        return copied(policy)
     section = config.model
     tokenizer = load_tokenizer(path, section.trust_remote_code)
     model = load_model(

@@ -73,6 +73,10 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             await learner.annotate(groups, algorithm.needs)
     with span("credit"):
         algorithm.credit(groups)
+    with span("update"):
+        valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
+    with span("credit"):
+        algorithm.refine(groups, run.critics)
     metrics = episode_metrics(groups) | credit_metrics(groups) | algorithm.metrics
     if check and run.config.training.checks != "off":
         with span("checks"):
@@ -81,7 +85,6 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
     updates: dict[str, dict[str, float]] = {learner.policy: {} for learner in run.learners}
     with span("update"):
-        valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
         seed = seed_of((run.config.training.seed, "order", run.step))
         stages = run.schedule.stages(algorithm.order(run.learners), run.step, seed)
         for place, stage in enumerate(stages):

@@ -36,7 +36,7 @@ class MAPPO(ActorCritic):
 
     critic: Topology = "central"
 
-    topologies: ClassVar[tuple[Topology, ...]] = ("central",)
+    topologies: ClassVar[tuple[Topology, ...]] = ("central", "mixed")
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         played = [(episode, self._steps(episode)) for group in groups for episode in group.valid]

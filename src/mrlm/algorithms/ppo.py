@@ -102,15 +102,19 @@ class PPO(ActorCritic):
         """The divergence from the reference at each token (tokens,)."""
         return sampled_kl(turn)
 
+    def token_rewards(self, turn: Turn) -> np.ndarray:
+        """What each token of a turn costs (tokens,), before the turn itself is paid."""
+        if not self.kl_coef:
+            return np.zeros(len(turn))
+        return -self.kl_coef_of(turn.policy) * self.kl_column(turn)
+
     def row(self, episode: Episode, rollout: Rollout) -> np.ndarray:
         """Rewards, values and discounts (3, tokens or turns) of one rollout."""
         parts: list[np.ndarray] = []
         turns = trained_turns(rollout)
         for turn, reward in zip(turns, self.turn_rewards(episode, rollout), strict=True):
             values = column(turn, "values")
-            rewards, discounts = np.zeros(len(turn)), np.full(len(turn), self.gamma_token)
-            if self.kl_coef:
-                rewards -= self.kl_coef_of(turn.policy) * self.kl_column(turn)
+            rewards, discounts = self.token_rewards(turn), np.full(len(turn), self.gamma_token)
             rewards[-1] += reward
             discounts[-1] = self.gamma
             if self.level == "turn":

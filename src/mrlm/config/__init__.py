@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from mrlm.algorithms.marft import MARFTConfig as MARFTConfig
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
+    from mrlm.algorithms.qmix import QMIXConfig as QMIXConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
+    from mrlm.algorithms.sac import SACConfig as SACConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
+    from mrlm.algorithms.vdn import VDNConfig as VDNConfig
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
     from mrlm.config.experiment import diff as diff
     from mrlm.config.loading import load_config as load_config
@@ -73,14 +76,17 @@ _HOME = {
     "ModelConfig": "mrlm.config.sections",
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",
+    "QMIXConfig": "mrlm.algorithms.qmix",
     "RLOOConfig": "mrlm.algorithms.rloo",
     "ReMaxConfig": "mrlm.algorithms.remax",
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
+    "SACConfig": "mrlm.algorithms.sac",
     "SFTConfig": "mrlm.algorithms.sft",
     "ScheduleConfig": "mrlm.config.sections",
     "StageConfig": "mrlm.config.sections",
     "TrainingConfig": "mrlm.config.sections",
+    "VDNConfig": "mrlm.algorithms.vdn",
     "WorkflowConfig": "mrlm.config.sections",
     "diff": "mrlm.config.experiment",
     "load_config": "mrlm.config.loading",

@@ -325,8 +325,8 @@ def _check(config: ExperimentConfig) -> None:
     if config.generation.temperature == 0 and "siblings" in algorithm.requires:
         text = "greedy siblings are all the same, so there is nothing to compare; use 1.0"
         problems.append(Problem("generation.temperature", text))
-    if training.critic_model is not None and algorithm.topology != "central":
-        text = "only a central critic has a model of its own; remove it, or use mappo"
+    if training.critic_model is not None and algorithm.topology not in ("central", "mixed"):
+        text = "only a critic of the whole team has a model of its own; remove it, or use mappo"
         problems.append(Problem("training.critic_model", text))
     named = [section.name for section in config.environments if section.name]
     for name in sorted({name for name in named if named.count(name) > 1}):

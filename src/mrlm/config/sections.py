@@ -75,7 +75,8 @@ class TrainingConfig(Section):
     learning_rate: Positive | None = None
     """Peak learning rate; the algorithm's own if not set."""
     critic_learning_rate: Positive | None = None
-    """Peak learning rate of critics and value heads; ten times the policy's if not set."""
+    """Peak learning rate of critics and value heads; ten times the policy's, at most 1e-3, if not
+    set (3e-4 for heads and mixers of `vdn` and `qmix`)."""
     critic_model: str | None = None
     """A hub id or folder that a central critic starts from; the first trained policy if not set."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"

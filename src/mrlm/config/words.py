@@ -54,6 +54,10 @@ def _precision(name: str) -> Callable[[Any], Any]:
     return convert
 
 
+def _separate(value: Any) -> Any:
+    return {True: "separate", False: "shared"}.get(value, value) if value is not None else UNSET
+
+
 def _optimizer(value: Any) -> Any:
     known = isinstance(value, str) and value.startswith("adamw_")
     return "adamw" if known and not value.endswith("bit") else value
@@ -75,6 +79,7 @@ WORDS: dict[str, Word] = {
     "agent_learning_rate": Word("training.learning_rate"),
     "critic_learning_rate": Word("training.critic_learning_rate"),
     "critic_model": Word("training.critic_model"),
+    "use_separate_critic": Word("algorithm.critic", _separate),
     "optim": Word("training.optimizer", _optimizer),
     "optimizer": Word("training.optimizer", _optimizer),
     "adam_beta1": Word("training.adam_beta1"),
@@ -153,6 +158,7 @@ class FlatWords:
     agent_learning_rate: float | None = None
     critic_learning_rate: float | None = None
     critic_model: str | None = None
+    use_separate_critic: bool | None = None
     optim: str | None = None
     optimizer: str | None = None
     adam_beta1: float | None = None

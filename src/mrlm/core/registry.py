@@ -16,6 +16,15 @@ from mrlm.core.errors import PluginError
 WINGS = ("algorithms", "environments", "workflows", "engines", "trackers")
 
 
+REFUSED = {
+    ("algorithms", name): f"{name} moves continuous actions along the gradient of a critic, and a "
+    "language model's actions are tokens, which have none; use sac, which is its sibling for "
+    "discrete actions, or ppo"
+    for name in ("td3", "ddpg")
+}
+"""Names that are known elsewhere and cannot work here, with the reason."""
+
+
 def names(wing: str) -> list[str]:
     """Names of the plug-ins of a wing, without importing any."""
     return sorted(_files(wing))
@@ -38,6 +47,8 @@ def load(wing: str, name: str) -> Any:
     """
     if ":" in name:
         return _load_reference(name)
+    if (wing, name) in REFUSED:
+        raise PluginError(f"{wing}: {REFUSED[wing, name]}")
     if name not in _files(wing):
         raise PluginError(
             f"{unknown(name, names(wing), wing)}; your own is 'my_package.module:Name'"

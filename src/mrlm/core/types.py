@@ -194,11 +194,12 @@ class Turn:
             the same time have the same number.
 
     The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
-    `ref_logprobs`, `old_logprobs`, `new_logprobs` and `full_kl`, each one number per completion
-    token (or one for all of them). `old_logprobs` is the training engine's own view at the start of
-    the update; where it is absent, `logprobs` serves. `new_logprobs` is its view after the update
-    of the turn's policy, for those who learn after it. `full_kl` is the divergence from the
-    reference, over the whole vocabulary, where each token was drawn.
+    `ref_logprobs`, `old_logprobs`, `new_logprobs`, `full_kl` and `entropies`, each one number per
+    completion token (or one for all of them). `old_logprobs` is the training engine's own view at
+    the start of the update; where it is absent, `logprobs` serves. `new_logprobs` is its view after
+    the update of the turn's policy, for those who learn after it. `full_kl` is the divergence from
+    the reference, over the whole vocabulary, where each token was drawn, and `entropies` (in nats)
+    are those of the distributions they were drawn from.
     """
 
     agent: str
@@ -224,6 +225,7 @@ class Turn:
     old_logprobs: Column | None = None
     new_logprobs: Column | None = None
     full_kl: Column | None = None
+    entropies: Column | None = None
 
     def __len__(self) -> int:
         return len(self.completion_ids)

@@ -29,11 +29,14 @@ class ActorCritic(PolicyGradient):
         whiten_advantages: mean 0, deviation 1.
         critic: who estimates values: `shared`, a head on the policy; `separate`, a network beside
             each policy, which starts as a copy of it (a second adapter, where it is one);
-            `central`, one network that reads what the whole team read and said.
+            `central`, one network that reads what the whole team read and said; `mixed`, one that
+            values every agent by itself and mixes the values by QMIX.
         critic_warmup: most iterations at the start of a run in which a critic with a network of its
             own learns alone; they are over as soon as it explains any variance of the returns.
-        value_clip_range: how far the value may move from the old one before its gradient stops;
-            `None` is off.
+        critic_epochs: times a critic with a network of its own goes over the episodes; `None`: as
+            often as the policy. With a single pass a critic learns next to nothing in a short run.
+        value_clip_range: how far the value may move from the old one before its gradient stops, in
+            units of reward; `None` is off.
         bootstrap_on_truncation: where an episode was cut short, go on with the last value known
             instead of 0. Off: an answer that is cut short is a failure.
     """
@@ -43,6 +46,7 @@ class ActorCritic(PolicyGradient):
     whiten_advantages: bool = True
     critic: Topology = "shared"
     critic_warmup: int = Field(default=0, ge=0)
+    critic_epochs: int | None = Field(default=None, ge=1)
     value_clip_range: float | None = Field(default=0.2, gt=0)
     bootstrap_on_truncation: bool = False
     update_epochs: int = Field(default=4, ge=1)
@@ -56,12 +60,17 @@ class ActorCritic(PolicyGradient):
             raise ConfigError(
                 f"critic={self.critic!r} is none that this algorithm knows "
                 f"({', '.join(self.topologies)}); ppo and ippo have critics per policy, "
-                "mappo a central one"
+                "mappo, vdn and qmix one of the whole team"
             )
         if self.critic_warmup and self.critic == "shared":
             raise ConfigError(
                 "critic_warmup needs a critic with a network of its own, and critic='shared' is a "
                 "head on the policy; set critic to 'separate', or critic_warmup to 0"
+            )
+        if self.critic_epochs and self.critic == "shared":
+            raise ConfigError(
+                "critic_epochs needs a critic with a network of its own, and critic='shared' is a "
+                "head on the policy, which learns in update_epochs; set critic to 'separate'"
             )
         self.warmup_left: int = self.critic_warmup
         self.waiting: bool = False
@@ -75,6 +84,10 @@ class ActorCritic(PolicyGradient):
         return self.critic
 
     @property
+    def critic_passes(self) -> int:
+        return self.critic_epochs or self.update_epochs
+
+    @property
     def ignores_zero(self) -> bool:
         # a head on the policy learns from every token that goes through it
         return self.critic != "shared" and super().ignores_zero
@@ -85,7 +98,8 @@ class ActorCritic(PolicyGradient):
 
     def explain(self, returns: Sequence[np.ndarray], residuals: Sequence[np.ndarray]) -> None:
         """Note how much of the variance of returns the values knew before the update (1 is all of
-        it), and decide whether the policies wait for the critic. Every process must call it."""
+        it; where everybody always reads the same there is nothing to know, and it is 0), and decide
+        whether the policies wait for the critic. Every process must call it."""
         table = {"returns": returns, "residuals": residuals}
         moments = ops.global_moments({key: np.concatenate(x) for key, x in table.items() if x})
         if "returns" in moments:

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from mrlm.core.types import Group
 from mrlm.learn.batch import Batch, Loss, Outputs
+from mrlm.learn.mixing import Mixing
 from mrlm.learn.schedule import Order
 
-Topology = Literal["shared", "separate", "central"]
+Topology = Literal["shared", "separate", "central", "mixed"]
 """Who estimates values. `shared`: a head on the policy itself. `separate`: a network beside each
 policy, reading what the policy reads. `central`: one network for the team, reading what everybody
-read and said, as text."""
+read and said, as text. `mixed`: one for the team that values every agent by itself and mixes the
+values into the team's."""
 
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -86,7 +88,7 @@ class Algorithm:
     @property
     def needs(self) -> frozenset[str]:
         """Columns to compute before `credit`: `values`, `ref_logprobs`, `old_logprobs`,
-        `full_kl`."""
+        `full_kl`, `entropies`."""
         return frozenset()
 
     @property
@@ -105,6 +107,16 @@ class Algorithm:
         """Iterations after which agents exchange their policies by a setting of the algorithm's
         own; `None`: there is none."""
         return None
+
+    @property
+    def critic_passes(self) -> int:
+        """Times a critic with a network of its own goes over the played episodes."""
+        return self.update_epochs
+
+    @property
+    def mixing(self) -> Mixing:
+        """How a `mixed` critic makes the team's value of its agents'."""
+        return Mixing()
 
     @property
     def collection(self) -> Collection | None:
@@ -144,6 +156,10 @@ class Algorithm:
     def credit_group(self, group: Group) -> None:
         """The same for one group, where groups do not depend on each other."""
         raise NotImplementedError(f"{type(self).__name__} must define credit or credit_group")
+
+    def refine(self, groups: Sequence[Group], critics: Sequence[Any]) -> None:
+        """Called when the critics have learned what `credit` wrote, before any policy learns: to
+        rewrite columns that follow from what they know now."""
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         """What to minimise on a micro-batch: its part of a loss normalised by `batch.totals`."""

@@ -51,7 +51,7 @@ def write_checkpoint(
             _save_tensors(temporary / "optimizers" / f"{learner.policy}.safetensors", tensors)
             state["learners"][learner.policy] = rest
         for critic in critics:
-            critic.body.save(temporary / "critics" / critic.name)
+            critic.save(temporary / "critics" / critic.name)
             tensors, rest = critic.optimizer_state()
             _save_tensors(temporary / "critic_optimizers" / f"{critic.name}.safetensors", tensors)
             state["critics"][critic.name] = rest
@@ -81,7 +81,7 @@ def read_checkpoint(
         tensors = load_file(folder / "optimizers" / f"{learner.policy}.safetensors")
         learner.load_optimizer_state(tensors, state["learners"][learner.policy])
     for critic in critics:
-        critic.body.load(folder / "critics" / critic.name)
+        critic.load(folder / "critics" / critic.name)
         tensors = load_file(folder / "critic_optimizers" / f"{critic.name}.safetensors")
         critic.load_optimizer_state(tensors, state["critics"][critic.name])
     return state

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from mrlm.learn.batch import Batch, Sample, Totals, merge, pack, split
 from mrlm.learn.grouping import minibatches, samples_of
 from mrlm.learn.joint import joint_texts
 from mrlm.learn.loading import import_peft
-from mrlm.learn.optimizing import LearnerSettings, Stepper, TrainingMode
+from mrlm.learn.optimizing import LearnerSettings, Steppable, Stepper, TrainingMode
 from mrlm.learn.policy import Policy
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -47,19 +48,28 @@ class Critic:
     def __init__(self, name: str, body: Policy, settings: LearnerSettings) -> None:
         self.name = name
         self.body = body
-        rate = settings.critic_learning_rate or 10 * settings.learning_rate
+        rate = settings.critic_rate
         self.settings: LearnerSettings = replace(
             settings, learning_rate=rate, critic_learning_rate=rate
         )
         self.nonfinite: int = 0
         self._stepper: Stepper | None = None
-        body.add_value_head()
+        self.equip()
+
+    def equip(self) -> None:
+        """Give the network what it values with."""
+        self.body.add_value_head()
+
+    @property
+    def learned(self) -> Steppable:
+        """What is stepped."""
+        return self.body
 
     @property
     def stepper(self) -> Stepper:
         """The critic's own optimiser, made at first use."""
         if self._stepper is None:
-            self._stepper = Stepper(self.body, self.settings)
+            self._stepper = Stepper(self.learned, self.settings)
         return self._stepper
 
     @property
@@ -110,7 +120,7 @@ class Critic:
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
         with TrainingMode(self.body.model, self.settings.gradient_checkpointing):
-            for _ in range(algorithm.update_epochs):
+            for _ in range(algorithm.critic_passes):
                 for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                     history.append(self._optimizer_step(minibatch, algorithm))
         finite = [row for row in history if all(map(math.isfinite, row))]
@@ -133,6 +143,10 @@ class Critic:
             with span("backward", self.title):
                 self.stepper.backward(part)
             loss += float(part.detach())
+        return loss, self._step(loss)
+
+    def _step(self, loss: float) -> float:
+        """Step with the gradient that was added up, unless something is not finite; its norm."""
         with span("optimizer", self.title):
             norm = self.stepper.norm()
             finite = math.isfinite(loss) and math.isfinite(norm)
@@ -147,7 +161,7 @@ class Critic:
                     f"{where}: {self.nonfinite} steps in a row were not finite. Lower "
                     "training.critic_learning_rate, or set training.precision=fp32"
                 )
-        return loss, norm
+        return norm
 
     def _split(self, samples: Sequence[Sample], parts: int = 1) -> list[list[Sample]]:
         return split(samples, self.settings.max_tokens, parts, self.body.packed)
@@ -166,6 +180,14 @@ class Critic:
         """Inverse of `optimizer_state`."""
         self.stepper.load_state(tensors, rest)
         self.nonfinite = rest["nonfinite"]
+
+    def save(self, folder: Path) -> None:
+        """Write what was learned."""
+        self.body.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Take what `save` wrote, bit by bit."""
+        self.body.load(folder)
 
 
 @dataclass(slots=True)

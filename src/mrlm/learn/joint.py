@@ -59,6 +59,39 @@ def chain(episode: Episode) -> Rollout:
     return Rollout(task_id=episode.task.id, turns=turns)
 
 
+def in_rounds(steps: Sequence[JointStep]) -> list[list[JointStep]]:
+    """Joint steps in rounds: a round ends before somebody speaks a second time. Where everybody
+    speaks in every step, each is a round of its own; where agents take turns, one turn of each is a
+    round."""
+    found: list[list[JointStep]] = []
+    spoke: set[str] = set()
+    for step in steps:
+        agents = {turn.agent for turn in step.turns}
+        if not found or spoke & agents:
+            found.append([])
+            spoke = set()
+        found[-1].append(step)
+        spoke |= agents
+    return found
+
+
+def as_one(steps: Sequence[JointStep]) -> JointStep:
+    """Joint steps that follow one another as one."""
+    whole = JointStep([])
+    for step in steps:
+        whole.turns = [*whole.turns, *step.turns]
+        whole.reward += whole.discount * step.reward
+        whole.discount *= step.discount
+    return whole
+
+
+def own_texts(rollout: Rollout, decode: Decode) -> list[tuple[Turn, str, str]]:
+    """An agent's conversation as it went on: each of its turns with what the agent read since its
+    last one, and with what it said then."""
+    story = _Story(decode)
+    return [(turn, story.read(turn), story.say(turn)) for turn in rollout.turns]
+
+
 def joint_texts(episode: Episode, decode: Decode) -> list[tuple[JointStep, str]]:
     """Each joint step with the text that is new since the one before: what was said in that step,
     the world's own state where it was noted, and what agents read before anybody speaks again.

@@ -29,6 +29,9 @@ from mrlm.learn.together import Meeting, Work, update_together
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+OWN = ("old_logprobs", "values", "entropies")
+"""Columns that a policy's own forward gives, all of them in one pass."""
+
 
 class Learner:
     """Trains one policy.
@@ -148,7 +151,7 @@ class Learner:
         return loss
 
     def _batch(self, groups: list[Group]) -> Batch:
-        if self.algorithm.topology == "central":
+        if self.algorithm.topology in ("central", "mixed"):
             raise ConfigError(
                 f"{type(self.algorithm).__name__} needs a critic that sees every agent, and a "
                 "learner sees one policy: train with its trainer or a config, or use PPO here"
@@ -180,7 +183,7 @@ class Learner:
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
         """Compute the columns in `needs` for this policy's turns (`values`, `ref_logprobs`,
-        `old_logprobs`, `full_kl`)."""
+        `old_logprobs`, `full_kl`, `entropies`)."""
         self._annotate(groups, frozenset(needs))
 
     async def rescore(self, groups: Sequence[Group]) -> None:
@@ -325,9 +328,11 @@ class Learner:
             jobs["old_logprobs"] = [
                 sample for sample in samples if any(map(_unscored, sample.turns))
             ]
-        if "values" in jobs and len(jobs.get("old_logprobs", ())) == len(samples) > 0:
-            jobs["old_logprobs+values"] = samples
-            del jobs["values"], jobs["old_logprobs"]
+        # what one pass can say about all samples is computed in one
+        whole = [need for need in OWN if samples and len(jobs.get(need, ())) == len(samples)]
+        if len(whole) > 1:
+            jobs = {need: chosen for need, chosen in jobs.items() if need not in whole}
+            jobs["+".join(whole)] = samples
         elif "values" in jobs and self.algorithm.turn_values and self._policy.packed:
             jobs["values"] = openings(samples)
         with self._policy.scoring():
@@ -355,9 +360,9 @@ class Learner:
             columns[need] = self._policy.forward(batch).logprobs
         else:
             outputs = self._policy.forward(batch)
-            columns["old_logprobs"] = outputs.logprobs
-            if outputs.values is not None:
-                columns["values"] = outputs.values
+            found = zip(OWN, (outputs.logprobs, outputs.values, outputs.entropy), strict=True)
+            asked = need.split("+")
+            columns |= {name: said for name, said in found if name in asked and said is not None}
         for name, numbers in columns.items():
             pieces = numbers.float().cpu().numpy()
             end = 0

@@ -4,15 +4,17 @@ not know what the loss is."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrlm.learn.loading import set_checkpointing
-from mrlm.learn.policy import Policy
+
+CRITIC_RATE_LIMIT = 1e-3
 
 
 @dataclass(slots=True)
@@ -21,7 +23,7 @@ class LearnerSettings:
 
     Args:
         learning_rate: peak learning rate.
-        critic_learning_rate: that of value heads; ten times the policy's when `None`.
+        critic_learning_rate: that of value heads and critics; `None` as in `critic_rate`.
         optimizer, betas, weight_decay: what steps.
         max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
         schedule, warmup_steps, total_steps: course of the learning rate over iterations.
@@ -48,6 +50,29 @@ class LearnerSettings:
     max_nonfinite_steps: int = 3
     dump_folder: Path | None = None
 
+    @property
+    def critic_rate(self) -> float:
+        """Learning rate of critics and value heads: ten times the policy's, but at most 1e-3 where
+        it was not given. What is quick for an adapter throws a value about: with 1e-1, ten times
+        1e-2, values miss by more than the returns differ."""
+        return self.critic_learning_rate or min(10 * self.learning_rate, CRITIC_RATE_LIMIT)
+
+
+class Steppable(Protocol):
+    """What has parameters that take gradients: a policy, or a network on top of one."""
+
+    value_head: Any
+    precision: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lives."""
+        ...
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """What is stepped."""
+        ...
+
 
 class Stepper:
     """The optimiser of one policy.
@@ -57,15 +82,14 @@ class Stepper:
         settings: how.
     """
 
-    def __init__(self, policy: Policy, settings: LearnerSettings) -> None:
-        self.policy: Policy = policy
+    def __init__(self, policy: Steppable, settings: LearnerSettings) -> None:
+        self.policy: Steppable = policy
         self.settings: LearnerSettings = settings
         head = policy.value_head
         heads = [] if head is None else list(head.parameters())
         known = {id(weight) for weight in heads}
         own = [weight for weight in policy.parameters() if id(weight) not in known]
-        critic = settings.critic_learning_rate or 10 * settings.learning_rate
-        rows = [(own, settings.learning_rate), (heads, critic)]
+        rows = [(own, settings.learning_rate), (heads, settings.critic_rate)]
         groups = [{"params": each, "lr": rate, "peak_lr": rate} for each, rate in rows if each]
         decay = settings.weight_decay
         self.optimizer: torch.optim.Optimizer

@@ -212,11 +212,16 @@ class Policy:
     def values(self, batch: Batch) -> Tensor:
         """Values (N,) of the places that the trained tokens are predicted from; the policy has a
         value head. No logits are computed."""
-        head, lean = self.value_head, self.lean_pass
+        head = self.value_head
         assert head is not None
+        return head(self.hidden(batch))
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Hidden states (N, H) of the same places."""
+        lean = self.lean_pass
         if lean is not None:
-            (hidden,) = hidden_states([(lean, batch)])
-            return head(hidden)
+            (found,) = hidden_states([(lean, batch)])
+            return found
         grid = batch.grid
         inputs = {"input_ids": grid.input_ids, "attention_mask": grid.attention_mask}
         if self.takes_positions:
@@ -224,7 +229,7 @@ class Policy:
         with self.active() as model:
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
             hidden = causal.base_model(**inputs, use_cache=False).last_hidden_state  # (B, T, H)
-        return head(hidden[batch.sequence, grid.keep[grid.column]])
+        return hidden[batch.sequence, grid.keep[grid.column]]
 
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> Tensor:

@@ -1,0 +1,64 @@
+"""QMIX: the team's value rises with each agent's, by as much as the joint state says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.vdn import VDN
+from mrlm.config.words import FlatWords
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.mixing import Mixing
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class QMIX(VDN):
+    """`VDN` with a mixer that is monotone instead of a sum: `Q_tot = elu(u |W1(s)| + b1(s)) |w2(s)|
+    + V(s)` (arXiv 1803.11485), the weights made by hypernetworks from the joint state `s`. All
+    three modes are VDN's; to first order the advantage of an agent is `dQ_tot/du_i (u_i - v_i)`.
+
+    The joint state is what everybody has read and said before the round, and the world's own
+    `state` where it has one, read as text by the frozen network, reduced to `state_size` numbers
+    and normalised. It is needed while training only. Defaults are those of the common
+    implementations. What only pays together (`xor`) is not monotone either.
+
+    Args:
+        mixing_size: hidden units of the mixer.
+        hypernet_layers: 1 (as in the paper) or 2.
+        hypernet_size: hidden units of a hypernetwork with 2.
+        state_size: numbers that the joint state is reduced to.
+    """
+
+    mixing_size: int = Field(default=32, ge=1)
+    hypernet_layers: Literal[1, 2] = 2
+    hypernet_size: int = Field(default=64, ge=1)
+    state_size: int = Field(default=64, ge=2)
+
+    @property
+    def mixing(self) -> Mixing:
+        return replace(
+            super().mixing,
+            kind="qmix",
+            embed=self.mixing_size,
+            layers=self.hypernet_layers,
+            hidden=self.hypernet_size,
+            state_size=self.state_size,
+        )
+
+
+@dataclass(kw_only=True, config=STRICT)
+class QMIXConfig(FlatWords, QMIX):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """QMIX with the flat words of its trainer."""
+
+
+class QMIXTrainer(Trainer):
+    """Train with `QMIX` in one call."""
+
+    algorithm = "qmix"
+
+
+PLUGIN = QMIX

@@ -1,0 +1,155 @@
+"""SAC: as much reward as possible at a given entropy; the price of entropy finds itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.ppo import PPO
+from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Group, Turn
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.batch import Batch, Loss, Outputs
+from mrlm.learn.credit import all_members, column, trained_turns
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SAC(PPO):
+    """Soft actor-critic over tokens: `max E[sum_t r_t]` where the mean entropy of the next token is
+    held at a target `H'` (discrete actions: arXiv 1910.07207; the constraint and its price `alpha`:
+    arXiv 1812.05905, section 5).
+
+    An action is a token. Its state is all tokens before it, so what an action leads to is known,
+    and one soft value per state gives the soft value of every action, none is learned per word of
+    the vocabulary: `Q(s_t, a_t) = r_t + gamma V(s_{t+1})`, `V(s) = E_a[Q(s, a)] + alpha (H(s) -
+    H')`. `V` is fitted to lambda-returns of `r_t + alpha (H_t - H')`; lambda 0 is the one-step
+    target of the papers, but answers that are paid at their end need more. The policy minimises
+    `E_a[alpha log pi(a|s) - Q(s, a)]`, as there: its entropy is computed exactly over the
+    vocabulary while the logits are at hand (as 1910.07207 does, and not from the sampled token),
+    and the expectation of Q from the tokens that were sampled, with `V(s) - alpha (H - H')` for a
+    baseline and PPO's clipped ratio for later epochs.
+
+    `alpha` follows `log alpha += rate (H' - H)` once an iteration, for each policy by itself. The
+    constant `H'` in the reward, which papers on episodes of one length leave out, keeps a policy
+    from writing long answers for their entropy alone. A share of log V is no target for a language
+    model, which is far from uniform wherever it speaks well: the target is a share of the policy's
+    own entropy in the first iteration. Data are those of the iteration: there is no replay, and
+    with it none of the overestimation that twin critics are for. Advantages are not whitened,
+    which would change what `alpha` means.
+
+    Args:
+        alpha: weight of the entropy at the start, in units of reward per nat.
+        auto_alpha: let it follow the target; otherwise it stays.
+        alpha_learning_rate: how fast its logarithm moves.
+        target_entropy: mean entropy of a token in nats; `None` takes `target_entropy_ratio` of what
+            is found in the first iteration.
+        target_entropy_ratio: see there.
+    """
+
+    alpha: float = Field(default=0.01, gt=0)
+    auto_alpha: bool = True
+    alpha_learning_rate: float = Field(default=0.05, gt=0)
+    target_entropy: float | None = Field(default=None, ge=0)
+    target_entropy_ratio: float = Field(default=0.5, ge=0)
+    whiten_advantages: bool = False
+    value_clip_range: float | None = Field(default=None, gt=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.entropy_coef:
+            raise ConfigError(
+                "entropy_coef is what sac calls alpha; set alpha (and auto_alpha=false to keep it)"
+            )
+        self.log_alphas: dict[str, float] = {}
+        self.targets: dict[str, float] = {}
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | {"entropies"}
+
+    @property
+    def needs_entropy(self) -> bool:
+        return True
+
+    @property
+    def ignores_zero(self) -> bool:
+        return False
+
+    def alpha_of(self, policy: str) -> float:
+        """What a nat of entropy is worth to a policy now."""
+        return math.exp(self.log_alphas.get(policy, math.log(self.alpha)))
+
+    # -- credit -----------------------------------------------------------------------------------
+
+    def token_rewards(self, turn: Turn) -> np.ndarray:
+        surplus = column(turn, "entropies") - self.targets[turn.policy]
+        return super().token_rewards(turn) + self.alpha_of(turn.policy) * surplus
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        entropies = self._entropies(groups)
+        for policy, entropy in entropies.items():
+            target = self.target_entropy
+            share = self.target_entropy_ratio * entropy if target is None else target
+            self.targets.setdefault(policy, share)
+        super().credit_batch(groups)
+        self._note("alpha", {policy: self.alpha_of(policy) for policy in entropies})
+        self._note("target_entropy", {policy: self.targets[policy] for policy in entropies})
+        for policy, entropy in entropies.items():
+            if self.auto_alpha:
+                known = self.log_alphas.get(policy, math.log(self.alpha))
+                missing = self.targets[policy] - entropy
+                self.log_alphas[policy] = known + self.alpha_learning_rate * missing
+
+    def _note(self, name: str, found: dict[str, float]) -> None:
+        """Log a number of each policy as updates do: the mean, and where there are several each."""
+        if found:
+            self.metrics[name] = sum(found.values()) / len(found)
+        if len(found) > 1:
+            self.metrics |= {f"{name}/{policy}": value for policy, value in found.items()}
+
+    def _entropies(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Mean entropy of a trained token of each policy, over all processes."""
+        sums: dict[str, list[float]] = {}
+        for found in all_members(groups).values():
+            for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+                known = sums.setdefault(turn.policy, [0.0, 0.0])
+                known[0] += float(column(turn, "entropies").sum())
+                known[1] += len(turn)
+        return {policy: total / n for policy, (total, n) in ops.global_sum(sums).items()}
+
+    # -- loss -------------------------------------------------------------------------------------
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        loss = super().loss(batch, outputs)
+        alpha = self.alpha_of(batch.turns[0].policy)
+        loss.total = loss.total - alpha * self._aggregate(outputs.entropy, batch)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"log_alphas": self.log_alphas, "targets": self.targets}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.log_alphas, self.targets = dict(state["log_alphas"]), dict(state["targets"])
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SACConfig(FlatWords, SAC):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """SAC with the flat words of its trainer."""
+
+
+class SACTrainer(Trainer):
+    """Train with `SAC` in one call."""
+
+    algorithm = "sac"
+
+
+PLUGIN = SAC

@@ -1,0 +1,199 @@
+"""VDN: the team's value is the sum of its agents', and each is paid for its own part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from mrlm.algorithms.dpo import DPO
+from mrlm.algorithms.mappo import MAPPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Episode, Group, Turn
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT, Topology
+from mrlm.learn.batch import Batch, Loss, Outputs
+from mrlm.learn.joint import JointStep, as_one, in_rounds
+from mrlm.learn.mixing import Mixing, MixingMode
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class VDN(MAPPO):
+    """Value decomposition for agents that are language models: `Q_tot = sum_i u_i` (arXiv
+    1706.05296), learned from the team's rewards alone, tells each agent what its own words were
+    worth.
+
+    What a language model says is not one of a few actions, so there is no table of values to take
+    the best of: a value of an agent is read from text, `v_i` from what it had read before it spoke,
+    `u_i` from what it then said. No published work trains language models in this way; three modes
+    bring classic ones over.
+
+    `factored` (default) fits `Q_tot(u_1..u_n)` to lambda-returns of the team's rewards and `v_i` to
+    `u_i`. The advantage of an agent is the counterfactual `Q_tot(u) - Q_tot(u with u_i replaced by
+    v_i)` (COMA, arXiv 1705.08926; DOP, arXiv 2007.12322), for a sum `u_i - v_i`: what the others
+    did is no part of it. Critic and mixer learn from an iteration's episodes first. `vdac` mixes
+    the `v_i` into a baseline `V_tot` for MAPPO's advantages, which all agents share (arXiv
+    2007.12306). `bon` is Q-learning over sampled answers: `group_size` answers of each agent to one
+    prompt; the target takes the best utility of each, which for a monotone mixer is the best joint
+    action of the whole grid, and the policy learns its best answer (`improve="sft"`), or its best
+    over its worst (`"dpo"`). Answers that do not share their prompt with others are not compared.
+
+    Targets are `y_k = R_k + gamma ((1 - lambda) Q_{k+1} + lambda y_{k+1})` over rounds, in which
+    everybody speaks at most once, in `vdac` over joint steps: a baseline must not know what was
+    said in the same round before. What is learned is small and stands on a frozen network
+    (`training.critic_model`, or the first policy as it was); 3e-4 is its learning rate unless
+    `training.critic_learning_rate` is set.
+
+    A sum cannot tell `xor` apart: what is worth something only together has no value alone. Where
+    agents speak in turn, what a message did for its reader is credited to the reader's utility.
+
+    Args:
+        mode: see above.
+        improve: how `bon` improves a policy.
+        preference_beta: how strongly the reference holds in `bon` with `improve="dpo"`.
+        head_size: hidden units of the agents' value heads.
+        target_rate: share of the learned network that the target takes over after each step (.01 is
+            usual off-policy); 1: the network as it was before the iteration.
+        critic_epochs: optimiser steps of critic and mixer in an iteration, each on all of it.
+    """
+
+    critic: Topology = "mixed"
+    mode: MixingMode = "factored"
+    improve: Literal["sft", "dpo"] = "sft"
+    preference_beta: float = Field(default=0.1, gt=0)
+    head_size: int = Field(default=64, ge=1)
+    target_rate: float = Field(default=1.0, gt=0, le=1)
+    critic_epochs: int | None = Field(default=32, ge=1)
+
+    topologies: ClassVar[tuple[Topology, ...]] = ("mixed",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.preference: DPO = DPO(beta=self.preference_beta)
+
+    @property
+    def mixing(self) -> Mixing:
+        return Mixing(
+            "vdn",
+            self.mode,
+            head_size=self.head_size,
+            target_rate=self.target_rate,
+            epochs=self.critic_passes,
+        )
+
+    @property
+    def requires(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return frozenset({"siblings"}) if self.mode == "bon" else frozenset()
+
+    @property
+    def unit(self) -> Literal["turn", "pair"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "pair" if self._prefers else "turn"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | ({"ref_logprobs"} if self._prefers else set())
+
+    @property
+    def _prefers(self) -> bool:
+        return self.mode == "bon" and self.improve == "dpo"
+
+    # -- credit -----------------------------------------------------------------------------------
+
+    def _steps(self, episode: Episode) -> list[JointStep]:
+        steps = super()._steps(episode)
+        return steps if self.mode == "vdac" else [as_one(part) for part in in_rounds(steps)]
+
+    def explain(self, returns: Sequence[np.ndarray], residuals: Sequence[np.ndarray]) -> None:
+        if self.mode == "vdac":
+            super().explain(returns, residuals)
+
+    def refine(self, groups: Sequence[Group], critics: Sequence[Any]) -> None:
+        if self.mode == "vdac":
+            return
+        (critic,) = critics
+        fit = [] if critic.fit is None else [critic.fit]
+        super().explain([y for y, _ in fit], [y - known for y, known in fit])
+        if self.mode == "factored":
+            self._assign(critic.counterfactuals())
+        else:
+            self._rank(critic.utilities())
+
+    def _assign(self, found: Sequence[tuple[str, list[Turn], float]]) -> None:
+        """Counterfactual advantages, whitened per agent."""
+        entries = [(agent, _taught(turns), value) for agent, turns, value in found]
+        columns: dict[str, list[float]] = {}
+        for agent, turns, value in entries:
+            if turns:
+                columns.setdefault(agent, []).append(value)
+        tables = {agent: np.array(values) for agent, values in columns.items()}
+        moments = ops.global_moments(tables)
+        if self.whiten_advantages:
+            tables = {a: ops.whiten(x, moments=moments[a]) for a, x in tables.items()}
+        values = {agent: iter(table.tolist()) for agent, table in tables.items()}
+        for agent, turns, _ in entries:
+            value = next(values[agent]) if turns else 0.0
+            for turn in turns:
+                turn.advantages = value
+
+    def _rank(self, found: Sequence[tuple[str, list[Turn], float, int]]) -> None:
+        """+1 for the best of several answers to one prompt, -1 for the worst where preferences are
+        learned; nothing for the others."""
+        answers: dict[int, list[tuple[float, list[Turn]]]] = {}
+        for _, turns, value, question in found:
+            taught = _taught(turns)
+            for turn in taught:
+                turn.advantages = None
+            if taught:
+                answers.setdefault(question, []).append((value, taught))
+        compared = 0
+        for several in answers.values():
+            best = max(several, key=lambda answer: answer[0])
+            worst = min(several, key=lambda answer: answer[0])
+            said = [[turn.completion_ids for turn in turns] for _, turns in (best, worst)]
+            if best[0] == worst[0] or said[0] == said[1]:
+                continue
+            compared += 1
+            for turn in best[1]:
+                turn.advantages = 1.0
+            for turn in worst[1] if self.improve == "dpo" else ():
+                turn.advantages = -1.0
+        ((number, total),) = ops.global_sum({"": [compared, len(answers)]}).values()
+        self.metrics["frac_compared"] = number / total if total else 0.0
+
+    # -- loss -------------------------------------------------------------------------------------
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        return (
+            self.preference.loss(batch, outputs) if self._prefers else super().loss(batch, outputs)
+        )
+
+    def _surrogate(
+        self, batch: Batch, logprobs: Tensor, difference: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.mode == "bon":  # cross-entropy of the answers that are kept
+            return -batch.advantages * logprobs, None
+        return super()._surrogate(batch, logprobs, difference)
+
+
+def _taught(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns that `credit` found fit to be trained."""
+    return [turn for turn in turns if turn.trained and turn.advantages is not None]
+
+
+@dataclass(kw_only=True, config=STRICT)
+class VDNConfig(FlatWords, VDN):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """VDN with the flat words of its trainer."""
+
+
+class VDNTrainer(Trainer):
+    """Train with `VDN` in one call."""
+
+    algorithm = "vdn"
+
+
+PLUGIN = VDN

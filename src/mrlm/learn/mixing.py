@@ -1,0 +1,209 @@
+"""Mixers: what the agents of a team are worth alone becomes what the team is worth together. Plain
+modules over numbers, for the library's critics and for loops of one's own alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu
+
+MixingMode = Literal["vdac", "factored", "bon"]
+"""What is mixed and what for: see `Mixing`."""
+
+
+class VDNMixer(nn.Module):
+    """`Q_tot = sum_i q_i` (VDN, arXiv 1706.05296)."""
+
+    reads_state: bool = False
+
+    def forward(self, q: Tensor, active: Tensor, state: Tensor | None = None) -> Tensor:
+        """Q_tot (B,).
+
+        Args:
+            q: (B, n) what each agent is worth.
+            active: (B, n) which agents take part; the others add nothing and get no gradient.
+            state: not read.
+        """
+        return q.where(active, 0.0).sum(-1)
+
+
+class QMIXMixer(nn.Module):
+    """`Q_tot = elu(q |W1(s)| + b1(s)) |w2(s)| + V(s)` (QMIX, arXiv 1803.11485): the weights
+    come from the joint state through hypernetworks and are never negative, so that Q_tot never
+    falls when an agent's own value rises, and the best action of each is the best of all together.
+
+    An agent that takes no part has a value of 0: its row of W1 then adds nothing and gets exactly
+    no gradient. `b1` is linear in s, `V` has one hidden layer of `embed` units.
+
+    Args:
+        num_agents: slots, one per agent.
+        state_size: numbers that describe the joint state.
+        embed: hidden units of the mixer (32 in the paper).
+        layers: of the hypernetworks of W1 and w2: 1, as in the paper, or 2, with `hidden` units
+            between, as in its later implementations.
+        hidden: see there.
+    """
+
+    reads_state: bool = True
+
+    def __init__(
+        self, num_agents: int, state_size: int, embed: int = 32, layers: int = 2, hidden: int = 64
+    ) -> None:
+        super().__init__()
+        if layers not in (1, 2):
+            raise ValueError(f"layers={layers}: a hypernetwork has 1 or 2 layers")
+        self.num_agents, self.embed = num_agents, embed
+
+        def hypernet(width: int) -> nn.Module:
+            if layers == 1:
+                return nn.Linear(state_size, width)
+            return nn.Sequential(nn.Linear(state_size, hidden), nn.ReLU(), nn.Linear(hidden, width))
+
+        self.rows: nn.Module = hypernet(num_agents * embed)
+        self.bias: nn.Linear = nn.Linear(state_size, embed)
+        self.final: nn.Module = hypernet(embed)
+        self.offset: nn.Sequential = nn.Sequential(
+            nn.Linear(state_size, embed), nn.ReLU(), nn.Linear(embed, 1)
+        )
+
+    def forward(self, q: Tensor, active: Tensor, state: Tensor | None = None) -> Tensor:
+        """Q_tot (B,) of `q` (B, n) in the joint states `state` (B, state_size); `active` (B, n) as
+        in `VDNMixer`."""
+        if state is None:
+            raise ValueError("QMIX mixes by the joint state: give state=(B, state_size)")
+        rows = self.rows(state).abs().unflatten(-1, (self.num_agents, self.embed))  # (B, n, E)
+        together = torch.einsum("bn,bne->be", q.where(active, 0.0), rows)
+        hidden = elu(together + self.bias(state))  # (B, E)
+        return (hidden * self.final(state).abs()).sum(-1) + self.offset(state)[:, 0]
+
+
+Mix = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""A mixer, or anything else that is called like one."""
+
+
+def counterfactuals(
+    mixer: Mix, chosen: Tensor, expected: Tensor, active: Tensor, state: Tensor | None = None
+) -> Tensor:
+    """`A_i = Q_tot(u) - Q_tot(u with u_i replaced by v_i)` (B, n): what each agent's own choice
+    added to the team's value, all others' as they were (COMA, arXiv 1705.08926; with a mixed critic
+    DOP, arXiv 2007.12322). 0 for agents that take no part.
+
+    Args:
+        mixer: of utilities.
+        chosen: (B, n) `u`, values of what was done.
+        expected: (B, n) `v`, what was to be expected of each before.
+        active: (B, n) who takes part.
+        state: (B, S) what the mixer reads besides.
+    """
+    count, agents = chosen.shape
+    one = torch.eye(agents, dtype=torch.bool, device=chosen.device)
+    replaced = torch.where(one, expected[:, None], chosen[:, None]).flatten(0, 1)  # (B * n, n)
+    others = active.repeat_interleave(agents, 0)
+    states = None if state is None else state.repeat_interleave(agents, 0)
+    without = mixer(replaced, others, states).view(count, agents)
+    return (mixer(chosen, active, state)[:, None] - without).where(active, 0.0)
+
+
+def best_of(values: Tensor, decision: Tensor) -> Tensor:
+    """The largest of the values (B, n) that share a `decision` (B, n), for each of them."""
+    flat, index = values.flatten(), decision.flatten()
+    top = flat.new_full((int(index.max()) + 1,), -torch.inf)
+    top = top.scatter_reduce(0, index, flat, "amax")
+    return top[index].view_as(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """How a team's value is made of its agents'.
+
+    Args:
+        kind: `vdn`: their sum. `qmix`: a monotone function of them that depends on the joint state.
+        mode: `vdac`: mix what each expects before it speaks into a baseline `V_tot(s)` (arXiv
+            2007.12306). `factored`: mix utilities of what was said into `Q_tot`, whose
+            counterfactuals are the advantages. `bon`: the same `Q_tot`, learned towards the best
+            of several answers.
+        embed, layers, hidden: of `QMIXMixer`.
+        state_size: numbers that the joint state is reduced to.
+        head_size: hidden units of the agents' heads.
+        target_rate: share of the network that the target network takes over after each step; 1: the
+            network itself, as it was before the iteration's steps, is the target.
+        epochs: optimiser steps of an iteration, each on all its episodes.
+    """
+
+    kind: Literal["vdn", "qmix"] = "qmix"
+    mode: MixingMode = "vdac"
+    embed: int = 32
+    layers: int = 2
+    hidden: int = 64
+    state_size: int = 64
+    head_size: int = 64
+    target_rate: float = 1.0
+    epochs: int = 32
+
+    def mixer(self, num_agents: int) -> VDNMixer | QMIXMixer:
+        """A fresh mixer for a team."""
+        if self.kind == "vdn":
+            return VDNMixer()
+        return QMIXMixer(num_agents, self.state_size, self.embed, self.layers, self.hidden)
+
+
+class TeamValue(nn.Module):
+    """What is learned on top of frozen features: a head per agent and kind of value, the reduction
+    of the joint state, and the mixer.
+
+    Values are in units of `scale`, the root mean square of the first returns, so that a learning
+    rate means the same however a world pays.
+
+    Args:
+        num_agents: slots; an agent keeps its own, whether it takes part in a step or not.
+        features: width of what is read.
+        mixing: how the agents' values come together.
+    """
+
+    scale: Tensor
+
+    def __init__(self, num_agents: int, features: int, mixing: Mixing) -> None:
+        super().__init__()
+        self.mixing = mixing
+
+        def heads() -> nn.ModuleList:
+            return nn.ModuleList(_head(features, mixing.head_size) for _ in range(num_agents))
+
+        self.expected: nn.ModuleList | None = heads() if mixing.mode != "bon" else None
+        self.chosen: nn.ModuleList | None = heads() if mixing.mode != "vdac" else None
+        self.mixer: VDNMixer | QMIXMixer = mixing.mixer(num_agents)
+        self.reduce: nn.Sequential | None = None
+        if self.mixer.reads_state:
+            size = mixing.state_size
+            self.reduce = nn.Sequential(nn.Linear(features, size), nn.LayerNorm(size))
+        self.register_buffer("scale", torch.zeros(()))
+
+    def utilities(self, read: Tensor) -> Tensor:
+        """`u` (B, n) of what was said, read as (B, n, F)."""
+        return _apply(self.chosen, read)
+
+    def expectations(self, read: Tensor) -> Tensor:
+        """`v` (B, n) of what was seen before speaking, read as (B, n, F)."""
+        return _apply(self.expected, read)
+
+    def mix(self, q: Tensor, active: Tensor, state: Tensor) -> Tensor:
+        """`Q_tot` (B,) of `q` (B, n) in joint states read as (B, F)."""
+        return self.mixer(q, active, None if self.reduce is None else self.reduce(state))
+
+
+def _head(features: int, hidden: int) -> nn.Sequential:
+    """Zero at the start, like every value head."""
+    last = nn.Linear(hidden, 1)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(features, hidden), nn.Tanh(), last)
+
+
+def _apply(heads: nn.ModuleList | None, read: Tensor) -> Tensor:
+    assert heads is not None, "this mode has no such head"
+    columns = [head(each) for head, each in zip(heads, read.unbind(1), strict=True)]
+    return torch.cat(columns, dim=-1)

@@ -1,0 +1,431 @@
+"""The critic that mixes: what it reads, what of it learns, and runs with it from end to end."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from mrlm import Callback, Learner, QMIXTrainer, load_config, run_experiment
+from mrlm.algorithms.mappo import MAPPO
+from mrlm.algorithms.qmix import QMIX
+from mrlm.algorithms.vdn import VDN
+from mrlm.core.errors import ConfigError, MRLMError, TrainingError
+from mrlm.core.types import Episode, Group, Task, Turn
+from mrlm.core.types import Rollout as Part
+from mrlm.environments.relay import RelayEnvironment
+from mrlm.learn.mixed import MixedCritic, frozen_beside
+from mrlm.learn.mixing import Mixing
+from mrlm.learn.optimizing import LearnerSettings
+from mrlm.learn.policy import Policy
+from test_critic import episode, policies, spoken
+from test_resume import CONFIG, logged
+
+FAST = LearnerSettings(critic_learning_rate=3e-3)
+
+
+def critic_of(policy: Policy, mixing: Mixing, agents: Any = "ab", seed: int = 0) -> MixedCritic:
+    chats = dict.fromkeys(agents, policy.chat)
+    return MixedCritic(frozen_beside(policy), FAST, chats, list(agents), mixing, seed)
+
+
+def dialogue(tokenizer: Any, answers: list[tuple[str, str]], paid: list[float]) -> Group:
+    """Episodes of one question, in each of which a and b say something at once."""
+    found = []
+    for number, (said, reward) in enumerate(zip(answers, paid, strict=True)):
+        parts = {}
+        for agent, words in zip("ab", said, strict=True):
+            prompt = tokenizer(f"{agent}, speak: ")["input_ids"]
+            turn = Turn(agent, agent, prompt, tokenizer(words)["input_ids"])
+            turn.logprobs = [-1.0] * len(turn)
+            parts[agent] = Part(agent, agent, "t", [turn])
+        found.append(Episode(f"e{number}", Task("t"), parts, reward, [reward], "done"))
+    return Group(found, "t")
+
+
+# -- what it reads ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_what_it_reads_never_changes_and_costs_an_adapter_nothing(
+    lora: bool, model: Any, tokenizer: Any
+) -> None:
+    policy, _ = policies(model, tokenizer, lora)
+    critic = critic_of(policy, Mixing("qmix", "factored"))
+    assert (critic.body.model is policy.model) == lora
+    before = {name: weight.clone() for name, weight in critic.body.model.named_parameters()}
+    groups, algorithm = [dialogue(tokenizer, [("x", "y"), ("z", "y")], [1.0, 0.0])], QMIX()
+    critic.annotate(groups)
+    first = critic.rows
+    assert first is not None
+    algorithm.credit(groups)
+    learned = [weight.clone() for weight in critic.team.parameters()]
+    assert critic.update(groups, algorithm, 0, 0)["value_loss"] > 0
+    assert any(
+        not torch.equal(a, b) for a, b in zip(learned, critic.team.parameters(), strict=True)
+    )
+    assert all(torch.equal(w, before[n]) for n, w in critic.body.model.named_parameters())
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(0.1)
+    critic.annotate(groups)
+    assert critic.rows is not None
+    torch.testing.assert_close(critic.rows.chosen, first.chosen)
+
+
+def test_an_utility_depends_on_what_was_said_and_an_expectation_does_not(
+    model: Any, tokenizer: Any
+) -> None:
+    critic = critic_of(Policy("a", model, tokenizer), Mixing("qmix", "factored"))
+    answers = [("yes", "so"), ("no", "so"), ("yes", "so")]
+    critic.annotate(
+        [dialogue(tokenizer, answers, [0.0] * 3), dialogue(tokenizer, answers[:1], [0.0])]
+    )
+    rows = critic.rows
+    assert rows is not None and rows.active.all() and rows.chosen.shape == (4, 2, 2 * 128)
+    a, b = rows.chosen.unbind(1)
+    torch.testing.assert_close(a[0], a[2])
+    assert (a[0] - a[1]).abs().max() > 0.1
+    torch.testing.assert_close(b[0], b[1])
+    for read in (rows.expected, rows.state):
+        torch.testing.assert_close(read[0], read[1])
+    # the same question of the same group is one decision
+    assert (
+        rows.decision[:3].unique().numel() == 2 and rows.decision[3].min() > rows.decision[2].max()
+    )
+
+
+def test_a_text_is_read_alike_alone_and_among_others(model: Any, tokenizer: Any) -> None:
+    for lean in (True, False):
+        policy = Policy("a", copy.deepcopy(model), tokenizer, lean=lean)
+        critic = critic_of(policy, Mixing("qmix", "factored"))
+        assert critic.body.packed == lean
+        both = {"a": tokenizer, "b": tokenizer}
+        groups = [Group([episode(both)]), dialogue(tokenizer, [("long and longer", "b")], [0.0])]
+        critic.annotate(groups)
+        together = critic.rows
+        critic.annotate(groups[1:])
+        alone = critic.rows
+        assert together is not None and alone is not None
+        for name in ("chosen", "expected", "state"):
+            torch.testing.assert_close(
+                getattr(together, name)[2:], getattr(alone, name), atol=1e-3, rtol=1e-3
+            )
+
+
+def test_what_outgrows_the_network_is_read_from_its_end_and_said_once(
+    model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    critic = critic_of(Policy("a", model, tokenizer), Mixing("qmix", "factored"))
+    critic.body.model.config.max_position_embeddings = 24
+    critic.annotate([dialogue(tokenizer, [("word " * 40, "b")], [0.0])] * 2)
+    assert critic.rows is not None and critic.rows.chosen.isfinite().all()
+    assert len([r for r in caplog.records if "than the 24 tokens" in r.message]) == 1
+
+
+def test_somebody_it_was_not_told_of_is_named(model: Any, tokenizer: Any) -> None:
+    critic = critic_of(Policy("a", model, tokenizer), Mixing(), agents="ac")
+    critic.chats["b"] = critic.body.chat
+    with pytest.raises(TrainingError, match=r"'b' spoke.*a, c"):
+        critic.annotate([dialogue(tokenizer, [("x", "y")], [0.0])])
+
+
+def test_agents_of_different_tokenizers_have_one_mixer(
+    model: Any, tokenizer: Any, gpt2_path: str
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    other = AutoTokenizer.from_pretrained(gpt2_path)
+    policy = Policy("a", AutoModelForCausalLM.from_pretrained(gpt2_path), other)
+    critic = critic_of(policy, Mixing("qmix", "factored"))
+    critic.chats["b"] = Policy("b", model, tokenizer).chat
+    groups, algorithm = [Group([episode({"a": other, "b": tokenizer})])], QMIX()
+    critic.annotate(groups)
+    algorithm.credit(groups)
+    assert critic.update(groups, algorithm, 0, 0)["value_loss"] > 0
+    algorithm.refine(groups, [critic])
+    assert all(t.advantages is not None for t in groups[0].episodes[0].turns)
+
+
+# -- what it learns --------------------------------------------------------------------------------
+
+
+def test_a_team_of_one_whose_values_are_added_is_an_ordinary_critic(
+    model: Any, tokenizer: Any
+) -> None:
+    """The same steps as a regression of one head to the returns, written out."""
+    critic = critic_of(Policy("a", model, tokenizer), Mixing("vdn", "vdac", epochs=6), agents="a")
+    groups = [dialogue(tokenizer, [("x", "y"), ("z", "y")], [0.5, 2.0])]
+    for each in groups[0]:
+        del each.rollouts["b"]
+    algorithm = VDN(mode="vdac", whiten_advantages=False)
+    critic.annotate(groups)
+    assert critic.rows is not None and critic.team.network.expected is not None
+    head = copy.deepcopy(critic.team.network.expected[0])
+    algorithm.credit(groups)
+    turns = [turn for each in groups[0] for turn in each.turns]
+    assert [turn.advantages for turn in turns] == [turn.returns for turn in turns] == [0.5, 2.0]
+    critic.update(groups, algorithm, 0, 0)
+    returns = torch.tensor([0.5, 2.0])
+    scale = returns.square().mean().sqrt()
+    optimizer = torch.optim.AdamW(head.parameters(), 3e-3, weight_decay=0.0)
+    for _ in range(6):
+        optimizer.zero_grad()
+        (head(critic.rows.expected[:, 0])[:, 0] - returns / scale).square().mean().div(2).backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        optimizer.step()
+    critic.annotate(groups)
+    expected = head(critic.rows.expected[:, 0])[:, 0] * scale
+    assert [turn.values for turn in turns] == pytest.approx(expected.tolist(), abs=1e-5)
+    assert abs(turns[0].values) > 1e-2
+
+
+@pytest.mark.parametrize(
+    "algorithm", [VDN(), QMIX(), QMIX(target_rate=0.5), QMIX(hypernet_layers=1)]
+)
+def test_each_is_paid_for_its_own_words(algorithm: Any, model: Any, tokenizer: Any) -> None:
+    """The team is paid for what a says; b's words do nothing. From the team's reward alone a's good
+    word gets the better advantage, and b's words hardly differ."""
+    critic = critic_of(Policy("a", model, tokenizer), algorithm.mixing)
+    algorithm = copy.deepcopy(algorithm)
+    algorithm.whiten_advantages = False
+    answers = [("good", "x"), ("good", "y"), ("bad", "x"), ("bad", "y")]
+    groups = [dialogue(tokenizer, answers, [1.0, 1.0, 0.0, 0.0])]
+    for step in range(12):
+        critic.annotate(groups)
+        algorithm.credit(groups)
+        critic.update(groups, algorithm, step, step)
+        algorithm.refine(groups, [critic])
+    assert algorithm.metrics["explained_variance"] > 0.9
+    a, b = ([turn.advantages for e in groups[0] for turn in e.rollouts[x].turns] for x in "ab")
+    assert min(a[:2]) - max(a[2:]) > 0.5
+    assert max(b) - min(b) < 0.3
+    assert min(a[:2]) > 0 > max(a[2:])
+
+
+def test_the_best_answers_are_found(model: Any, tokenizer: Any) -> None:
+    algorithm = QMIX(mode="bon", improve="dpo", group_size=4)
+    critic = critic_of(Policy("a", model, tokenizer), algorithm.mixing)
+    answers = [("good", "x"), ("good", "y"), ("bad", "x"), ("bad", "y")]
+    groups = [dialogue(tokenizer, answers, [1.0, 0.5, 0.5, 0.0])]
+    for step in range(12):
+        critic.annotate(groups)
+        algorithm.credit(groups)
+        critic.update(groups, algorithm, step, step)
+        algorithm.refine(groups, [critic])
+    episodes = groups[0].episodes
+    a, b = ([e.rollouts[x].turns[0].advantages for e in episodes] for x in "ab")
+    assert 1.0 in a[:2] and -1.0 in a[2:] and b.index(1.0) % 2 == 0 and b.index(-1.0) % 2 == 1
+    assert a.count(None) == b.count(None) == 2
+    # every answer to the question is worth what the best one is, as a target
+    assert len({round(turn.values, 5) for e in episodes for turn in e.turns}) > 0
+    values = [e.rollouts["a"].turns[0].values for e in episodes]
+    assert values == pytest.approx([values[0]] * 4, abs=1e-4)
+
+
+def test_the_order_of_agents_changes_nothing(model: Any, tokenizer: Any) -> None:
+    found = []
+    for agents in ("ab", "ba"):
+        policy = Policy("a", copy.deepcopy(model), tokenizer)
+        critic, algorithm = critic_of(policy, QMIX().mixing, agents), QMIX()
+        groups = [dialogue(tokenizer, [("x", "y"), ("z", "y")], [1.0, 0.0])]
+        if agents == "ba":
+            for each in groups[0]:
+                each.rollouts = dict(reversed(each.rollouts.items()))
+        critic.annotate(groups)
+        algorithm.credit(groups)
+        critic.update(groups, algorithm, 0, 0)
+        algorithm.refine(groups, [critic])
+        found.append([e.rollouts[x].turns[0].advantages for e in groups[0] for x in "ab"])
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_episodes_without_a_finite_reward_and_failed_ones_are_left_out(
+    model: Any, tokenizer: Any
+) -> None:
+    critic, algorithm = critic_of(Policy("a", model, tokenizer), QMIX().mixing), QMIX()
+    group = dialogue(tokenizer, [("x", "y"), ("z", "y"), ("v", "y")], [1.0, math.nan, 0.5])
+    group.episodes[2].status = "error"
+    critic.annotate([group])
+    algorithm.credit([group])
+    assert math.isfinite(critic.update([group], algorithm, 0, 0)["value_loss"])
+    algorithm.refine([group], [critic])
+    kept = [turn.advantages is not None for each in group for turn in each.turns]
+    assert kept == [True, True, False, False, False, False]
+    critic.annotate([])
+    assert critic.rows is None and critic.update([], algorithm, 0, 0) == {}
+
+
+def test_what_was_learned_is_saved_bit_by_bit(tmp_path: Path, model: Any, tokenizer: Any) -> None:
+    policy, mixing = Policy("a", model, tokenizer), QMIX(target_rate=0.1).mixing
+    critic, other = critic_of(policy, mixing), critic_of(policy, mixing, seed=1)
+    groups, algorithm = [dialogue(tokenizer, [("x", "y"), ("z", "y")], [1.0, 0.0])], QMIX()
+
+    def learn(one: MixedCritic) -> list[float]:
+        one.annotate(groups)
+        values = [float(turn.values) for e in groups[0] for turn in e.turns]  # pyright: ignore
+        algorithm.credit(groups)
+        one.update(groups, algorithm, 0, 0)
+        return values
+
+    first = learn(critic)
+    critic.save(tmp_path)
+    tensors, rest = copy.deepcopy(critic.optimizer_state())
+    assert learn(other) != first
+    other.load(tmp_path)
+    other.load_optimizer_state(tensors, json.loads(json.dumps(rest)))
+    assert learn(other) == learn(critic)
+    assert learn(other) == learn(critic) != first
+    with pytest.raises(TrainingError, match="mixer of another kind"):
+        critic_of(policy, VDN().mixing).load(tmp_path)
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+BINDINGS: dict[str, dict[str, Any]] = {
+    "shared": {
+        "policies": {"policy": {}},
+        "agents": {"first": {"policy": "policy"}, "second": {"policy": "policy"}},
+    },
+    "own": {"policies": {"first": {}, "second": {}}},
+    "adapters": {"policies": {"first": {"lora": {"r": 4}}, "second": {"lora": {"r": 2}}}},
+    "frozen": {"policies": {"first": {}, "second": {"trainable": False}}},
+}
+MODES: list[dict[str, Any]] = [
+    {"mode": "vdac", "critic_warmup": 1},
+    {"mode": "factored"},
+    {"mode": "bon", "group_size": 3},
+    {"mode": "bon", "group_size": 3, "improve": "dpo"},
+]
+
+
+def config(tmp_path: Path, algorithm: str, settings: dict[str, Any], **more: Any) -> Any:
+    written = {
+        "environments": [{"env_type": "test_resume:Letters"}],
+        "training": {
+            "algorithm": algorithm,
+            "num_iterations": 2,
+            "batch_size": 2,
+            "learning_rate": 1e-3,
+            "report_to": "none",
+        },
+        algorithm: {"update_epochs": 1, **settings},
+        "generation": {"max_new_tokens": 3},
+        "output_dir": str(tmp_path / "run"),
+        **more,
+    }
+    path = tmp_path / "in.yaml"
+    path.write_text(yaml.safe_dump(written))
+    return load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("binding", "algorithm", "mode"),
+    [
+        *((binding, "qmix", MODES[1]) for binding in BINDINGS),
+        *(("own", "vdn", mode) for mode in MODES),
+        *(("adapters", "qmix", mode) for mode in (MODES[0], MODES[3])),
+        *(("shared", "vdn", mode) for mode in MODES[1:3]),
+    ],
+)
+def test_two_steps_with_every_binding_and_mode(
+    binding: str,
+    algorithm: str,
+    mode: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    result = run_experiment(config(tmp_path, algorithm, mode, **BINDINGS[binding]))
+    rows = [row for row in result.history if row["step"]]
+    assert all(math.isfinite(row["value_loss"]) for row in rows) and len(rows) == 2
+    assert math.isfinite(rows[-1]["loss"]) and rows[-1]["grad_norm"] > 0
+    saved = tmp_path / "run" / "checkpoint-2" / "critics" / "team"
+    assert [path.name for path in saved.iterdir()] == ["mixer.safetensors"]
+
+
+def test_mappo_may_mix_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    result = run_experiment(config(tmp_path, "mappo", {"critic": "mixed"}))
+    assert math.isfinite(result.history[-1]["value_loss"])
+    assert MAPPO(critic="mixed").mixing == Mixing("qmix", "vdac")
+
+
+def test_models_of_two_families_are_mixed(tiny_path: str, gpt2_path: str) -> None:
+    trainer = QMIXTrainer(
+        agents={"first": tiny_path, "second": gpt2_path},
+        environment=RelayEnvironment(max_number=3),
+        critic_model=gpt2_path,
+        batch_size=2,
+        max_new_tokens=3,
+        report_to="none",
+    )
+    (critic,) = trainer.run.critics
+    assert critic.body.model.config.model_type == "gpt2"
+    result = trainer.train(num_iterations=2)
+    assert all(math.isfinite(row["value_loss"]) for row in result.history)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("qmix", {"critic_warmup": 2, "target_rate": 0.1}),
+        ("vdn", {"mode": "bon", "group_size": 2, "improve": "dpo"}),
+    ],
+)
+def test_a_stopped_run_goes_on_bit_by_bit(
+    algorithm: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a whole model and an adapter with dropout."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    more = {"policies": CONFIG["policies"]}
+    whole = config(tmp_path, algorithm, settings, **more)
+    whole.training.num_iterations, whole.training.save_steps = 5, 1
+    parts = whole.model_copy(update={"output_dir": str(tmp_path / "parts")})
+
+    class Stop(Callback):
+        def on_step_end(self, run: Any, metrics: Any) -> None:
+            if run.step in (1, 3):
+                run.stop()
+
+    run_experiment(whole)
+    run_experiment(parts, callbacks=[Stop()])
+    run_experiment(parts, callbacks=[Stop()], resume=tmp_path / "parts")
+    run_experiment(parts, resume=tmp_path / "parts")
+    expected = logged(tmp_path / "run")
+    assert logged(tmp_path / "parts") == expected
+    assert [row["step"] for row in expected if row["step"]] == [1, 2, 3, 4, 5]
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def test_a_learner_of_one_policy_refuses_a_mixed_critic(model: Any, tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match="sees every agent"):
+        Learner(model, tokenizer, QMIX()).calculate_loss([spoken("5")], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "said"),
+    [
+        ("vdn", {"critic": "central"}, r"critic='central' is none.*\(mixed\)"),
+        ("qmix", {"mode": "bon"}, r"qmix\.group_size.*at least 2"),
+        ("qmix", {"hypernet_layers": 3}, "hypernet_layers"),
+        ("vdn", {"mode": "coma"}, "mode"),
+        ("vdn", {"state_size": 8}, "state_size"),
+        ("ppo", {"critic": "mixed"}, "critic='mixed' is none"),
+        ("ppo", {"critic_epochs": 3}, "critic_epochs needs a critic with a network of its own"),
+        ("td3", {}, r"td3 moves continuous actions.*use sac"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    algorithm: str, settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MRLMError, match=said):
+        config(tmp_path, algorithm, settings)
