@@ -75,6 +75,7 @@ TABLE: dict[str, Entry] = {
         {"training.batch_size": 64},
         relay={**MANY, "training.learning_rate": 2e-4},
     ),
+    "remax": Entry(GROUP, relay={"training.learning_rate": 2e-4}),
     "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}),
     "grpo": Entry(GROUP, relay={"grpo.update_epochs": 4}),
     "reinforce_pp": Entry(config={"training.batch_size": 64}),

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.reinforce_pp import ReinforcePP as ReinforcePP
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPTrainer as ReinforcePPTrainer
+    from mrlm.algorithms.remax import ReMax as ReMax
+    from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
+    from mrlm.algorithms.remax import ReMaxTrainer as ReMaxTrainer
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
@@ -118,6 +121,7 @@ _WHERE = {
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
+    "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),

@@ -146,8 +146,29 @@ def plan_of(
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
             f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
+    _check_greedy(config, algorithm, rows is not None, bool(forking))
     registry.load("engines", config.engine.name)
     return worlds, rows, cast
+
+
+def _check_greedy(
+    config: ExperimentConfig, algorithm: Algorithm, has_rows: bool, forks: bool
+) -> None:
+    """A greedy episode beside the others needs a world, and episodes that are played whole."""
+    if "greedy" not in algorithm.requires or not (has_rows or forks):
+        return
+    name = config.training.algorithm
+    if has_rows:
+        raise ConfigError(
+            f"training.algorithm={name!r} plays every task greedily too, and data.dataset is not "
+            "played; set environments: instead (the environment 'reward' plays a data set), or "
+            "learn from rows with sft or dpo"
+        )
+    raise ConfigError(
+        f"workflow.name={config.workflow.name!r} tries several answers from one state, and "
+        f"training.algorithm={name!r} compares whole episodes with a greedy one; use the workflow "
+        "'turns' or 'single_turn'"
+    )
 
 
 def rehearse(
@@ -282,9 +303,10 @@ def _play(
     engines: Mapping[str, Engine],
     demonstrate: bool = False,
     watched: bool = False,
+    greedy: bool = False,
 ) -> Play:
     seed, timeout = config.training.seed, config.engine.timeout
-    return Play(worlds, seats, engines, group_size, seed, timeout, demonstrate, watched)
+    return Play(worlds, seats, engines, group_size, seed, timeout, demonstrate, watched, greedy)
 
 
 def _source(
@@ -302,8 +324,9 @@ def _source(
         return Rows(rows, seats, config.training.seed, config.data.shuffle, pairs, where)
     plan = algorithm.collection
     if plan is None:
-        watched = algorithm.topology == "central"
-        return _play(config, algorithm.group_size, worlds, seats, engines, watched=watched)
+        watched, greedy = algorithm.topology == "central", "greedy" in algorithm.requires
+        size = algorithm.group_size
+        return _play(config, size, worlds, seats, engines, watched=watched, greedy=greedy)
     play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate)
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
 

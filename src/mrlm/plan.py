@@ -75,6 +75,7 @@ class Plan:
         iterations: of the run; `None` where it depends on the number of tasks.
         tasks, samples, agents, turns: per iteration; `turns` is the most joint steps of an episode.
         branches: ways every episode goes on after each of them.
+        greedy: episodes of a task that are played greedily and not trained on.
         model_calls: completions sampled per iteration at most (0 when learning from rows).
         sequences: sequences that are trained on per iteration at most, all policies together.
         policies: how many are trained.
@@ -99,21 +100,27 @@ class Plan:
     microbatches: int
     tokens: int
     branches: int = 1
+    greedy: int = 0
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def episodes(self) -> int:
-        return self.tasks * self.samples * self.branches ** max(0, self.turns - 1)
+        return self.tasks * (self.samples * self._leaves + self.greedy)
+
+    @property
+    def _leaves(self) -> int:
+        return self.branches ** max(0, self.turns - 1)
 
     @property
     def model_calls(self) -> int:
         nodes = sum(self.branches**turn for turn in range(self.turns))
-        return 0 if self.rows else self.tasks * self.samples * self.agents * nodes
+        per_task = self.samples * nodes + self.greedy * self.turns
+        return 0 if self.rows else self.tasks * self.agents * per_task
 
     @property
     def sequences(self) -> int:
-        return self.episodes * self.trained_agents
+        return self.tasks * self.samples * self._leaves * self.trained_agents
 
     @property
     def optimizer_steps(self) -> int:
@@ -129,11 +136,14 @@ class Plan:
         what = "rows" if self.rows else "tasks"
         deep = self.branches > 1 and self.turns > 1
         forks = f" x {self.branches}^{self.turns - 1} branches" if deep else ""
+        played = self.tasks * self.samples * self._leaves
         lines = [f"one iteration of {self.algorithm}:"]
         lines.append(
-            f"  {self.tasks} {what} x {self.samples}{forks} = {self.episodes} episodes"
+            f"  {self.tasks} {what} x {self.samples}{forks} = {played} episodes"
             f" x {self.trained_agents} trained agent(s) = {self.sequences} trained sequences"
         )
+        if self.greedy:
+            lines.append(f"  and {self.tasks * self.greedy} greedy episodes, not trained on")
         if not self.rows:
             lines.append(
                 f"  {self.episodes} episodes x {self.agents} agent(s) x {self.turns} turn(s)"
@@ -195,6 +205,7 @@ def arithmetic(
         epochs=algorithm.update_epochs,
         microbatches=training.gradient_accumulation_steps,
         branches=_branches(config),
+        greedy=int("greedy" in algorithm.requires),
         tokens=(generation.max_prompt_tokens or 0) + turns * generation.max_new_tokens,
         notes=notes,
     )

@@ -269,7 +269,8 @@ def _summary(episode: Episode) -> dict[str, Any]:
         }
         for name, rollout in episode.rollouts.items()
     }
-    return {
+    marks = {"greedy": True} if episode.greedy else {}
+    return marks | {
         "id": episode.id,
         "environment": episode.environment,
         "task_id": episode.task.id,

@@ -277,6 +277,7 @@ class Episode:
         metrics: numbers to log; reward components appear as `<agent>/<component>`.
         error: why it failed.
         states: `Environment.state` before each joint step, where a critic reads it.
+        greedy: it was played without chance, to compare the others with; it is not learned from.
         path: which of several tries it is at each state where several were made. Siblings of a
             group differ in the first number; a workflow that forks adds one for every fork. What an
             episode shares with the one it was forked from stands there as context.
@@ -293,6 +294,7 @@ class Episode:
     environment: str = ""
     states: list[str | None] = field(default_factory=list)
     path: tuple[int, ...] = ()
+    greedy: bool = False
 
     @property
     def failed(self) -> bool:
@@ -326,8 +328,13 @@ class Group:
 
     @property
     def valid(self) -> list[Episode]:
-        """The episodes that did not fail: the only ones a baseline may look at."""
-        return [episode for episode in self.episodes if not episode.failed]
+        """The episodes that were sampled and did not fail: the only ones whose statistics count."""
+        return [each for each in self.episodes if not each.failed and not each.greedy]
+
+    @property
+    def greedy(self) -> Episode | None:
+        """The one that was played greedily, where the algorithm asks for it and it did not fail."""
+        return next((each for each in self.episodes if each.greedy and not each.failed), None)
 
     @property
     def agents(self) -> list[str]:

@@ -62,8 +62,9 @@ class Algorithm:
     target_kl: float | None = Field(default=None, gt=0)
 
     requires: ClassVar[frozenset[str]] = frozenset()
-    """What the source must offer: `siblings` (several episodes of one task), `rows` (a data set
-    instead of play), `pairs` (rows that are preference pairs)."""
+    """What the source must offer: `siblings` (several episodes of one task), `greedy` (one more of
+    each, played greedily), `rows` (a data set instead of play), `pairs` (rows that are preference
+    pairs)."""
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "turn"
     """What packing never splits."""
     reads_trees: ClassVar[bool] = False

@@ -46,6 +46,10 @@ class Seat:
     system_prompt: str | None = None
     trained: bool = True
 
+    def greedy(self) -> Seat:
+        """The same seat, saying what is most probable."""
+        return replace(self, sampling=replace(self.sampling, temperature=0.0))
+
 
 def seed_of(key: Key) -> int:
     """A 64-bit seed that depends on the key alone."""

@@ -97,6 +97,7 @@ class Play:
         engine_timeout: seconds one engine call may take.
         demonstrate: the worlds' own experts speak instead of the policies.
         watched: note the worlds' states before every joint step.
+        greedy: play each training task once more, greedily; nobody learns from that episode.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Play:
         engine_timeout: float = 600.0,
         demonstrate: bool = False,
         watched: bool = False,
+        greedy: bool = False,
     ) -> None:
         self.worlds: list[WorldSpec] = list(worlds)
         self.seats: dict[str, Seat] = dict(seats)
@@ -116,6 +118,7 @@ class Play:
         self.seed = seed
         self.demonstrate = demonstrate
         self.watched = watched
+        self.greedy = greedy
         self.pulse: Pulse = Pulse()
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self._taken = {world.name: 0 for world in worlds}
@@ -144,12 +147,7 @@ class Play:
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
         `samples` times."""
-        seats = self.seats
-        if greedy:
-            seats = {
-                name: replace(seat, sampling=replace(seat.sampling, temperature=0.0))
-                for name, seat in seats.items()
-            }
+        seats = {name: seat.greedy() for name, seat in self.seats.items()} if greedy else self.seats
         jobs = []
         for number, world in enumerate(self.worlds):
             share = (episodes + len(self.worlds) - 1 - number) // len(self.worlds)
@@ -208,7 +206,10 @@ class Play:
             first = in_thread(lambda: environment.reset(task, task.seed))
             with span("environment", world.name):
                 opening = (environment, await asyncio.wait_for(first, world.timeout))
-        jobs = (self._tried(world, task, (*key, g), seats, opening) for g in range(size))
+        jobs = [self._tried(world, task, (*key, g), seats, opening) for g in range(size)]
+        if self.greedy and split == "train":
+            calm = {name: replace(seat.greedy(), trained=False) for name, seat in seats.items()}
+            jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))
         played = await asyncio.gather(*jobs)
         episodes = [episode for family in played for episode in family]
         return Group(sorted(episodes, key=lambda episode: episode.path), task.id)
@@ -220,6 +221,7 @@ class Play:
         key: Key,
         seats: Mapping[str, Seat],
         opening: tuple[Environment, StepResult] | None,
+        greedy: bool = False,
     ) -> list[Episode]:
         """An episode, with those that a workflow forked from it."""
         family = await self._episode(world, task, key, seats, opening)
@@ -229,6 +231,8 @@ class Play:
             first = family[0]
             log.info("episode %s failed (%s); attempt %d", first.id, first.error, attempt + 2)
             family = await self._episode(world, task, key, seats, opening)
+        for episode in family:
+            episode.greedy = greedy
         return family
 
     async def _episode(

@@ -1,0 +1,91 @@
+"""ReMax: what followed a turn, against what the policy earns where it takes no chances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group, Rollout
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import members, sampled_kl, trained_turns
+from mrlm.learn.policy_gradient import LossType, PolicyGradient
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class ReMax(PolicyGradient):
+    """`A_t = G_t - R(greedy)` with `G_t = sum_{k >= t} r_k` over the agent's tokens (arXiv
+    2310.10505, algorithm 2).
+
+    Every task is played once more with the most probable token everywhere. That episode is the
+    baseline and nothing else: it is not trained, and no metric of the training rewards counts it.
+    What it earned does not depend on what was sampled, so the gradient is unbiased, with one sample
+    per task (`group_size=1`, the paper's setting) or with several.
+
+    Rewards are paid on the last token of a turn, so that all tokens of a turn have the same
+    advantage unless `kl_coef` is above 0; then the sampled divergence from the reference is taken
+    from the reward of each token. The loss has no ratio (`loss_type="reinforce"`, summed over a
+    sequence); `"ppo"` has one, for more than one update of an iteration.
+
+    With several agents each is compared with its own part of the greedy episode, in which all of
+    them are greedy; an agent that did not speak there earned 0 there. Where the greedy episode
+    failed the group is not learned from, and `frac_without_greedy` counts it.
+    """
+
+    loss_type: LossType = "reinforce"
+
+    requires: ClassVar[frozenset[str]] = frozenset({"greedy"})
+    kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
+
+    def credit_group(self, group: Group) -> None:
+        reference = group.greedy
+        if reference is None:
+            return
+        for agent, found in members(group).items():
+            spoke = reference.rollouts.get(agent)
+            baseline = spoke.reward if spoke else 0.0
+            for _, rollout in found:
+                self._write(rollout, baseline)
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        rewards = [group.greedy.reward for group in groups if group.greedy]
+        sums = {"greedy": [len(groups), len(rewards), sum(rewards)]}
+        ((number, known, total),) = ops.global_sum(sums).values()
+        if number:
+            self.metrics["frac_without_greedy"] = 1 - known / number
+        if known:
+            self.metrics["greedy_reward/mean"] = total / known
+
+    def _write(self, rollout: Rollout, baseline: float) -> None:
+        """Returns and advantages of a rollout's tokens, from the last turn to the first."""
+        trained = {id(turn) for turn in trained_turns(rollout)}
+        following = 0.0
+        for turn in reversed(rollout.turns):
+            following += turn.reward
+            if id(turn) not in trained:
+                continue
+            returns = np.full(len(turn), following)
+            if self.kl_coef:
+                paid = self.kl_coef * sampled_kl(turn)
+                returns -= paid[::-1].cumsum()[::-1]
+                following = float(returns[0])
+            turn.returns, turn.advantages = returns, returns - baseline
+
+
+@dataclass(kw_only=True, config=STRICT)
+class ReMaxConfig(FlatWords, ReMax):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """ReMax with the flat words of its trainer."""
+
+
+class ReMaxTrainer(Trainer):
+    """Train with `ReMax` in one call."""
+
+    algorithm = "remax"
+
+
+PLUGIN = ReMax
