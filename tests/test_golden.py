@@ -25,6 +25,8 @@ ROWS: dict[str, list[dict[str, str]]] = {
     "dpo": [{"prompt": f"{i}+1?", "chosen": f"it is {i + 1}", "rejected": "no"} for i in range(8)],
     "sft": [{"prompt": f"{i}+1?", "completion": f"it is {i + 1}"} for i in range(8)],
 }
+TREES = {"at_grpo"}
+"""Algorithms that compare answers to one state."""
 PROGRAM = """
 import json, sys
 from mrlm import load_config, run_experiment
@@ -72,6 +74,8 @@ def config_of(name: str, folder: Path, output: str) -> Path:
         config["data"] = {"dataset": str(data)}
     else:
         config["environments"] = [{"env_type": "test_golden:Letters"}]
+    if name in TREES:
+        config["workflow"] = {"name": "tree", "branches": 2}
     path = folder / f"{name}-{output}.json"
     path.write_text(json.dumps(config))
     return path

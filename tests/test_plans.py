@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from mrlm import Callback, ExperimentConfig
+from mrlm.algorithms.at_grpo import ATGRPO
+from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.remax import ReMax
 from mrlm.build import plan_of
 from mrlm.casting import Parts
@@ -18,10 +20,12 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 from mrlm.learn.grouping import samples_of
+from mrlm.learn.trees import node_returns
 from mrlm.metrics import episode_metrics
 from mrlm.plan import arithmetic
 from mrlm.play.rollout import Play
 from mrlm.runs import run_experiment
+from mrlm.workflows.tree import Tree
 from test_play import Echo, play
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
@@ -164,7 +168,150 @@ def test_greedy_episodes_are_counted_and_refused_where_nothing_is_played(tmp_pat
     assert (plan.episodes, plan.sequences, plan.model_calls) == (12, 16, 12 * 2 * 3)
     assert "4 greedy episodes" in str(plan)
     rows = [{"prompt": "a", "completion": "b"}]
-    with pytest.raises(ConfigError, match=r"'remax' plays .* data\.dataset is not played; set env"):
+    with pytest.raises(ConfigError, match=r"'remax' has to play .* data\.dataset is not played"):
         plan_of(experiment(tmp_path, "remax", data={"dataset": rows}), Parts())
     with pytest.raises(ConfigError, match=r"'tree' tries several answers .* workflow 'turns'"):
         plan_of(experiment(tmp_path, "remax", workflow={"name": "tree"}), Parts())
+
+
+# -- trees -----------------------------------------------------------------------------------------
+
+
+def spoken(request: Any) -> str:
+    """Words whose number depends on the request's own seed."""
+    return "x" * (1 + request.seed % 7)
+
+
+def grown(tokenizer: Any, world: Any, size: int = 3, **settings: Any) -> tuple[Group, Any]:
+    source, engine = play(tokenizer, world, spoken, ("a", "b"), Tree(**settings), size)
+    (group,) = run_async(source.take(1))
+    return group, engine
+
+
+def test_the_best_answer_to_a_state_goes_on(tokenizer: Any) -> None:
+    group, engine = grown(tokenizer, Echo(3), branches=4, select="best")
+    assert [len(batch) for batch in engine.batches] == [2 * 3, 2 * 4, 2 * 4]
+    assert len(group) == 3 + 3 + 3 and len({episode.id for episode in group}) == 9
+    assert len({episode.path for episode in group}) == 9
+    for depth in (1, 2):
+        tried = {e.path[:depth]: e.step_rewards[depth - 1] for e in group if len(e.path) >= depth}
+        stem = {path[:-1] for path in tried}
+        assert len(stem) == 1
+        (followed,) = {e.path[:depth] for e in group if len(e.path) > depth}
+        assert tried[followed] == max(tried.values())
+    ended = {episode.path: episode for episode in group if episode.pruned}
+    assert len(ended) == 2 + 3 and all(e.status == "truncated" for e in ended.values())
+    last = [episode for episode in group if not episode.pruned]
+    assert len(last) == 4 and all(len(episode.step_rewards) == 3 for episode in last)
+    assert episode_metrics([group])["episodes/count"] == 4
+    assert sum(len(list(e.own_turns)) for e in group) == 2 * (3 + 4 + 4)
+
+
+def test_at_grpo_compares_the_answers_of_an_agent_to_a_state(tokenizer: Any) -> None:
+    group, _ = grown(tokenizer, Echo(3), branches=4, select="best")
+    algorithm = ATGRPO(alpha=0.5, group_size=3)
+    algorithm.credit([group])
+    turns = [turn for sample in samples_of([group], "policy") for turn in sample.turns]
+    assert len(turns) == 2 * (3 + 4 + 4) and len({id(turn) for turn in turns}) == len(turns)
+    team = {id(t): e.step_rewards[t.step] for e in group for t in e.turns}
+    states: dict[Any, list[Turn]] = {}
+    for turn in turns:
+        states.setdefault((turn.agent, turn.node), []).append(turn)
+    assert sorted(len(answers) for answers in states.values()) == [3, 3, 4, 4, 4, 4]
+    for answers in states.values():
+        assert len({tuple(turn.prompt_ids) for turn in answers}) == 1
+        paid = np.array([0.5 * team[id(turn)] + turn.reward for turn in answers])
+        expected = (paid - paid.mean()) / (paid.std(ddof=1) + 1e-6)
+        np.testing.assert_allclose([turn.advantages for turn in answers], expected, atol=1e-6)
+
+
+def test_at_grpo_gives_the_numbers_of_grpo_on_one_state() -> None:
+    group = played([1.0, 0.0, 0.0, 1.0])
+    for number, episode in enumerate(group):
+        episode.path = (number,)
+    ATGRPO(alpha=0.0).credit([group])
+    found = [turn.advantages for episode in group for turn in episode.turns]
+    np.testing.assert_allclose(found, [0.866024, -0.866024, -0.866024, 0.866024], atol=1e-5)
+    with pytest.raises(ConfigError, match=r"'batch' .* use 'group' or 'none'"):
+        ATGRPO(scale_rewards="batch")
+
+
+def test_a_state_that_is_solved_is_not_grown(tokenizer: Any) -> None:
+    whole, _ = grown(tokenizer, Echo(2), branches=2)
+    first = {e.path[:1]: e.step_rewards[0] for e in whole}
+    mean = sum(first.values()) / 3
+    same, _ = grown(tokenizer, Echo(2), branches=2, termination_threshold=mean)
+    assert [e.path for e in same] == [e.path for e in whole]  # it must be exceeded
+    ended, engine = grown(tokenizer, Echo(2), branches=2, termination_threshold=mean - 0.1)
+    assert len(engine.batches) == 1 and [e.path for e in ended] == [(0,), (1,), (2,)]
+    assert all(e.status == "truncated" and not e.pruned for e in ended)
+    algorithm = MAGRPO()
+    algorithm.credit([ended])
+    returns = [turn.returns for e in ended for turn in e.rollouts["a"].turns]
+    assert returns == [first[e.path] for e in ended]
+
+
+def test_unequal_depths_have_the_returns_of_the_recursion() -> None:
+    """The second answer ended early: R = [1 + 0.9 (0 + 1) / 2, 0.9]."""
+    found = node_returns([(0, 0), (0, 1), (1,)], [[1.0, 0.0], [1.0, 1.0], [0.9]], 0.9)
+    assert found[(0,)] == pytest.approx(1.45) and found[(1,)] == pytest.approx(0.9)
+
+
+class Breaks(Echo):
+    """Fails for the answer that is longest."""
+
+    def step(self, actions: Any) -> Any:
+        if self.left == 2 and len(actions["a"].content) >= 4:
+            raise ValueError("too long for me")
+        return super().step(actions)
+
+    def spawn(self) -> Any:
+        return Breaks(self.rounds)
+
+
+def test_an_answer_that_fails_ends_its_own_branch(tokenizer: Any) -> None:
+    group, _ = grown(tokenizer, Breaks(2), size=8, branches=2)
+    failed = [episode for episode in group if episode.failed]
+    assert failed and len(failed) < len(group)
+    assert all("too long for me" in str(episode.error) for episode in failed)
+    assert all(len(episode.path) == 1 for episode in failed)
+    assert all(episode.status == "done" for episode in group.valid)
+    MAGRPO().credit([group])
+    assert all(turn.advantages is None for episode in failed for turn in episode.turns)
+
+
+def test_a_tree_that_is_too_large_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"branches=4 gives \d+ episodes .* max_leaves=10"):
+        grown(tokenizer, Echo(3), branches=4, max_leaves=10)
+    tree = {"name": "tree", "branches": 4, "max_turns": 6}
+    config = experiment(tmp_path, "magrpo", workflow=tree)
+    with pytest.raises(ConfigError, match=r"branches=4 and 6 turns gives 2048 .* max_leaves=1024"):
+        plan_of(config, Parts())
+    with pytest.raises(ConfigError, match="select='worst'"):
+        Tree(select="worst")  # pyright: ignore[reportArgumentType]
+
+
+def test_trees_and_algorithms_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'at_grpo' .* workflow\.name='turns' .* set workflow\.name=tree"):
+        plan_of(experiment(tmp_path, "at_grpo"), Parts())
+    best = {"name": "tree", "select": "best"}
+    with pytest.raises(ConfigError, match=r"select='best' .* magrpo .* select=all, or use at_grpo"):
+        plan_of(experiment(tmp_path, "magrpo", workflow=best), Parts())
+    with pytest.raises(ConfigError, match=r"'at_grpo' has to play"):
+        rows = [{"prompt": "a", "completion": "b"}]
+        plan_of(experiment(tmp_path, "at_grpo", data={"dataset": rows}), Parts())
+
+
+def test_at_grpo_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "environments": [{"env_type": "matrix", "game": "climbing", "rounds": 3}],
+        "workflow": {"name": "tree", "select": "best", "branches": 3},
+        "policies": {"row": {}, "column": {}},
+        "at_grpo": {"group_size": 4},
+    }
+    rows = resumes_exactly(tmp_path, "at_grpo", **more)
+    assert all(np.isfinite(row["loss"]) for row in rows if row.get("loss") is not None)
+    plan = arithmetic(
+        experiment(tmp_path, "at_grpo", **more), num_agents=2, trained_agents=2, max_turns=3
+    )
+    assert plan.episodes == 4 * (4 + 2 * 2) and plan.model_calls == 4 * 2 * (4 + 3 + 3)

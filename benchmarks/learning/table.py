@@ -79,6 +79,9 @@ TABLE: dict[str, Entry] = {
     "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}),
     "grpo": Entry(GROUP, relay={"grpo.update_epochs": 4}),
     "reinforce_pp": Entry(config={"training.batch_size": 64}),
+    "at_grpo": Entry(
+        GROUP, {"workflow.name": "tree", "workflow.select": "best", "workflow.branches": 8}
+    ),
     "ppo": Entry(config=CRITIC, relay=MANY),
     "sac": Entry({"target_entropy_ratio": 0.1}, CRITIC),
     # teams without a critic

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.at_grpo import ATGRPO as ATGRPO
+    from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
+    from mrlm.algorithms.at_grpo import ATGRPOTrainer as ATGRPOTrainer
     from mrlm.algorithms.cory import CORY as CORY
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.cory import CORYTrainer as CORYTrainer
@@ -107,6 +110,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "mrlm.algorithms.at_grpo": ("ATGRPO", "ATGRPOConfig", "ATGRPOTrainer"),
     "mrlm.algorithms.cory": ("CORY", "CORYConfig", "CORYTrainer"),
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),

@@ -28,6 +28,7 @@ from mrlm.play.engine import Engine
 from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
 from mrlm.play.rows import Collected, Rows
 from mrlm.play.tasks import read_rows
+from mrlm.plays import check_plays
 from mrlm.run import Run
 from mrlm.scheduling import casts_of, schedule_of
 from mrlm.tracking import RunLog, check_trackers
@@ -133,42 +134,15 @@ def plan_of(
     cast = assign(config, worlds, parts)
     if not any(section.trainable for section in cast.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
-    forking = [world.name for world in worlds if getattr(world.workflow, "forks", False)]
-    if forking and rows is None and not algorithm.reads_trees:
-        raise ConfigError(
-            f"workflow.name={config.workflow.name!r} tries several answers from one state, and "
-            f"{config.training.algorithm} compares whole episodes; use the workflow 'turns', or an "
-            "algorithm that gives credit in trees, such as magrpo"
-        )
+    check_plays(config, algorithm, worlds, rows is not None)
     schedule = schedule_of(config, algorithm, cast)
     if schedule.swap_every is not None and (rows is not None or algorithm.collection is not None):
         raise ConfigError(
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
             f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
-    _check_greedy(config, algorithm, rows is not None, bool(forking))
     registry.load("engines", config.engine.name)
     return worlds, rows, cast
-
-
-def _check_greedy(
-    config: ExperimentConfig, algorithm: Algorithm, has_rows: bool, forks: bool
-) -> None:
-    """A greedy episode beside the others needs a world, and episodes that are played whole."""
-    if "greedy" not in algorithm.requires or not (has_rows or forks):
-        return
-    name = config.training.algorithm
-    if has_rows:
-        raise ConfigError(
-            f"training.algorithm={name!r} plays every task greedily too, and data.dataset is not "
-            "played; set environments: instead (the environment 'reward' plays a data set), or "
-            "learn from rows with sft or dpo"
-        )
-    raise ConfigError(
-        f"workflow.name={config.workflow.name!r} tries several answers from one state, and "
-        f"training.algorithm={name!r} compares whole episodes with a greedy one; use the workflow "
-        "'turns' or 'single_turn'"
-    )
 
 
 def rehearse(

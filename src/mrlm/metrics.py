@@ -14,8 +14,9 @@ from mrlm.learn.batch import as_column
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """What a step played: `reward/mean` is the team's, `reward/<agent>/mean` each agent's; episodes
     that failed are counted and left out of everything else. What was played greedily to be compared
-    with is not looked at."""
-    episodes = [episode for group in groups for episode in group if not episode.greedy]
+    with, and what ended because a sibling went on, is not looked at."""
+    everything = [episode for group in groups for episode in group]
+    episodes = [each for each in everything if not each.greedy and not each.pruned]
     valid = [episode for episode in episodes if not episode.failed]
     metrics = {
         "episodes/failed": _share(episode.failed for episode in episodes),

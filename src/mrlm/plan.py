@@ -75,6 +75,7 @@ class Plan:
         iterations: of the run; `None` where it depends on the number of tasks.
         tasks, samples, agents, turns: per iteration; `turns` is the most joint steps of an episode.
         branches: ways every episode goes on after each of them.
+        prunes: whether only one of several answers to a state is followed up.
         greedy: episodes of a task that are played greedily and not trained on.
         model_calls: completions sampled per iteration at most (0 when learning from rows).
         sequences: sequences that are trained on per iteration at most, all policies together.
@@ -101,26 +102,34 @@ class Plan:
     tokens: int
     branches: int = 1
     greedy: int = 0
+    prunes: bool = False
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def episodes(self) -> int:
-        return self.tasks * (self.samples * self._leaves + self.greedy)
+        return self.tasks * (self._leaves + self.greedy)
 
     @property
     def _leaves(self) -> int:
-        return self.branches ** max(0, self.turns - 1)
+        """Trained episodes of a task."""
+        later = max(0, self.turns - 1)
+        if self.prunes:
+            return self.samples + (self.branches - 1) * later
+        return self.samples * self.branches**later
 
     @property
     def model_calls(self) -> int:
-        nodes = sum(self.branches**turn for turn in range(self.turns))
-        per_task = self.samples * nodes + self.greedy * self.turns
+        if self.prunes:
+            nodes = self.samples + self.branches * (self.turns - 1)
+        else:
+            nodes = self.samples * sum(self.branches**turn for turn in range(self.turns))
+        per_task = nodes + self.greedy * self.turns
         return 0 if self.rows else self.tasks * self.agents * per_task
 
     @property
     def sequences(self) -> int:
-        return self.tasks * self.samples * self._leaves * self.trained_agents
+        return self.tasks * self._leaves * self.trained_agents
 
     @property
     def optimizer_steps(self) -> int:
@@ -136,7 +145,9 @@ class Plan:
         what = "rows" if self.rows else "tasks"
         deep = self.branches > 1 and self.turns > 1
         forks = f" x {self.branches}^{self.turns - 1} branches" if deep else ""
-        played = self.tasks * self.samples * self._leaves
+        if deep and self.prunes:
+            forks = f" (and {self.branches - 1} more in each of {self.turns - 1} later turns)"
+        played = self.tasks * self._leaves
         lines = [f"one iteration of {self.algorithm}:"]
         lines.append(
             f"  {self.tasks} {what} x {self.samples}{forks} = {played} episodes"
@@ -191,6 +202,7 @@ def arithmetic(
     rows = "rows" in algorithm.requires or config.data.dataset is not None
     turns, notes = _turns(config, rows, max_turns)
     trained = [name for name, policy in config.policies.items() if policy.trainable]
+    branches, prunes = _branches(config)
     plan = Plan(
         algorithm=training.algorithm,
         iterations=iterations or training.num_iterations,
@@ -204,7 +216,8 @@ def arithmetic(
         minibatches=algorithm.num_minibatches,
         epochs=algorithm.update_epochs,
         microbatches=training.gradient_accumulation_steps,
-        branches=_branches(config),
+        branches=branches,
+        prunes=prunes,
         greedy=int("greedy" in algorithm.requires),
         tokens=(generation.max_prompt_tokens or 0) + turns * generation.max_new_tokens,
         notes=notes,
@@ -270,11 +283,14 @@ def _turns(config: ExperimentConfig, rows: bool, max_turns: int | None) -> tuple
     return 1, ["one turn per episode is assumed: no max_turns is set"]
 
 
-def _branches(config: ExperimentConfig) -> int:
-    """Ways a workflow goes on from each state after the first."""
+def _branches(config: ExperimentConfig) -> tuple[int, bool]:
+    """Ways a workflow goes on from each state after the first, and whether from the best only."""
     plugin = registry.load("workflows", config.workflow.name)
-    asked = config.workflow.parameters.get("branches", getattr(plugin, "branches", 1))
-    return asked if getattr(plugin, "forks", False) and isinstance(asked, int) else 1
+    given = config.workflow.parameters
+    asked = given.get("branches", getattr(plugin, "branches", 1))
+    if not getattr(plugin, "forks", False) or not isinstance(asked, int):
+        return 1, False
+    return asked, given.get("select", getattr(plugin, "select", "all")) == "best"
 
 
 def _memory(

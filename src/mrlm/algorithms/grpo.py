@@ -76,19 +76,23 @@ class GRPO(PolicyGradient):
 
     def score(self, rollout: Rollout) -> float:
         """What a rollout is compared by: its reward and the penalty for length."""
+        return rollout.reward + self.too_long(sum(len(turn) for turn in rollout.turns))
+
+    def too_long(self, length: int) -> float:
+        """The penalty for so many tokens, from 0 down to -1."""
         if self.overlong_max_length is None:
-            return rollout.reward
-        length = sum(len(turn) for turn in rollout.turns)
-        return rollout.reward + overlong_penalty(
-            length, self.overlong_max_length, self.overlong_cache
-        )
+            return 0.0
+        return overlong_penalty(length, self.overlong_max_length, self.overlong_cache)
+
+    def compared(self, rewards: Sequence[float]) -> np.ndarray:
+        """Advantages of those that are compared with each other."""
+        row = np.array(rewards)
+        scale = group_std(row) + EPSILON if self.scale_rewards == "group" else 1.0
+        return centred(row) / scale
 
     def credit_group(self, group: Group) -> None:
         for found in members(group).values():
-            rewards = np.array([self.score(rollout) for _, rollout in found])
-            advantages = centred(rewards)
-            if self.scale_rewards == "group":
-                advantages = advantages / (group_std(rewards) + EPSILON)
+            advantages = self.compared([self.score(rollout) for _, rollout in found])
             for (_, rollout), advantage in zip(found, advantages, strict=True):
                 assign(rollout, advantage)
 

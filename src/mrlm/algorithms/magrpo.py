@@ -97,6 +97,8 @@ class MAGRPO(PolicyGradient):
         for episode, rollout in found:
             for turn in trained_turns(rollout):
                 node = episode.path[: turn.step + 1]
+                if node not in returns:  # the step was never taken
+                    continue
                 turn.returns, turn.advantages = returns[node], advantages[node]
 
     def _step_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from mrlm.config.words import split_config as split_config
 
 _HOME = {
+    "ATGRPOConfig": "mrlm.algorithms.at_grpo",
     "AgentConfig": "mrlm.config.sections",
     "CORYConfig": "mrlm.algorithms.cory",
     "DPOConfig": "mrlm.algorithms.dpo",

@@ -278,6 +278,7 @@ class Episode:
         error: why it failed.
         states: `Environment.state` before each joint step, where a critic reads it.
         greedy: it was played without chance, to compare the others with; it is not learned from.
+        pruned: it ended because a sibling was followed up instead.
         path: which of several tries it is at each state where several were made. Siblings of a
             group differ in the first number; a workflow that forks adds one for every fork. What an
             episode shares with the one it was forked from stands there as context.
@@ -295,6 +296,7 @@ class Episode:
     states: list[str | None] = field(default_factory=list)
     path: tuple[int, ...] = ()
     greedy: bool = False
+    pruned: bool = False
 
     @property
     def failed(self) -> bool:

@@ -63,12 +63,14 @@ class Algorithm:
 
     requires: ClassVar[frozenset[str]] = frozenset()
     """What the source must offer: `siblings` (several episodes of one task), `greedy` (one more of
-    each, played greedily), `rows` (a data set instead of play), `pairs` (rows that are preference
-    pairs)."""
+    each, played greedily), `tree` (several answers to every state), `rows` (a data set instead of
+    play), `pairs` (rows that are preference pairs)."""
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "turn"
     """What packing never splits."""
     reads_trees: ClassVar[bool] = False
     """Whether it gives credit to episodes that were forked from one another."""
+    reads_pruned: ClassVar[bool] = False
+    """Whether it does so too where only some answers to a state were followed up."""
     reads_old: ClassVar[bool] = True
     """Whether the loss reads `batch.old_logprobs`; then they are computed for turns without."""
     default_order: ClassVar[Order] = "simultaneous"

@@ -18,7 +18,7 @@ from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, StepResult, Task
-from mrlm.play.agent import Agent, Agents, Demonstrator, PromptTooLong, Seat, seed_of
+from mrlm.play.agent import Agent, Agents, Demonstrator, Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
 from mrlm.play.workflow import Workflow
 from mrlm.play.world import World
@@ -206,7 +206,9 @@ class Play:
             first = in_thread(lambda: environment.reset(task, task.seed))
             with span("environment", world.name):
                 opening = (environment, await asyncio.wait_for(first, world.timeout))
-        jobs = [self._tried(world, task, (*key, g), seats, opening) for g in range(size)]
+        whole = split == "train" and getattr(world.workflow, "opens", False)
+        times, siblings = (1, size) if whole else (size, 1)
+        jobs = [self._tried(world, task, (*key, g), seats, opening, siblings) for g in range(times)]
         if self.greedy and split == "train":
             calm = {name: replace(seat.greedy(), trained=False) for name, seat in seats.items()}
             jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))
@@ -221,16 +223,17 @@ class Play:
         key: Key,
         seats: Mapping[str, Seat],
         opening: tuple[Environment, StepResult] | None,
+        siblings: int = 1,
         greedy: bool = False,
     ) -> list[Episode]:
         """An episode, with those that a workflow forked from it."""
-        family = await self._episode(world, task, key, seats, opening)
+        family = await self._episode(world, task, key, seats, opening, siblings)
         for attempt in range(world.retries):
-            if not family[0].failed:
+            if not all(episode.failed for episode in family):
                 break
             first = family[0]
             log.info("episode %s failed (%s); attempt %d", first.id, first.error, attempt + 2)
-            family = await self._episode(world, task, key, seats, opening)
+            family = await self._episode(world, task, key, seats, opening, siblings)
         for episode in family:
             episode.greedy = greedy
         return family
@@ -242,6 +245,7 @@ class Play:
         key: Key,
         seats: Mapping[str, Seat],
         opening: tuple[Environment, StepResult] | None,
+        siblings: int,
     ) -> list[Episode]:
         number = key[-1]
         assert isinstance(number, int)
@@ -259,25 +263,20 @@ class Play:
             first,
             self.watched,
             forking=key[1] == "train",
+            siblings=siblings,
         )
         try:
             await world.workflow(task, agents, scene)
             for each in scene.family:
                 if each.episode.status == "running":
                     each.end(truncated=not each.result.done)
-        except PromptTooLong as error:
-            for each in scene.family:
-                each.episode.status, each.episode.error = "truncated", str(error)
-                each.episode.metrics["prompt_too_long"] = 1.0
         except (ConfigError, RewardError):
             raise
         except (
             Exception
         ) as error:  # whatever went wrong in a world or workflow, the episode is data
             for each in scene.family:
-                each.episode.status = "error"
-                each.episode.error = str(error) if isinstance(error, EpisodeError) else repr(error)
-            log.warning("episode %s failed: %s", episode.id, episode.error, exc_info=error)
+                each.fail(error)
         finally:
             for each in scene.family:
                 each.environment.close()

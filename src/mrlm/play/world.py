@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,8 +16,10 @@ from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Message, Reward, StepResult
-from mrlm.play.agent import Agents
+from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.engine import Pulse
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 Share = Literal["own", "team"] | Mapping[str, float]
 
@@ -34,6 +37,7 @@ class World:
             seed).
         watched: note what the world says of itself before every joint step.
         forking: let workflows go on from one state in several ways.
+        siblings: episodes of the group that the workflow opens by itself.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class World:
         opening: StepResult | None = None,
         watched: bool = False,
         forking: bool = True,
+        siblings: int = 1,
     ) -> None:
         self.environment = environment
         self.episode = episode
@@ -56,7 +61,8 @@ class World:
         self._opening = opening
         self._watched = watched
         self._seats = {seat: seat for seat in environment.agents}
-        self._forking = forking
+        self.forking = forking
+        self._siblings = siblings
         self._forks: list[World] = []
 
     @property
@@ -71,8 +77,22 @@ class World:
         Raises:
             ConfigError: the environment cannot be copied.
         """
-        family = [self]
-        for branch in range(1, count if self._forking else 1):
+        family = self._twins(count if self.forking else 1, self.episode.path)
+        self.episode.path = (*self.episode.path, 0)
+        return family
+
+    def open(self) -> Sequence[World]:
+        """This world, just reset, once for every episode of its group: itself and copies of it.
+
+        Raises:
+            ConfigError: the environment cannot be copied.
+        """
+        return self._twins(self._siblings, self.episode.path[:-1])
+
+    def _twins(self, count: int, stem: tuple[int, ...]) -> list[World]:
+        """This world and copies of it, whose paths go on from `stem`."""
+        family: list[World] = [self]
+        for branch in range(1, count):
             try:
                 environment = copy.deepcopy(self.environment)
             except Exception as error:
@@ -82,15 +102,14 @@ class World:
                 ) from error
             twin = copy.copy(self)
             twin.environment = environment
-            twin.episode = self._forked_episode(branch)
+            twin.episode = self._forked_episode(branch, (*stem, branch))
             twin.agents = self.agents.fork(twin.episode, branch)
             twin._seats, twin._forks = dict(self._seats), []
             family.append(twin)
         self._forks += family[1:]
-        self.episode.path = (*self.episode.path, 0)
         return family
 
-    def _forked_episode(self, branch: int) -> Episode:
+    def _forked_episode(self, branch: int, path: tuple[int, ...]) -> Episode:
         episode = self.episode
         return replace(
             episode,
@@ -99,7 +118,7 @@ class World:
             step_rewards=list(episode.step_rewards),
             metrics=dict(episode.metrics),
             states=list(episode.states),
-            path=(*episode.path, branch),
+            path=path,
         )
 
     @property
@@ -136,6 +155,23 @@ class World:
         """Close the episode. `truncated`: it was cut short rather than over."""
         self.episode.status = "truncated" if truncated or self.result.truncated else "done"
         return self.episode
+
+    def prune(self) -> Episode:
+        """Close the episode because a sibling is followed up instead."""
+        self.episode.pruned = True
+        return self.end(truncated=True)
+
+    def fail(self, error: Exception) -> None:
+        """Close the episode because of an error: a prompt that is too long cuts it short, anything
+        else makes it one that failed."""
+        episode = self.episode
+        if isinstance(error, PromptTooLong):
+            episode.status, episode.error = "truncated", str(error)
+            episode.metrics["prompt_too_long"] = 1.0
+            return
+        episode.status = "error"
+        episode.error = str(error) if isinstance(error, EpisodeError) else repr(error)
+        log.warning("episode %s failed: %s", episode.id, episode.error, exc_info=error)
 
     async def _step(self, actions: Mapping[str, Message], share: Share) -> StepResult:
         if not actions:

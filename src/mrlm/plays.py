@@ -1,0 +1,64 @@
+"""What an algorithm asks of its episodes, and whether workflow and data give it: what cannot work
+is refused before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrlm.config import ExperimentConfig
+from mrlm.core.errors import ConfigError
+from mrlm.learn.algorithm import Algorithm
+from mrlm.play.rollout import WorldSpec
+
+
+def check_plays(
+    config: ExperimentConfig, algorithm: Algorithm, worlds: Sequence[WorldSpec], has_rows: bool
+) -> None:
+    """Refuse what cannot be played, or not be learned from.
+
+    Raises:
+        ConfigError: names the setting, and says what would work.
+    """
+    name = config.training.algorithm
+    if has_rows:
+        if algorithm.requires & {"greedy", "tree"}:
+            raise ConfigError(
+                f"training.algorithm={name!r} has to play its tasks itself, and data.dataset is "
+                "not played; set environments: instead (the environment 'reward' plays a data "
+                "set), or learn from rows with sft or dpo"
+            )
+        return
+    for world in worlds:
+        if getattr(world.workflow, "forks", False):
+            _check_tree(config, algorithm, world)
+        elif "tree" in algorithm.requires:
+            raise ConfigError(
+                f"training.algorithm={name!r} compares several answers to one state, and "
+                f"workflow.name={config.workflow.name!r} plays every episode on its own; set "
+                "workflow.name=tree"
+            )
+
+
+def _check_tree(config: ExperimentConfig, algorithm: Algorithm, world: WorldSpec) -> None:
+    """The same for a workflow that tries several answers from one state."""
+    name = config.training.algorithm
+    tries = f"workflow.name={config.workflow.name!r} tries several answers from one state, and"
+    if "greedy" in algorithm.requires:
+        raise ConfigError(
+            f"{tries} training.algorithm={name!r} compares whole episodes with a greedy one; use "
+            "the workflow 'turns' or 'single_turn'"
+        )
+    if not algorithm.reads_trees:
+        raise ConfigError(
+            f"{tries} {name} compares whole episodes; use the workflow 'turns', or an "
+            "algorithm that gives credit in trees, such as magrpo"
+        )
+    if getattr(world.workflow, "prunes", False) and not algorithm.reads_pruned:
+        raise ConfigError(
+            f"workflow.select='best' follows up one answer to a state only, and {name} credits an "
+            "answer with what followed it; set workflow.select=all, or use at_grpo"
+        )
+    limit = getattr(world.workflow, "max_turns", None) or world.template.max_turns
+    check = getattr(world.workflow, "check_size", None)
+    if check is not None and limit:
+        check(algorithm.group_size, limit)
