@@ -77,7 +77,13 @@ def play(algorithm: Any, seed: int = 0, num_groups: int = 3, size: int = 4) -> l
                 rollouts[agent] = Rollout(agent, "p", f"t{number}", turns, tail_ids=[9, 4])
             task = Task(f"t{number}")
             episode = Episode(f"{number}-{place}", task, rollouts, sum(paid), paid, "done")
+            if "tree" in algorithm.requires:
+                episode.path = (place, 0)
             episodes.append(episode)
+        if "greedy" in algorithm.requires:
+            episodes[-1].greedy = True
+            for turn in episodes[-1].turns:
+                turn.trained = False
         groups.append(Group(episodes, f"t{number}"))
     return groups
 
@@ -164,6 +170,7 @@ def by_text(groups: list[Group]) -> dict[Any, list[float]]:
         for group in groups
         for episode in group
         for turn in episode.turns
+        if turn.trained
     }
 
 

@@ -12,13 +12,25 @@ import pytest
 
 from mrlm import Callback, ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO
+from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.remax import ReMax
 from mrlm.build import plan_of
 from mrlm.casting import Parts
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.types import (
+    Episode,
+    Group,
+    Message,
+    Observation,
+    Reward,
+    Rollout,
+    StepResult,
+    Task,
+    Turn,
+)
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.trees import node_returns
 from mrlm.metrics import episode_metrics
@@ -292,12 +304,10 @@ def test_a_tree_that_is_too_large_is_refused(tokenizer: Any, tmp_path: Path) -> 
 
 
 def test_trees_and_algorithms_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"'at_grpo' .* workflow\.name='turns' .* set workflow\.name=tree"
-    ):
+    with pytest.raises(ConfigError, match=r"'at_grpo' .*='turns' .* set workflow\.name=tree"):
         plan_of(experiment(tmp_path, "at_grpo"), Parts())
     best = {"name": "tree", "select": "best"}
-    with pytest.raises(ConfigError, match=r"select='best' .* magrpo .* select=all, or use at_grpo"):
+    with pytest.raises(ConfigError, match=r"select='best' .* magrpo .*select=all, or use at_grpo"):
         plan_of(experiment(tmp_path, "magrpo", workflow=best), Parts())
     with pytest.raises(ConfigError, match=r"'at_grpo' has to play"):
         rows = [{"prompt": "a", "completion": "b"}]
@@ -317,3 +327,79 @@ def test_at_grpo_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
         experiment(tmp_path, "at_grpo", **more), num_agents=2, trained_agents=2, max_turns=3
     )
     assert plan.episodes == 4 * (4 + 2 * 2) and plan.model_calls == 4 * 2 * (4 + 3 + 3)
+
+
+# -- groups that teach something -------------------------------------------------------------------
+
+
+class Given(Environment):
+    """Pays what the number of the task says: every second task pays all its siblings the same."""
+
+    agents = ("a",)
+    blocking = False
+    even: float = 0.5
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self.seed = seed or 0
+        return StepResult({"a": Observation([Message(f"task {self.seed}")])})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        said = len(actions["a"].content)
+        paid = self.even if self.seed % 2 == 0 else float(said % 5) + 0.1 * (said % 3)
+        return StepResult(rewards={"a": Reward(paid)}, done=True)
+
+
+class Flat(Given):
+    """Pays everybody the same."""
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        return StepResult(rewards={"a": Reward(self.even)}, done=True)
+
+
+def dynamic(world: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "environments": [{"env_type": f"test_plans:{world}"}],
+        "grpo": {"group_size": 4, "dynamic_sampling": True, **settings},
+        "generation": {"max_new_tokens": 8},
+    }
+
+
+def test_groups_without_variance_are_not_kept() -> None:
+    algorithm = GRPO(group_size=2)
+    assert algorithm.keeps(played([1.0, 0.0])) and not algorithm.keeps(played([1.0, 1.0]))
+    lost = played([1.0, 0.0])
+    lost.episodes[0].status = "error"
+    assert not algorithm.keeps(lost)
+    group = played([1.0, 0.0])
+    algorithm.keeps(group)
+    assert all(turn.advantages is None for episode in group for turn in episode.turns)
+    assert GRPO().refills == 0 and GRPO(dynamic_sampling=True).refills == 10
+
+
+def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    steps = [row for row in resumes_exactly(tmp_path, "grpo", **dynamic("Given")) if row["step"]]
+    assert len(steps) == 4
+    for row in steps:
+        assert row["num_groups_trained"] == 4 and row["frac_zero_variance"] == 0
+        assert row["episodes/count"] == 4 * row["num_groups_played"]
+    assert sum(row["num_groups_played"] for row in steps) > 16
+    lines = (tmp_path / "cut" / "episodes.jsonl").read_text().splitlines()
+    tasks = [json.loads(line)["task_id"] for line in lines]
+    assert len(set(tasks)) == len(tasks) / 4, "no task is taken twice"
+
+
+def test_refills_end_and_a_run_goes_on_with_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    config = experiment(tmp_path / "run", "grpo", **dynamic("Flat", max_refills=2))
+    run_experiment(config)
+    steps = [row for row in logged(tmp_path / "run") if row["step"]]
+    assert [row["num_groups_played"] for row in steps] == [12.0] * 4
+    assert [row["num_groups_trained"] for row in steps] == [4.0] * 4
+    assert all(row["frac_zero_variance"] == 1 for row in steps)
+    text = str(arithmetic(config, num_agents=1, trained_agents=1))
+    assert "up to 3 times as many are played" in text

@@ -134,13 +134,13 @@ def plan_of(
     cast = assign(config, worlds, parts)
     if not any(section.trainable for section in cast.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
+    check_plays(config, algorithm, worlds, rows is not None)
     schedule = schedule_of(config, algorithm, cast)
     if schedule.swap_every is not None and (rows is not None or algorithm.collection is not None):
         raise ConfigError(
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
             f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
-    check_plays(config, algorithm, worlds, rows is not None)
     registry.load("engines", config.engine.name)
     return worlds, rows, cast
 

@@ -231,6 +231,11 @@ def arithmetic(
     )
     together = max(1, training.max_tokens_per_microbatch // plan.tokens)
     plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
+    if algorithm.refills:
+        plan.notes.append(
+            f"groups that teach nothing are replaced, so up to {1 + algorithm.refills} times as "
+            "many are played"
+        )
     plan.memory = _memory(config, algorithm, plan, parameters or {}, shapes)
     if plan.memory:
         plan.notes.append(

@@ -64,7 +64,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     started, algorithm = time.perf_counter(), run.algorithm
     run.take_seats(run.step)
     with span("play"):
-        groups = await run.source.take(run.config.training.batch_size)
+        groups, dropped = await _take(run)
+    everything = [*groups, *dropped]
     played = time.perf_counter()
     with span("annotate"):
         for critic in run.critics:
@@ -77,12 +78,15 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
     with span("credit"):
         algorithm.refine(groups, run.critics)
-    metrics = episode_metrics(groups) | credit_metrics(groups) | algorithm.metrics
+    metrics = episode_metrics(everything) | credit_metrics(groups) | algorithm.metrics
+    if algorithm.refills:
+        metrics["num_groups_played"] = float(len(everything))
+        metrics["num_groups_trained"] = float(len(groups))
     if check and run.config.training.checks != "off":
         with span("checks"):
             check_first_step(run, groups)
     with span("logging"):
-        run.log.episodes(run.step + 1, [episode for group in groups for episode in group])
+        run.log.episodes(run.step + 1, [episode for group in everything for episode in group])
     updates: dict[str, dict[str, float]] = {learner.policy: {} for learner in run.learners}
     with span("update"):
         seed = seed_of((run.config.training.seed, "order", run.step))
@@ -101,7 +105,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         with span("checks"):
             check_weights(run)
     ended = time.perf_counter()
-    episodes = [episode for group in groups for episode in group]
+    episodes = [episode for group in everything for episode in group]
     tokens = sum(len(turn) for episode in episodes for turn in episode.own_turns)
     run.tokens += tokens
     return (
@@ -115,6 +119,25 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             "seconds/learn": ended - played,
         }
     )
+
+
+async def _take(run: Run) -> tuple[list[Group], list[Group]]:
+    """The groups of an iteration, and those that the algorithm does not keep. If it keeps none at
+    all, the first ones are learned from all the same."""
+    count, algorithm = run.config.training.batch_size, run.algorithm
+    groups = await run.source.take(count)
+    if not algorithm.refills:
+        return groups, []
+    kept: list[Group] = []
+    dropped: list[Group] = []
+    for refill in range(algorithm.refills + 1):
+        if refill:
+            groups = await run.source.take(count - len(kept))
+        for group in groups:
+            (kept if algorithm.keeps(group) else dropped).append(group)
+        if len(kept) >= count:
+            break
+    return (kept, dropped) if kept else (dropped[:count], dropped[count:])
 
 
 async def evaluate(

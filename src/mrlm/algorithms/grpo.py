@@ -18,6 +18,7 @@ from mrlm.learn.credit import (
     all_members,
     assign,
     centred,
+    clear,
     group_std,
     members,
     overlong_penalty,
@@ -54,6 +55,10 @@ class GRPO(PolicyGradient):
         overlong_max_length: completion length at which the soft penalty reaches -1 (DAPO); `None`
             is off.
         overlong_cache: tokens before that at which it begins.
+        dynamic_sampling: leave out groups whose advantages are all 0, and play further tasks in
+            their place until the batch is full (DAPO, arXiv 2503.14476, eq. 11). What was left out
+            counts in the reward metrics. Tasks are used up faster then.
+        max_refills: how often an iteration may take further tasks; after that the batch is smaller.
     """
 
     scale_rewards: Annotated[Literal["group", "batch", "none"] | bool, AfterValidator(_scale)] = (
@@ -62,6 +67,8 @@ class GRPO(PolicyGradient):
     mask_truncated: bool = False
     overlong_max_length: int | None = Field(default=None, ge=1)
     overlong_cache: int = Field(default=0, ge=0)
+    dynamic_sampling: bool = False
+    max_refills: int = Field(default=10, ge=1)
     group_size: int = Field(default=8, ge=2)
 
     requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
@@ -73,6 +80,17 @@ class GRPO(PolicyGradient):
                 f"overlong_cache ({self.overlong_cache}) is larger than overlong_max_length "
                 f"({self.overlong_max_length}); make it smaller"
             )
+
+    @property
+    def refills(self) -> int:
+        return self.max_refills if self.dynamic_sampling else 0
+
+    def keeps(self, group: Group) -> bool:
+        clear([group])
+        self.credit_group(group)
+        teaches = any(turn.advantages for episode in group for turn in episode.turns)
+        clear([group])
+        return teaches
 
     def score(self, rollout: Rollout) -> float:
         """What a rollout is compared by: its reward and the penalty for length."""

@@ -135,6 +135,17 @@ class Algorithm:
         go through the model; they still count in its denominators."""
         return False
 
+    @property
+    def refills(self) -> int:
+        """How often an iteration may take further tasks in the place of groups that `keeps` does
+        not."""
+        return 0
+
+    def keeps(self, group: Group) -> bool:
+        """Whether a group that was just played is worth learning from; asked where `refills` is
+        above 0, before columns are computed."""
+        return True
+
     def check_cast(self, policy_of: Mapping[str, str]) -> None:
         """Refuse agents that it cannot train.
 
