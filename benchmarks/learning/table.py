@@ -70,4 +70,5 @@ TABLE: dict[str, Entry] = {
     "marloo": Entry(GROUP),
     "maremax": Entry(GROUP),
     "reinforce_pp": Entry(config={"training.batch_size": 64}),
+    "dr_mas": Entry(GROUP),
 }

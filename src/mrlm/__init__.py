@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.dpo import DPO as DPO
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.dpo import DPOTrainer as DPOTrainer
+    from mrlm.algorithms.dr_mas import DrMAS as DrMAS
+    from mrlm.algorithms.dr_mas import DrMASConfig as DrMASConfig
+    from mrlm.algorithms.dr_mas import DrMASTrainer as DrMASTrainer
     from mrlm.algorithms.grpo import GRPO as GRPO
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.grpo import GRPOTrainer as GRPOTrainer
@@ -96,6 +99,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
+    "mrlm.algorithms.dr_mas": ("DrMAS", "DrMASConfig", "DrMASTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
     "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),

@@ -15,18 +15,17 @@ from mrlm.core.types import Group, Rollout
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.credit import (
+    EPSILON,
     all_members,
     assign,
     centred,
-    group_std,
     members,
     overlong_penalty,
+    standardised,
     trained_turns,
 )
 from mrlm.learn.policy_gradient import PolicyGradient
 from mrlm.trainer import Trainer
-
-EPSILON = 1e-6
 
 
 def _scale(value: object) -> object:
@@ -83,12 +82,13 @@ class GRPO(PolicyGradient):
             length, self.overlong_max_length, self.overlong_cache
         )
 
+    def compared(self, scores: np.ndarray) -> np.ndarray:
+        """Advantages (n,) of scores (n,) that are compared with one another."""
+        return standardised(scores) if self.scale_rewards == "group" else centred(scores)
+
     def credit_group(self, group: Group) -> None:
         for found in members(group).values():
-            rewards = np.array([self.score(rollout) for _, rollout in found])
-            advantages = centred(rewards)
-            if self.scale_rewards == "group":
-                advantages = advantages / (group_std(rewards) + EPSILON)
+            advantages = self.compared(np.array([self.score(rollout) for _, rollout in found]))
             for (_, rollout), advantage in zip(found, advantages, strict=True):
                 assign(rollout, advantage)
 

@@ -9,6 +9,7 @@ from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
+    from mrlm.algorithms.dr_mas import DrMASConfig as DrMASConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
@@ -46,6 +47,7 @@ _HOME = {
     "DPOConfig": "mrlm.algorithms.dpo",
     "DataConfig": "mrlm.config.sections",
     "DistributedConfig": "mrlm.config.sections",
+    "DrMASConfig": "mrlm.algorithms.dr_mas",
     "EngineConfig": "mrlm.config.sections",
     "EnvironmentConfig": "mrlm.config.sections",
     "EvaluationConfig": "mrlm.config.sections",

@@ -1,0 +1,95 @@
+"""Who is compared with whom, and who is paid for what: to the numbers of the papers' own code, or
+worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mrlm.algorithms.dr_mas import DrMAS
+from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+
+Paid = dict[str, list[float]]
+
+
+def episode(name: str, paid: Paid, status: Any = "done", lengths: int = 2) -> Episode:
+    """Agents that speak in one step after the other, and what each of their turns is paid."""
+    rollouts = {}
+    for agent, rewards in paid.items():
+        turns = [
+            Turn(agent, "p", [1, step], [2] * lengths, [-1.0] * lengths, step=step, index=step)
+            for step in range(len(rewards))
+        ]
+        for turn, reward in zip(turns, rewards, strict=True):
+            turn.reward = reward
+        rollouts[agent] = Rollout(agent, "p", "t", turns)
+    steps = max(map(len, paid.values()))
+    team = [float(np.mean([row[t] for row in paid.values() if t < len(row)])) for t in range(steps)]
+    return Episode(name, Task("t"), rollouts, sum(team), team, status)
+
+
+def group(*plays: Paid) -> Group:
+    return Group([episode(str(number), paid) for number, paid in enumerate(plays)], "t")
+
+
+def found(group: Group, agent: str) -> list[list[Any]]:
+    """Advantages of an agent's turns, episode by episode."""
+    return [[turn.advantages for turn in e.rollouts[agent].turns] for e in group]
+
+
+def close(one: Any, other: Any, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(np.asarray(one, float), other, atol=tolerance, rtol=0)
+
+
+# -- Dr. MAS ---------------------------------------------------------------------------------------
+
+
+def test_dr_mas_compares_an_agent_with_itself() -> None:
+    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
+    DrMAS(group_size=2).credit([siblings])
+    close(found(siblings, "a"), [[0.707106], [-0.707106]])
+    close(found(siblings, "b"), [[0.707102], [-0.707102]])
+
+
+def test_dr_mas_pooled_over_agents() -> None:
+    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
+    DrMAS(group_size=2, key="task").credit([siblings])
+    close(
+        [*found(siblings, "a"), *found(siblings, "b")],
+        [[1.470291], [-0.630125], [-0.210042], [-0.630125]],
+    )
+
+
+def test_dr_mas_counts_a_long_episode_once_where_asked() -> None:
+    """One episode of three turns earns 1, one of one turn 0: the mean is 3/4 or 1/2."""
+
+    def play(**settings: Any) -> list[float]:
+        siblings = group({"a": [0.0, 0.0, 1.0]}, {"a": [0.0]})
+        DrMAS(group_size=2, scale_rewards="none", **settings).credit([siblings])
+        return [x for row in found(siblings, "a") for x in row]
+
+    close(play(), [0.25, 0.25, 0.25, -0.75])
+    close(play(dedupe_per_episode=True), [0.5, 0.5, 0.5, -0.5])
+
+
+def test_dr_mas_averages_an_episode_where_asked() -> None:
+    """Pooled, the two episodes earn 0.6 and 0 on average; each turn gets its episode's mean."""
+    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
+    DrMAS(group_size=2, key="task", average_rows=True, scale_rewards="none").credit([siblings])
+    close(found(siblings, "a") + found(siblings, "b"), [[0.3], [-0.3], [0.3], [-0.3]])
+
+
+@pytest.mark.parametrize("settings", [{}, {"key": "task"}, {"dedupe_per_episode": True}])
+def test_dr_mas_leaves_equal_and_lonely_groups_at_zero(settings: dict[str, Any]) -> None:
+    for siblings in (group({"a": [0.7, 0.0]}, {"a": [0.7]}), group({"a": [0.7, 0.1]})):
+        DrMAS(group_size=2, **settings).credit([siblings])
+        assert {x for row in found(siblings, "a") for x in row} == {0.0}
+
+
+def test_dr_mas_means_of_equal_scores_are_equal() -> None:
+    """0.1 three times over has the mean 0.1, not a little more."""
+    siblings = group({"a": [0.1, 0.0, 0.0]}, {"a": [0.1]})
+    DrMAS(group_size=2, average_rows=True).credit([siblings])
+    assert {x for row in found(siblings, "a") for x in row} == {0.0}
