@@ -3,12 +3,14 @@ worked out by hand."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mrlm.algorithms.dr_mas import DrMAS
+from mrlm.algorithms.spiral import SPIRAL
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 
 Paid = dict[str, list[float]]
@@ -93,3 +95,43 @@ def test_dr_mas_means_of_equal_scores_are_equal() -> None:
     siblings = group({"a": [0.1, 0.0, 0.0]}, {"a": [0.1]})
     DrMAS(group_size=2, average_rows=True).credit([siblings])
     assert {x for row in found(siblings, "a") for x in row} == {0.0}
+
+
+# -- SPIRAL ----------------------------------------------------------------------------------------
+
+
+def test_spiral_after_every_episode_reads_the_baseline_before_it_moves() -> None:
+    spiral = SPIRAL(per_sample_update=True)
+    plays = [group({"a": [reward]}) for reward in (1.0, -1.0, 1.0)]
+    spiral.credit(plays)
+    close([found(play, "a")[0][0] for play in plays], [1.0, -1.05, 1.0025])
+    assert spiral.baselines == pytest.approx({"a": 0.047625}, abs=1e-9)
+
+
+def test_spiral_moves_each_role_once_by_the_mean_of_a_batch() -> None:
+    spiral = SPIRAL(decay=0.5)
+    plays = [group({"a": [reward], "b": [-reward]}) for reward in (1.0, 0.5)]
+    spiral.credit(plays)
+    close([found(play, "a")[0][0] for play in plays], [1.0, 0.5])
+    assert spiral.baselines == pytest.approx({"a": 0.375, "b": -0.375})
+    assert spiral.metrics == pytest.approx({"baseline/a": 0.375, "baseline/b": -0.375})
+    spiral.credit(plays)
+    close([found(play, "b")[0][0] for play in plays], [-0.625, -0.125])
+
+
+def test_spiral_keeps_worlds_apart_and_its_state_in_checkpoints() -> None:
+    spiral, other = SPIRAL(decay=0.5), SPIRAL(decay=0.5)
+    plays = [group({"a": [1.0]}), group({"a": [-1.0]})]
+    plays[0].episodes[0].environment, plays[1].episodes[0].environment = "chess", "poker"
+    spiral.credit(plays)
+    other.load_state_dict(json.loads(json.dumps(spiral.state_dict())))
+    assert other.baselines == {"chess/a": 0.5, "poker/a": -0.5}
+
+
+def test_spiral_discounts_and_leaves_out_what_teaches_nothing() -> None:
+    plays = [group({"a": [0.0, 0.0, 1.0]}), group({"a": [0.0]}), group({"a": [1.0]})]
+    plays[2].episodes[0].rollouts["a"].turns[0].finish_reason = "length"
+    SPIRAL(gamma=0.5, ignore_no_eos=True).credit(plays)
+    assert [found(play, "a")[0] for play in plays] == [[0.25, 0.5, 1.0], [None], [None]]
+    SPIRAL(gamma=0.5, drop_zeros=False).credit(plays)
+    assert [found(play, "a")[0] for play in plays[1:]] == [[0.0], [1.0]]

@@ -71,4 +71,5 @@ TABLE: dict[str, Entry] = {
     "maremax": Entry(GROUP),
     "reinforce_pp": Entry(config={"training.batch_size": 64}),
     "dr_mas": Entry(GROUP),
+    "spiral": Entry(config={"training.batch_size": 64}),
 }

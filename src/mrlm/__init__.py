@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.sft import SFT as SFT
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.sft import SFTTrainer as SFTTrainer
+    from mrlm.algorithms.spiral import SPIRAL as SPIRAL
+    from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
+    from mrlm.algorithms.spiral import SPIRALTrainer as SPIRALTrainer
     from mrlm.config import ExperimentConfig as ExperimentConfig
     from mrlm.config import TrainingConfig as TrainingConfig
     from mrlm.config import load_config as load_config
@@ -112,6 +115,7 @@ _WHERE = {
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
+    "mrlm.algorithms.spiral": ("SPIRAL", "SPIRALConfig", "SPIRALTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),
     "mrlm.core.chat": ("Chat",),
     "mrlm.core.environment": (

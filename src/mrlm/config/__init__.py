@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
+    from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
     from mrlm.config.experiment import diff as diff
     from mrlm.config.loading import load_config as load_config
@@ -69,6 +70,7 @@ _HOME = {
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "SFTConfig": "mrlm.algorithms.sft",
+    "SPIRALConfig": "mrlm.algorithms.spiral",
     "StageConfig": "mrlm.config.sections",
     "TrainingConfig": "mrlm.config.sections",
     "WorkflowConfig": "mrlm.config.sections",
