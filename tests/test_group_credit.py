@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mrlm import ExperimentConfig
 from mrlm.algorithms.dr_mas import DrMAS
+from mrlm.algorithms.marshal import MARSHAL
+from mrlm.algorithms.matpo import MATPO
 from mrlm.algorithms.spiral import SPIRAL
+from mrlm.build import plan_of
+from mrlm.casting import Parts
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 
 Paid = dict[str, list[float]]
@@ -135,3 +141,52 @@ def test_spiral_discounts_and_leaves_out_what_teaches_nothing() -> None:
     assert [found(play, "a")[0] for play in plays] == [[0.25, 0.5, 1.0], [None], [None]]
     SPIRAL(gamma=0.5, drop_zeros=False).credit(plays)
     assert [found(play, "a")[0] for play in plays[1:]] == [[0.0], [1.0]]
+
+
+# -- MARSHAL ---------------------------------------------------------------------------------------
+
+
+def test_marshal_sums_what_follows_and_then_normalises_over_the_role() -> None:
+    """Returns of a: 1.5, 0.5 and 0, 0, with mean 0.5 and deviation 0.707107."""
+    siblings = group({"a": [1.0, 0.5], "b": [7.0]}, {"a": [0.0, 0.0], "b": [7.0]})
+    MARSHAL(group_size=2).credit([siblings])
+    close(found(siblings, "a"), [[1.414212, 0.0], [-0.707106, -0.707106]])
+    assert found(siblings, "b") == [[0.0], [0.0]]
+    returns = [turn.returns for e in siblings for turn in e.rollouts["a"].turns]
+    assert returns == [1.5, 0.5, 0.0, 0.0]
+
+
+def test_marshal_discounts_and_need_not_divide() -> None:
+    siblings = group({"a": [0.0, 1.0]}, {"a": [0.0]})
+    MARSHAL(group_size=2, gamma=0.5, scale_rewards="none").credit([siblings])
+    close(found(siblings, "a")[0] + found(siblings, "a")[1], [0.0, 0.5, -0.5])
+
+
+# -- MATPO -----------------------------------------------------------------------------------------
+
+
+def test_matpo_pays_the_workers_what_their_planner_earned() -> None:
+    siblings = group({"planner": [1.0], "x": [0.0], "y": [5.0, 5.0]}, {"planner": [0.0]})
+    MATPO(group_size=2).credit([siblings])
+    played = [[turn.advantages for turn in e.turns] for e in siblings]
+    close(played[0], [0.707106] * 4)
+    close(played[1], [-0.707106])
+
+
+def test_matpo_takes_the_planner_it_is_told() -> None:
+    plays = {"x": [9.0], "planner": [1.0]}, {"x": [9.0], "planner": [0.0]}, {"x": [9.0]}
+    siblings = group(*plays)
+    MATPO(group_size=2, planner="planner").credit([siblings])
+    close(found(siblings, "x")[:2], [[0.707106], [-0.707106]])
+    assert found(siblings, "x")[2] == [None]
+
+
+def test_matpo_refuses_a_planner_who_does_not_play() -> None:
+    config = ExperimentConfig(
+        model={"model_name_or_path": "mrlm/tiny"},
+        environments=[{"env_type": "matrix", "game": "climbing"}],
+        training={"algorithm": "matpo", "num_iterations": 1},
+        matpo={"planner": "boss"},
+    )
+    with pytest.raises(ConfigError, match=r"matpo.planner='boss' .* \(row, column\)"):
+        plan_of(config, Parts())

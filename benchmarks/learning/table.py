@@ -72,4 +72,6 @@ TABLE: dict[str, Entry] = {
     "reinforce_pp": Entry(config={"training.batch_size": 64}),
     "dr_mas": Entry(GROUP),
     "spiral": Entry(config={"training.batch_size": 64}),
+    "marshal": Entry(GROUP),
+    "matpo": Entry(GROUP),
 }

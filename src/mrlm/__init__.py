@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from mrlm.algorithms.marloo import MARLOO as MARLOO
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.marloo import MARLOOTrainer as MARLOOTrainer
+    from mrlm.algorithms.marshal import MARSHAL as MARSHAL
+    from mrlm.algorithms.marshal import MARSHALConfig as MARSHALConfig
+    from mrlm.algorithms.marshal import MARSHALTrainer as MARSHALTrainer
+    from mrlm.algorithms.matpo import MATPO as MATPO
+    from mrlm.algorithms.matpo import MATPOConfig as MATPOConfig
+    from mrlm.algorithms.matpo import MATPOTrainer as MATPOTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
@@ -110,6 +116,8 @@ _WHERE = {
     "mrlm.algorithms.mareinforce": ("MAREINFORCE", "MAREINFORCEConfig", "MAREINFORCETrainer"),
     "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),
     "mrlm.algorithms.marloo": ("MARLOO", "MARLOOConfig", "MARLOOTrainer"),
+    "mrlm.algorithms.marshal": ("MARSHAL", "MARSHALConfig", "MARSHALTrainer"),
+    "mrlm.algorithms.matpo": ("MATPO", "MATPOConfig", "MATPOTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),

@@ -125,6 +125,7 @@ def plan_of(
     if not worlds and rows is None:
         raise ConfigError("there is nothing to learn from: set environments: or data.dataset")
     cast = assign(config, worlds, parts)
+    algorithm.check_agents(list(cast.policy_of))
     if not any(section.trainable for section in cast.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
     forking = [world.name for world in worlds if getattr(world.workflow, "forks", False)]

@@ -29,8 +29,8 @@ class DrMAS(GRPO):
 
     `key="task"` pools the turns of all agents of a task: the comparison that the paper argues
     against, and what "GRPO with the team's reward" means elsewhere. A group whose scores are all
-    equal, or that has one left, gets exactly 0. Groups of 8, no divergence and no entropy are the
-    authors' settings; the clipped surrogate and its averaging are GRPO's.
+    equal, or that has one episode left, gets exactly 0. Groups of 8, no divergence and no entropy
+    are the authors' settings; the clipped surrogate and its averaging are GRPO's.
 
     Args:
         key: who is compared: turns of one `agent`, or of all agents of a `task`.
@@ -62,7 +62,9 @@ class DrMAS(GRPO):
         if self.average_rows:
             rows = means[episode]
         counted = means if self.dedupe_per_episode or self.average_rows else rows
-        advantages = np.zeros(len(rows)) if not centred(counted).any() else rows - counted.mean()
+        advantages = np.zeros(len(rows))
+        if len(means) > 1 and centred(counted).any():
+            advantages = rows - counted.mean()
         if self.scale_rewards == "group":
             advantages = advantages / (group_std(counted) + EPSILON)
         turns = [turn for _, rollout in found for turn in trained_turns(rollout)]

@@ -33,8 +33,8 @@ class SPIRAL(PolicyGradient):
     first advantages are not centred.
 
     Decay .95, gamma 1, two epochs, no divergence: the authors' settings. They also set
-    `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently leave nothing
-    to learn from.
+    `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently leave
+    nothing to learn from.
 
     Args:
         decay: of the moving average.

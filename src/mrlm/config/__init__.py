@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
+    from mrlm.algorithms.marshal import MARSHALConfig as MARSHALConfig
+    from mrlm.algorithms.matpo import MATPOConfig as MATPOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
@@ -63,6 +65,8 @@ _HOME = {
     "MAREINFORCEConfig": "mrlm.algorithms.mareinforce",
     "MAREMAXConfig": "mrlm.algorithms.maremax",
     "MARLOOConfig": "mrlm.algorithms.marloo",
+    "MARSHALConfig": "mrlm.algorithms.marshal",
+    "MATPOConfig": "mrlm.algorithms.matpo",
     "ModelConfig": "mrlm.config.sections",
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",

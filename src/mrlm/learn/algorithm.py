@@ -108,6 +108,13 @@ class Algorithm:
         go through the model; they still count in its denominators."""
         return False
 
+    def check_agents(self, agents: Sequence[str]) -> None:
+        """Called when a run is composed, with the names of its agents.
+
+        Raises:
+            ConfigError: a setting names an agent that is not there.
+        """
+
     def credit(self, groups: Sequence[Group]) -> None:
         """Write `advantages` (and `returns`) on every turn that is to be trained. Called once per
         iteration. Turns of failed episodes, and others that must not count, are left with
