@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from mrlm import ExperimentConfig
 from mrlm.algorithms.dr_mas import DrMAS
 from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.matpo import MATPO
+from mrlm.algorithms.rema import ReMA
 from mrlm.algorithms.spiral import SPIRAL
 from mrlm.build import plan_of
 from mrlm.casting import Parts
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from test_oracles import OLD, b0, outputs
 
 Paid = dict[str, list[float]]
 
@@ -190,3 +193,45 @@ def test_matpo_refuses_a_planner_who_does_not_play() -> None:
     )
     with pytest.raises(ConfigError, match=r"matpo.planner='boss' .* \(row, column\)"):
         plan_of(config, Parts())
+
+
+@pytest.mark.parametrize("algorithm", [DrMAS, MARSHAL, MATPO])
+def test_a_scale_over_the_batch_is_refused_where_it_has_no_meaning(algorithm: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{algorithm.__name__} compares; set it to group or none"
+    ):
+        algorithm(scale_rewards="batch")
+
+
+# -- ReMA ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({"aggregation": "turn_mean"}, -0.268015), ({}, 0.089447)]
+)
+def test_rema_clips_turns_and_averages_trajectories(
+    settings: dict[str, Any], expected: float
+) -> None:
+    """The first trajectory of the fixture has two turns of two tokens."""
+    loss = ReMA(importance="none", **settings).loss(b0(turns=(2, 2)), outputs())
+    close(loss.total.detach(), expected, 1e-5)
+
+
+def test_rema_bounds_what_a_negative_advantage_costs() -> None:
+    """The ratio of the second turn is bounded by exp(3), its loss by 3; the first keeps 1."""
+    batch = b0()
+    batch.advantages[:] = -1.0
+    moved = torch.tensor(OLD) + torch.tensor([0.0] * 4 + [5.0] * 2)
+    loss = ReMA(importance="none").loss(batch, outputs(moved.tolist()))
+    close(loss.total.detach(), (1.0 + 3.0) / 2, 1e-5)
+
+
+def test_rema_does_not_learn_from_unfinished_episodes() -> None:
+    siblings = group({"a": [1.0]}, {"a": [0.0]}, {"a": [9.0]})
+    siblings.episodes[2].status = "truncated"
+    ReMA(scale_rewards="none").credit([siblings])
+    assert found(siblings, "a") == [[0.5], [-0.5], [None]]
+    ReMA(scale_rewards="none", mask_unfinished=False).credit([siblings])
+    close(found(siblings, "a"), [[-7 / 3], [-10 / 3], [17 / 3]])
+    ReMA(scale_rewards="batch").credit([siblings])
+    assert found(siblings, "a")[2] == [None]

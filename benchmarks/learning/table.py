@@ -74,4 +74,5 @@ TABLE: dict[str, Entry] = {
     "spiral": Entry(config={"training.batch_size": 64}),
     "marshal": Entry(GROUP),
     "matpo": Entry(GROUP),
+    "rema": Entry(GROUP),
 }

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.reinforce_pp import ReinforcePP as ReinforcePP
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPTrainer as ReinforcePPTrainer
+    from mrlm.algorithms.rema import ReMA as ReMA
+    from mrlm.algorithms.rema import ReMAConfig as ReMAConfig
+    from mrlm.algorithms.rema import ReMATrainer as ReMATrainer
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
@@ -121,6 +124,7 @@ _WHERE = {
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
+    "mrlm.algorithms.rema": ("ReMA", "ReMAConfig", "ReMATrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.algorithms.spiral": ("SPIRAL", "SPIRALConfig", "SPIRALTrainer"),

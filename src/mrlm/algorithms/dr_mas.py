@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -41,6 +41,8 @@ class DrMAS(GRPO):
     key: Literal["agent", "task"] = "agent"
     dedupe_per_episode: bool = False
     average_rows: bool = False
+
+    scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
     def credit_group(self, group: Group) -> None:
         by_agent = list(members(group).values())

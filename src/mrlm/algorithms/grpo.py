@@ -64,9 +64,16 @@ class GRPO(PolicyGradient):
     group_size: int = Field(default=8, ge=2)
 
     requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    scales: ClassVar[tuple[str, ...]] = ("group", "batch", "none")
+    """The values of `scale_rewards` that fit who is compared here."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.scale_rewards not in self.scales:
+            raise ConfigError(
+                f"scale_rewards={self.scale_rewards!r} does not fit what {type(self).__name__} "
+                f"compares; set it to {' or '.join(self.scales)}"
+            )
         if self.overlong_max_length is not None and self.overlong_cache > self.overlong_max_length:
             raise ConfigError(
                 f"overlong_cache ({self.overlong_cache}) is larger than overlong_max_length "
@@ -103,7 +110,9 @@ class GRPO(PolicyGradient):
             for agent, found in everyone.items():
                 for _, rollout in found:
                     for turn in trained_turns(rollout):
-                        turn.advantages = float(turn.advantages) / (moments[agent].std + EPSILON)  # type: ignore[arg-type]
+                        if turn.advantages is not None:
+                            scale = moments[agent].std + EPSILON
+                            turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]
         if self.mask_truncated:
             for found in everyone.values():
                 for _, rollout in found:

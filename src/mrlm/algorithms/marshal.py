@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -22,14 +24,16 @@ class MARSHAL(GRPO):
     for the turns that led to it and not for those after it. Then GRPO's surrogate.
 
     Roles are normalised apart, because seats of a game may be worth different amounts. A role that
-    earned the same in every episode, turn by turn, or is left with one episode, gets exactly 0. A penalty for length
-    (`overlong_max_length`) is paid on the last turn.
+    earned the same in every episode, turn by turn, or is left with one episode, gets exactly 0. A
+    penalty for length (`overlong_max_length`) is paid on the last turn.
 
     Args:
         gamma: discount from one of the agent's turns to its next.
     """
 
     gamma: float = Field(default=1.0, ge=0, le=1)
+
+    scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
     def turn_returns(self, rollout: Rollout) -> np.ndarray:
         """Return of each trained turn (turns,) of an agent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -33,6 +34,8 @@ class MATPO(GRPO):
     """
 
     planner: str | None = None
+
+    scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
     def check_agents(self, agents: Sequence[str]) -> None:
         super().check_agents(agents)

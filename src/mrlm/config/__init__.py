@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
+    from mrlm.algorithms.rema import ReMAConfig as ReMAConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
@@ -71,6 +72,7 @@ _HOME = {
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",
     "RLOOConfig": "mrlm.algorithms.rloo",
+    "ReMAConfig": "mrlm.algorithms.rema",
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "SFTConfig": "mrlm.algorithms.sft",
