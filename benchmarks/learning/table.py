@@ -97,4 +97,9 @@ TABLE: dict[str, Entry] = {
     "cory": Entry({"kl_coef": 0.01, "kl_target": None}, CRITIC),
     "vdn": Entry({"critic_epochs": 8}, {"training.batch_size": 64}),
     "qmix": Entry({"critic_epochs": 8}, {"training.batch_size": 64}),
+    "dr_mas": Entry(GROUP),
+    "spiral": Entry(config={"training.batch_size": 64}),
+    "marshal": Entry(GROUP),
+    "matpo": Entry(GROUP),
+    "rema": Entry(GROUP),
 }

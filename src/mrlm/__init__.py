@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.dpo import DPO as DPO
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.dpo import DPOTrainer as DPOTrainer
+    from mrlm.algorithms.dr_mas import DrMAS as DrMAS
+    from mrlm.algorithms.dr_mas import DrMASConfig as DrMASConfig
+    from mrlm.algorithms.dr_mas import DrMASTrainer as DrMASTrainer
     from mrlm.algorithms.grpo import GRPO as GRPO
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.grpo import GRPOTrainer as GRPOTrainer
@@ -47,6 +50,12 @@ if TYPE_CHECKING:
     from mrlm.algorithms.marloo import MARLOO as MARLOO
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.marloo import MARLOOTrainer as MARLOOTrainer
+    from mrlm.algorithms.marshal import MARSHAL as MARSHAL
+    from mrlm.algorithms.marshal import MARSHALConfig as MARSHALConfig
+    from mrlm.algorithms.marshal import MARSHALTrainer as MARSHALTrainer
+    from mrlm.algorithms.matpo import MATPO as MATPO
+    from mrlm.algorithms.matpo import MATPOConfig as MATPOConfig
+    from mrlm.algorithms.matpo import MATPOTrainer as MATPOTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
@@ -59,6 +68,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.reinforce_pp import ReinforcePP as ReinforcePP
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPTrainer as ReinforcePPTrainer
+    from mrlm.algorithms.rema import ReMA as ReMA
+    from mrlm.algorithms.rema import ReMAConfig as ReMAConfig
+    from mrlm.algorithms.rema import ReMATrainer as ReMATrainer
     from mrlm.algorithms.remax import ReMax as ReMax
     from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
     from mrlm.algorithms.remax import ReMaxTrainer as ReMaxTrainer
@@ -71,6 +83,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.sft import SFT as SFT
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.sft import SFTTrainer as SFTTrainer
+    from mrlm.algorithms.spiral import SPIRAL as SPIRAL
+    from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
+    from mrlm.algorithms.spiral import SPIRALTrainer as SPIRALTrainer
     from mrlm.algorithms.vdn import VDN as VDN
     from mrlm.algorithms.vdn import VDNConfig as VDNConfig
     from mrlm.algorithms.vdn import VDNTrainer as VDNTrainer
@@ -122,6 +137,7 @@ _WHERE = {
     "mrlm.algorithms.at_grpo": ("ATGRPO", "ATGRPOConfig", "ATGRPOTrainer"),
     "mrlm.algorithms.cory": ("CORY", "CORYConfig", "CORYTrainer"),
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
+    "mrlm.algorithms.dr_mas": ("DrMAS", "DrMASConfig", "DrMASTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
     "mrlm.algorithms.happo": ("HAPPO", "HAPPOConfig", "HAPPOTrainer"),
     "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
@@ -131,14 +147,18 @@ _WHERE = {
     "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),
     "mrlm.algorithms.marft": ("MARFT", "MARFTConfig", "MARFTTrainer"),
     "mrlm.algorithms.marloo": ("MARLOO", "MARLOOConfig", "MARLOOTrainer"),
+    "mrlm.algorithms.marshal": ("MARSHAL", "MARSHALConfig", "MARSHALTrainer"),
+    "mrlm.algorithms.matpo": ("MATPO", "MATPOConfig", "MATPOTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.qmix": ("QMIX", "QMIXConfig", "QMIXTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
+    "mrlm.algorithms.rema": ("ReMA", "ReMAConfig", "ReMATrainer"),
     "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sac": ("SAC", "SACConfig", "SACTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
+    "mrlm.algorithms.spiral": ("SPIRAL", "SPIRALConfig", "SPIRALTrainer"),
     "mrlm.algorithms.vdn": ("VDN", "VDNConfig", "VDNTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),
     "mrlm.core.chat": ("Chat",),

@@ -15,19 +15,18 @@ from mrlm.core.types import Group, Rollout
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.credit import (
+    EPSILON,
     all_members,
     assign,
     centred,
     clear,
-    group_std,
     members,
     overlong_penalty,
+    standardised,
     trained_turns,
 )
 from mrlm.learn.policy_gradient import PolicyGradient
 from mrlm.trainer import Trainer
-
-EPSILON = 1e-6
 
 
 def _scale(value: object) -> object:
@@ -72,9 +71,16 @@ class GRPO(PolicyGradient):
     group_size: int = Field(default=8, ge=2)
 
     requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    scales: ClassVar[tuple[str, ...]] = ("group", "batch", "none")
+    """The values of `scale_rewards` that fit who is compared here."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.scale_rewards not in self.scales:
+            raise ConfigError(
+                f"scale_rewards={self.scale_rewards!r} does not fit what {type(self).__name__} "
+                f"compares; set it to {' or '.join(self.scales)}"
+            )
         if self.overlong_max_length is not None and self.overlong_cache > self.overlong_max_length:
             raise ConfigError(
                 f"overlong_cache ({self.overlong_cache}) is larger than overlong_max_length "
@@ -102,11 +108,10 @@ class GRPO(PolicyGradient):
             return 0.0
         return overlong_penalty(length, self.overlong_max_length, self.overlong_cache)
 
-    def compared(self, rewards: Sequence[float]) -> np.ndarray:
-        """Advantages of those that are compared with each other."""
-        row = np.array(rewards)
-        scale = group_std(row) + EPSILON if self.scale_rewards == "group" else 1.0
-        return centred(row) / scale
+    def compared(self, scores: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Advantages (n,) of scores (n,) that are compared with one another."""
+        row = np.asarray(scores)
+        return standardised(row) if self.scale_rewards == "group" else centred(row)
 
     def credit_group(self, group: Group) -> None:
         for found in members(group).values():
@@ -125,7 +130,9 @@ class GRPO(PolicyGradient):
             for agent, found in everyone.items():
                 for _, rollout in found:
                     for turn in trained_turns(rollout):
-                        turn.advantages = float(turn.advantages) / (moments[agent].std + EPSILON)  # type: ignore[arg-type]
+                        if turn.advantages is not None:
+                            scale = moments[agent].std + EPSILON
+                            turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]
         if self.mask_truncated:
             for found in everyone.values():
                 for _, rollout in found:

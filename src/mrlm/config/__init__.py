@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
+    from mrlm.algorithms.dr_mas import DrMASConfig as DrMASConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.happo import HAPPOConfig as HAPPOConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
@@ -20,14 +21,18 @@ if TYPE_CHECKING:
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
     from mrlm.algorithms.marft import MARFTConfig as MARFTConfig
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
+    from mrlm.algorithms.marshal import MARSHALConfig as MARSHALConfig
+    from mrlm.algorithms.matpo import MATPOConfig as MATPOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.qmix import QMIXConfig as QMIXConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
+    from mrlm.algorithms.rema import ReMAConfig as ReMAConfig
     from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sac import SACConfig as SACConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
+    from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
     from mrlm.algorithms.vdn import VDNConfig as VDNConfig
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
     from mrlm.config.experiment import diff as diff
@@ -57,6 +62,7 @@ _HOME = {
     "DPOConfig": "mrlm.algorithms.dpo",
     "DataConfig": "mrlm.config.sections",
     "DistributedConfig": "mrlm.config.sections",
+    "DrMASConfig": "mrlm.algorithms.dr_mas",
     "EngineConfig": "mrlm.config.sections",
     "EnvironmentConfig": "mrlm.config.sections",
     "EvaluationConfig": "mrlm.config.sections",
@@ -73,16 +79,20 @@ _HOME = {
     "MAREMAXConfig": "mrlm.algorithms.maremax",
     "MARFTConfig": "mrlm.algorithms.marft",
     "MARLOOConfig": "mrlm.algorithms.marloo",
+    "MARSHALConfig": "mrlm.algorithms.marshal",
+    "MATPOConfig": "mrlm.algorithms.matpo",
     "ModelConfig": "mrlm.config.sections",
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",
     "QMIXConfig": "mrlm.algorithms.qmix",
     "RLOOConfig": "mrlm.algorithms.rloo",
+    "ReMAConfig": "mrlm.algorithms.rema",
     "ReMaxConfig": "mrlm.algorithms.remax",
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "SACConfig": "mrlm.algorithms.sac",
     "SFTConfig": "mrlm.algorithms.sft",
+    "SPIRALConfig": "mrlm.algorithms.spiral",
     "ScheduleConfig": "mrlm.config.sections",
     "StageConfig": "mrlm.config.sections",
     "TrainingConfig": "mrlm.config.sections",

@@ -16,6 +16,8 @@ from mrlm.learn import ops
 from mrlm.learn.batch import as_column
 
 Member = tuple[Episode, Rollout]
+EPSILON = 1e-6
+"""Added to the deviation of a group before it divides."""
 
 
 def trained_turns(rollout: Rollout) -> list[Turn]:
@@ -95,6 +97,11 @@ def leave_one_out(x: np.ndarray) -> np.ndarray:
 def group_std(x: np.ndarray) -> float:
     """Unbiased standard deviation; 0 where all are equal or there are fewer than two."""
     return 0.0 if _constant(x) else float(x.std(ddof=1))
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    """`(x - mean) / (std + 1e-6)` with the unbiased deviation; exactly 0 like `centred`."""
+    return centred(x) / (group_std(x) + EPSILON)
 
 
 def _constant(x: np.ndarray) -> bool:

@@ -325,6 +325,13 @@ def global_gather(value: Any) -> list[Any]:
     return found
 
 
+def global_rank() -> int:
+    """Place of this process in what `global_gather` returns."""
+    distributed = torch.distributed
+    known = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_rank() if known else 0
+
+
 def global_sum(table: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """Sums of short lists of numbers by name, over all processes; a name may be missing on some."""
     found: dict[str, list[float]] = {}

@@ -1,0 +1,68 @@
+"""MARSHAL: the return of every turn, against the mean and the deviation of its role's turns."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.grpo import GRPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group, Rollout
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import discounted, members, trained_turns
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MARSHAL(GRPO):
+    """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` what the agent is paid from its turn `t` to
+    the end of the episode, and mean and deviation over all turns of that role in all episodes of
+    the task (arXiv 2510.15414): first sum, then normalise, so that a reward halfway through counts
+    for the turns that led to it and not for those after it. Then GRPO's surrogate.
+
+    Roles are normalised apart, because seats of a game may be worth different amounts. A role that
+    earned the same in every episode, turn by turn, or is left with one episode, gets exactly 0. A
+    penalty for length (`overlong_max_length`) is paid on the last turn.
+
+    Args:
+        gamma: discount from one of the agent's turns to its next.
+    """
+
+    gamma: float = Field(default=1.0, ge=0, le=1)
+
+    scales: ClassVar[tuple[str, ...]] = ("group", "none")
+
+    def turn_returns(self, rollout: Rollout) -> np.ndarray:
+        """Return of each trained turn (turns,) of an agent."""
+        paid = [turn.reward for turn in rollout.turns]
+        paid[-1] += self.score(rollout) - rollout.reward
+        found = zip(rollout.turns, discounted(paid, self.gamma), strict=True)
+        to_go = {id(turn): value for turn, value in found}
+        return np.array([to_go[id(turn)] for turn in trained_turns(rollout)])
+
+    def credit_group(self, group: Group) -> None:
+        for found in members(group).values():
+            rows = [self.turn_returns(rollout) for _, rollout in found]
+            returns = np.concatenate(rows)
+            same = all(np.array_equal(rows[0], other) for other in rows[1:])
+            advantages = np.zeros(len(returns)) if same else self.compared(returns)
+            turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
+            for turn, value, advantage in zip(turns, returns, advantages, strict=True):
+                turn.returns, turn.advantages = float(value), float(advantage)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MARSHALConfig(FlatWords, MARSHAL):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MARSHAL with the flat words of its trainer."""
+
+
+class MARSHALTrainer(Trainer):
+    """Train with `MARSHAL` in one call."""
+
+    algorithm = "marshal"
+
+
+PLUGIN = MARSHAL

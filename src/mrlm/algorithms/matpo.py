@@ -1,0 +1,73 @@
+"""MATPO: what the planner's episode earned, against its siblings, for the planner and every worker
+it called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.grpo import GRPO
+from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Group
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import assign
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MATPO(GRPO):
+    """`A = (R - mean) / (std + 1e-6)` over the planner's rollouts of one task; every rollout of a
+    worker in the same episode inherits it (arXiv 2510.04678). Losses are averaged over all tokens
+    of planner and workers.
+
+    A worker's own answer is not scored: it counts as much as what the planner made of it. What the
+    world pays workers is not read. The paper trains one policy that plays all roles; a policy each,
+    and a frozen planner, work too. Episodes in which the planner did not speak are left out.
+
+    Args:
+        planner: the agent whose rewards are compared; `None` is the first agent of the world.
+    """
+
+    planner: str | None = None
+
+    scales: ClassVar[tuple[str, ...]] = ("group", "none")
+
+    def check_cast(self, policy_of: Mapping[str, str]) -> None:
+        super().check_cast(policy_of)
+        if self.planner is not None and self.planner not in policy_of:
+            known = ", ".join(policy_of)
+            raise ConfigError(
+                f"matpo.planner={self.planner!r} is none of the agents that are trained ({known}); "
+                "name one of them, or leave it out for the first"
+            )
+
+    def credit_group(self, group: Group) -> None:
+        planner = self.planner or group.agents[0]
+        found = [
+            episode
+            for episode in group.valid
+            if planner in episode.rollouts and math.isfinite(episode.rollouts[planner].reward)
+        ]
+        rewards = np.array([self.score(episode.rollouts[planner]) for episode in found])
+        for episode, advantage in zip(found, self.compared(rewards), strict=True):
+            for rollout in episode.rollouts.values():
+                assign(rollout, advantage)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MATPOConfig(FlatWords, MATPO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MATPO with the flat words of its trainer."""
+
+
+class MATPOTrainer(Trainer):
+    """Train with `MATPO` in one call."""
+
+    algorithm = "matpo"
+
+
+PLUGIN = MATPO

@@ -1,0 +1,61 @@
+"""ReMA: GRPO with the ratio of a whole turn, for a planner and a solver that talk for long."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.grpo import GRPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.ops import Aggregation
+from mrlm.learn.policy_gradient import LossType
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class ReMA(GRPO):
+    """GRPO's advantage, `(R - mean) / (std + 1e-6)` over the agent's rollouts of a task, in a
+    surrogate over turns (arXiv 2503.09501): the ratio is `exp(mean(l - o))` over the tokens of a
+    turn, with the exponent at most 3, clipped on both sides; a negative advantage costs at most 3
+    times itself (`dual_clip`).
+
+    A token of a long turn alone moves the ratio little, and no turn is half clipped. Losses are
+    averaged over a turn, then over the turns of a trajectory, then over trajectories; `turn_mean`
+    weighs all turns alike instead. Turns that do not continue one another count as trajectories of
+    their own.
+
+    Groups of 16 and no divergence are the authors' settings. Planner and solver may share a policy
+    or have one each.
+
+    Args:
+        mask_unfinished: leave episodes that were cut short before the world had ended out of loss
+            and baseline.
+    """
+
+    loss_type: LossType = "turn"
+    aggregation: Aggregation | None = "sequence_mean_turn_mean"
+    dual_clip: float | None = Field(default=3.0, gt=1)
+    mask_unfinished: bool = True
+    group_size: int = Field(default=16, ge=2)
+
+    def credit_group(self, group: Group) -> None:
+        if self.mask_unfinished:
+            finished = [episode for episode in group if episode.status != "truncated"]
+            group = Group(finished, group.task_id)
+        super().credit_group(group)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class ReMAConfig(FlatWords, ReMA):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """ReMA with the flat words of its trainer."""
+
+
+class ReMATrainer(Trainer):
+    """Train with `ReMA` in one call."""
+
+    algorithm = "rema"
+
+
+PLUGIN = ReMA

@@ -1,0 +1,126 @@
+"""SPIRAL: self-play, each role's reward against a moving average of what that role earns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group, Turn
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import Member, all_members, trained_turns
+from mrlm.learn.policy_gradient import PolicyGradient
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SPIRAL(PolicyGradient):
+    """`A = gamma^k R - b`, with `R` what the agent earned in the episode, `k` its turns that
+    follow, and `b` a moving average of `R` per world and agent (role-conditioned advantage
+    estimation, arXiv 2506.24119); the same for every token of a turn. Then a clipped surrogate.
+
+    A zero-sum game pays one seat what it takes from the other: a baseline per role takes out that
+    one seat may be worth more, also where one policy plays all of them. No siblings are needed.
+
+    The baseline is read before it is updated. All rewards of an iteration move it once, by their
+    mean over all processes, `b <- decay b + (1 - decay) mean(R)`: an order among episodes that were
+    played together would be arbitrary. `per_sample_update` moves it after every episode, in the
+    order in which they stand, as the reference implementation does. It starts at 0, so that the
+    first advantages are not centred.
+
+    Decay .95, gamma 1, two epochs, no divergence: the authors' settings. They also set
+    `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently leave
+    nothing to learn from.
+
+    Args:
+        decay: of the moving average.
+        gamma: discount for each of the agent's own turns that follow.
+        per_sample_update: move the baseline after every episode.
+        ignore_no_eos: leave turns that ran into the token limit out of the loss.
+        drop_zeros: leave turns whose advantage is exactly 0 out of the loss and its denominators.
+    """
+
+    decay: float = Field(default=0.95, ge=0, lt=1)
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    per_sample_update: bool = False
+    ignore_no_eos: bool = False
+    drop_zeros: bool = True
+    update_epochs: int = Field(default=2, ge=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.baselines: dict[str, float] = {}
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        by_role: dict[str, list[Member]] = {}
+        for agent, found in all_members(groups).items():
+            for member in found:
+                role = f"{member[0].environment}/{agent}" if member[0].environment else agent
+                by_role.setdefault(role, []).append(member)
+        rewards = {
+            role: [rollout.reward for _, rollout in found] for role, found in by_role.items()
+        }
+        read = self._in_order(rewards) if self.per_sample_update else self._at_once(rewards)
+        for role, found in by_role.items():
+            for (_, rollout), baseline in zip(found, read[role], strict=True):
+                self._assign(rollout.reward, baseline, trained_turns(rollout))
+        self.metrics |= {f"baseline/{role}": b for role, b in sorted(self.baselines.items())}
+
+    def _assign(self, reward: float, baseline: float, turns: Sequence[Turn]) -> None:
+        for following, turn in enumerate(reversed(turns)):
+            advantage = self.gamma**following * reward - baseline
+            cut = self.ignore_no_eos and turn.finish_reason == "length"
+            if not cut and not (self.drop_zeros and advantage == 0.0):
+                turn.advantages = float(advantage)
+
+    def _at_once(self, rewards: dict[str, list[float]]) -> dict[str, list[float]]:
+        """The baseline of every reward, role by role; then one step of it."""
+        read = {role: [self.baselines.get(role, 0.0)] * len(x) for role, x in rewards.items()}
+        sums = ops.global_sum({role: [sum(x), len(x)] for role, x in rewards.items()})
+        for role, (total, count) in sums.items():
+            self._move(role, total / count)
+        return read
+
+    def _in_order(self, rewards: dict[str, list[float]]) -> dict[str, list[float]]:
+        """The same with a step after each reward; processes one after the other."""
+        read: dict[str, list[float]] = {}
+        rank = ops.global_rank()
+        for place, part in enumerate(ops.global_gather(rewards)):
+            for role, row in part.items():
+                found = []
+                for reward in row:
+                    found.append(self.baselines.get(role, 0.0))
+                    self._move(role, reward)
+                if place == rank:
+                    read[role] = found
+        return read
+
+    def _move(self, role: str, reward: float) -> None:
+        self.baselines[role] = float(
+            self.decay * self.baselines.get(role, 0.0) + (1 - self.decay) * reward
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"baselines": dict(self.baselines)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.baselines = {role: float(value) for role, value in state["baselines"].items()}
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SPIRALConfig(FlatWords, SPIRAL):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """SPIRAL with the flat words of its trainer."""
+
+
+class SPIRALTrainer(Trainer):
+    """Train with `SPIRAL` in one call."""
+
+    algorithm = "spiral"
+
+
+PLUGIN = SPIRAL

@@ -1,0 +1,237 @@
+"""Who is compared with whom, and who is paid for what: to the numbers of the papers' own code, or
+worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mrlm import ExperimentConfig
+from mrlm.algorithms.dr_mas import DrMAS
+from mrlm.algorithms.marshal import MARSHAL
+from mrlm.algorithms.matpo import MATPO
+from mrlm.algorithms.rema import ReMA
+from mrlm.algorithms.spiral import SPIRAL
+from mrlm.build import plan_of
+from mrlm.casting import Parts
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from test_oracles import OLD, b0, outputs
+
+Paid = dict[str, list[float]]
+
+
+def episode(name: str, paid: Paid, status: Any = "done", lengths: int = 2) -> Episode:
+    """Agents that speak in one step after the other, and what each of their turns is paid."""
+    rollouts = {}
+    for agent, rewards in paid.items():
+        turns = [
+            Turn(agent, "p", [1, step], [2] * lengths, [-1.0] * lengths, step=step, index=step)
+            for step in range(len(rewards))
+        ]
+        for turn, reward in zip(turns, rewards, strict=True):
+            turn.reward = reward
+        rollouts[agent] = Rollout(agent, "p", "t", turns)
+    steps = max(map(len, paid.values()))
+    team = [float(np.mean([row[t] for row in paid.values() if t < len(row)])) for t in range(steps)]
+    return Episode(name, Task("t"), rollouts, sum(team), team, status)
+
+
+def group(*plays: Paid) -> Group:
+    return Group([episode(str(number), paid) for number, paid in enumerate(plays)], "t")
+
+
+def found(group: Group, agent: str) -> list[list[Any]]:
+    """Advantages of an agent's turns, episode by episode."""
+    return [[turn.advantages for turn in e.rollouts[agent].turns] for e in group]
+
+
+def close(one: Any, other: Any, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(np.asarray(one, float), other, atol=tolerance, rtol=0)
+
+
+# -- Dr. MAS ---------------------------------------------------------------------------------------
+
+
+def test_dr_mas_compares_an_agent_with_itself() -> None:
+    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
+    DrMAS(group_size=2).credit([siblings])
+    close(found(siblings, "a"), [[0.707106], [-0.707106]])
+    close(found(siblings, "b"), [[0.707102], [-0.707102]])
+
+
+def test_dr_mas_pooled_over_agents() -> None:
+    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
+    DrMAS(group_size=2, key="task").credit([siblings])
+    close(
+        [*found(siblings, "a"), *found(siblings, "b")],
+        [[1.470291], [-0.630125], [-0.210042], [-0.630125]],
+    )
+
+
+def test_dr_mas_counts_a_long_episode_once_where_asked() -> None:
+    """One episode of three turns earns 1, one of one turn 0: the mean is 3/4 or 1/2."""
+
+    def play(**settings: Any) -> list[float]:
+        siblings = group({"a": [0.0, 0.0, 1.0]}, {"a": [0.0]})
+        DrMAS(group_size=2, scale_rewards="none", **settings).credit([siblings])
+        return [x for row in found(siblings, "a") for x in row]
+
+    close(play(), [0.25, 0.25, 0.25, -0.75])
+    close(play(dedupe_per_episode=True), [0.5, 0.5, 0.5, -0.5])
+
+
+def test_dr_mas_averages_an_episode_where_asked() -> None:
+    """Pooled, the two episodes earn 0.6 and 0 on average; each turn gets its episode's mean."""
+    siblings = group({"a": [1.0], "b": [0.2]}, {"a": [0.0], "b": [0.0]})
+    DrMAS(group_size=2, key="task", average_rows=True, scale_rewards="none").credit([siblings])
+    close(found(siblings, "a") + found(siblings, "b"), [[0.3], [-0.3], [0.3], [-0.3]])
+
+
+@pytest.mark.parametrize("settings", [{}, {"key": "task"}, {"dedupe_per_episode": True}])
+def test_dr_mas_leaves_equal_and_lonely_groups_at_zero(settings: dict[str, Any]) -> None:
+    for siblings in (group({"a": [0.7, 0.0]}, {"a": [0.7]}), group({"a": [0.7, 0.1]})):
+        DrMAS(group_size=2, **settings).credit([siblings])
+        assert {x for row in found(siblings, "a") for x in row} == {0.0}
+
+
+def test_dr_mas_means_of_equal_scores_are_equal() -> None:
+    """0.1 three times over has the mean 0.1, not a little more."""
+    siblings = group({"a": [0.1, 0.0, 0.0]}, {"a": [0.1]})
+    DrMAS(group_size=2, average_rows=True).credit([siblings])
+    assert {x for row in found(siblings, "a") for x in row} == {0.0}
+
+
+# -- SPIRAL ----------------------------------------------------------------------------------------
+
+
+def test_spiral_after_every_episode_reads_the_baseline_before_it_moves() -> None:
+    spiral = SPIRAL(per_sample_update=True)
+    plays = [group({"a": [reward]}) for reward in (1.0, -1.0, 1.0)]
+    spiral.credit(plays)
+    close([found(play, "a")[0][0] for play in plays], [1.0, -1.05, 1.0025])
+    assert spiral.baselines == pytest.approx({"a": 0.047625}, abs=1e-9)
+
+
+def test_spiral_moves_each_role_once_by_the_mean_of_a_batch() -> None:
+    spiral = SPIRAL(decay=0.5)
+    plays = [group({"a": [reward], "b": [-reward]}) for reward in (1.0, 0.5)]
+    spiral.credit(plays)
+    close([found(play, "a")[0][0] for play in plays], [1.0, 0.5])
+    assert spiral.baselines == pytest.approx({"a": 0.375, "b": -0.375})
+    assert spiral.metrics == pytest.approx({"baseline/a": 0.375, "baseline/b": -0.375})
+    spiral.credit(plays)
+    close([found(play, "b")[0][0] for play in plays], [-0.625, -0.125])
+
+
+def test_spiral_keeps_worlds_apart_and_its_state_in_checkpoints() -> None:
+    spiral, other = SPIRAL(decay=0.5), SPIRAL(decay=0.5)
+    plays = [group({"a": [1.0]}), group({"a": [-1.0]})]
+    plays[0].episodes[0].environment, plays[1].episodes[0].environment = "chess", "poker"
+    spiral.credit(plays)
+    other.load_state_dict(json.loads(json.dumps(spiral.state_dict())))
+    assert other.baselines == {"chess/a": 0.5, "poker/a": -0.5}
+
+
+def test_spiral_discounts_and_leaves_out_what_teaches_nothing() -> None:
+    plays = [group({"a": [0.0, 0.0, 1.0]}), group({"a": [0.0]}), group({"a": [1.0]})]
+    plays[2].episodes[0].rollouts["a"].turns[0].finish_reason = "length"
+    SPIRAL(gamma=0.5, ignore_no_eos=True).credit(plays)
+    assert [found(play, "a")[0] for play in plays] == [[0.25, 0.5, 1.0], [None], [None]]
+    SPIRAL(gamma=0.5, drop_zeros=False).credit(plays)
+    assert [found(play, "a")[0] for play in plays[1:]] == [[0.0], [1.0]]
+
+
+# -- MARSHAL ---------------------------------------------------------------------------------------
+
+
+def test_marshal_sums_what_follows_and_then_normalises_over_the_role() -> None:
+    """Returns of a: 1.5, 0.5 and 0, 0, with mean 0.5 and deviation 0.707107."""
+    siblings = group({"a": [1.0, 0.5], "b": [7.0]}, {"a": [0.0, 0.0], "b": [7.0]})
+    MARSHAL(group_size=2).credit([siblings])
+    close(found(siblings, "a"), [[1.414212, 0.0], [-0.707106, -0.707106]])
+    assert found(siblings, "b") == [[0.0], [0.0]]
+    returns = [turn.returns for e in siblings for turn in e.rollouts["a"].turns]
+    assert returns == [1.5, 0.5, 0.0, 0.0]
+
+
+def test_marshal_discounts_and_need_not_divide() -> None:
+    siblings = group({"a": [0.0, 1.0]}, {"a": [0.0]})
+    MARSHAL(group_size=2, gamma=0.5, scale_rewards="none").credit([siblings])
+    close(found(siblings, "a")[0] + found(siblings, "a")[1], [0.0, 0.5, -0.5])
+
+
+# -- MATPO -----------------------------------------------------------------------------------------
+
+
+def test_matpo_pays_the_workers_what_their_planner_earned() -> None:
+    siblings = group({"planner": [1.0], "x": [0.0], "y": [5.0, 5.0]}, {"planner": [0.0]})
+    MATPO(group_size=2).credit([siblings])
+    played = [[turn.advantages for turn in e.turns] for e in siblings]
+    close(played[0], [0.707106] * 4)
+    close(played[1], [-0.707106])
+
+
+def test_matpo_takes_the_planner_it_is_told() -> None:
+    plays = {"x": [9.0], "planner": [1.0]}, {"x": [9.0], "planner": [0.0]}, {"x": [9.0]}
+    siblings = group(*plays)
+    MATPO(group_size=2, planner="planner").credit([siblings])
+    close(found(siblings, "x")[:2], [[0.707106], [-0.707106]])
+    assert found(siblings, "x")[2] == [None]
+
+
+def test_matpo_refuses_a_planner_who_does_not_play() -> None:
+    config = ExperimentConfig(
+        model={"model_name_or_path": "mrlm/tiny"},
+        environments=[{"env_type": "matrix", "game": "climbing"}],
+        training={"algorithm": "matpo", "num_iterations": 1},
+        matpo={"planner": "boss"},
+    )
+    with pytest.raises(ConfigError, match=r"matpo.planner='boss' .* \(row, column\)"):
+        plan_of(config, Parts())
+
+
+@pytest.mark.parametrize("algorithm", [DrMAS, MARSHAL, MATPO])
+def test_a_scale_over_the_batch_is_refused_where_it_has_no_meaning(algorithm: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{algorithm.__name__} compares; set it to group or none"
+    ):
+        algorithm(scale_rewards="batch")
+
+
+# -- ReMA ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({"aggregation": "turn_mean"}, -0.268015), ({}, 0.089447)]
+)
+def test_rema_clips_turns_and_averages_trajectories(
+    settings: dict[str, Any], expected: float
+) -> None:
+    """The first trajectory of the fixture has two turns of two tokens."""
+    loss = ReMA(importance="none", **settings).loss(b0(turns=(2, 2)), outputs())
+    close(loss.total.detach(), expected, 1e-5)
+
+
+def test_rema_bounds_what_a_negative_advantage_costs() -> None:
+    """The ratio of the second turn is bounded by exp(3), its loss by 3; the first keeps 1."""
+    batch = b0()
+    batch.advantages[:] = -1.0
+    moved = torch.tensor(OLD) + torch.tensor([0.0] * 4 + [5.0] * 2)
+    loss = ReMA(importance="none").loss(batch, outputs(moved.tolist()))
+    close(loss.total.detach(), (1.0 + 3.0) / 2, 1e-5)
+
+
+def test_rema_does_not_learn_from_unfinished_episodes() -> None:
+    siblings = group({"a": [1.0]}, {"a": [0.0]}, {"a": [9.0]})
+    siblings.episodes[2].status = "truncated"
+    ReMA(scale_rewards="none").credit([siblings])
+    assert found(siblings, "a") == [[0.5], [-0.5], [None]]
+    ReMA(scale_rewards="none", mask_unfinished=False).credit([siblings])
+    close(found(siblings, "a"), [[-7 / 3], [-10 / 3], [17 / 3]])
+    ReMA(scale_rewards="batch").credit([siblings])
+    assert found(siblings, "a")[2] == [None]
