@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     from mrlm.algorithms.ippo import IPPO as IPPO
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.ippo import IPPOTrainer as IPPOTrainer
+    from mrlm.algorithms.madpo import MADPO as MADPO
+    from mrlm.algorithms.madpo import MADPOConfig as MADPOConfig
+    from mrlm.algorithms.madpo import MADPOTrainer as MADPOTrainer
     from mrlm.algorithms.magrpo import MAGRPO as MAGRPO
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.magrpo import MAGRPOTrainer as MAGRPOTrainer
+    from mrlm.algorithms.malt import MALT as MALT
+    from mrlm.algorithms.malt import MALTConfig as MALTConfig
+    from mrlm.algorithms.malt import MALTTrainer as MALTTrainer
     from mrlm.algorithms.mappo import MAPPO as MAPPO
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mappo import MAPPOTrainer as MAPPOTrainer
@@ -35,6 +41,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.marloo import MARLOO as MARLOO
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.marloo import MARLOOTrainer as MARLOOTrainer
+    from mrlm.algorithms.online_dpo import OnlineDPO as OnlineDPO
+    from mrlm.algorithms.online_dpo import OnlineDPOConfig as OnlineDPOConfig
+    from mrlm.algorithms.online_dpo import OnlineDPOTrainer as OnlineDPOTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
@@ -44,12 +53,18 @@ if TYPE_CHECKING:
     from mrlm.algorithms.reinforce_pp import ReinforcePP as ReinforcePP
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPTrainer as ReinforcePPTrainer
+    from mrlm.algorithms.reward_model import BradleyTerry as BradleyTerry
+    from mrlm.algorithms.reward_model import RewardModelConfig as RewardModelConfig
+    from mrlm.algorithms.reward_model import RewardModelTrainer as RewardModelTrainer
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
     from mrlm.algorithms.sft import SFT as SFT
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.sft import SFTTrainer as SFTTrainer
+    from mrlm.algorithms.spin import SPIN as SPIN
+    from mrlm.algorithms.spin import SPINConfig as SPINConfig
+    from mrlm.algorithms.spin import SPINTrainer as SPINTrainer
     from mrlm.config import ExperimentConfig as ExperimentConfig
     from mrlm.config import TrainingConfig as TrainingConfig
     from mrlm.config import load_config as load_config
@@ -76,6 +91,7 @@ if TYPE_CHECKING:
     from mrlm.core.types import StepResult as StepResult
     from mrlm.core.types import Task as Task
     from mrlm.core.types import Turn as Turn
+    from mrlm.engines.reward_model import RewardModel as RewardModel
     from mrlm.environments.math import BoxedReward as BoxedReward
     from mrlm.environments.qa import QASolverEnv as QASolverEnv
     from mrlm.generate import Generator as Generator
@@ -107,6 +123,15 @@ _WHERE = {
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
+    "mrlm.algorithms.madpo": ("MADPO", "MADPOConfig", "MADPOTrainer"),
+    "mrlm.algorithms.malt": ("MALT", "MALTConfig", "MALTTrainer"),
+    "mrlm.algorithms.online_dpo": ("OnlineDPO", "OnlineDPOConfig", "OnlineDPOTrainer"),
+    "mrlm.algorithms.spin": ("SPIN", "SPINConfig", "SPINTrainer"),
+    "mrlm.algorithms.reward_model": (
+        "BradleyTerry",
+        "RewardModelConfig",
+        "RewardModelTrainer",
+    ),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),
     "mrlm.core.chat": ("Chat",),
@@ -136,6 +161,7 @@ _WHERE = {
         "Task",
         "Turn",
     ),
+    "mrlm.engines.reward_model": ("RewardModel",),
     "mrlm.environments.math": ("BoxedReward",),
     "mrlm.environments.qa": ("QASolverEnv",),
     "mrlm.generate": ("Generator",),

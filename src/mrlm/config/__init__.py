@@ -11,16 +11,21 @@ if TYPE_CHECKING:
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
+    from mrlm.algorithms.madpo import MADPOConfig as MADPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
+    from mrlm.algorithms.malt import MALTConfig as MALTConfig
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
+    from mrlm.algorithms.online_dpo import OnlineDPOConfig as OnlineDPOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
+    from mrlm.algorithms.reward_model import RewardModelConfig as RewardModelConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
+    from mrlm.algorithms.spin import SPINConfig as SPINConfig
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
     from mrlm.config.experiment import diff as diff
     from mrlm.config.loading import load_config as load_config
@@ -66,6 +71,11 @@ _HOME = {
     "RLOOConfig": "mrlm.algorithms.rloo",
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
+    "MADPOConfig": "mrlm.algorithms.madpo",
+    "MALTConfig": "mrlm.algorithms.malt",
+    "OnlineDPOConfig": "mrlm.algorithms.online_dpo",
+    "RewardModelConfig": "mrlm.algorithms.reward_model",
+    "SPINConfig": "mrlm.algorithms.spin",
     "SFTConfig": "mrlm.algorithms.sft",
     "StageConfig": "mrlm.config.sections",
     "TrainingConfig": "mrlm.config.sections",

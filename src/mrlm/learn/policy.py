@@ -25,6 +25,7 @@ from mrlm.learn.anatomy import NotLean
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
+from mrlm.learn.reference import keep, renew
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -48,8 +49,8 @@ class Policy:
             the model with every adapter off.
         precision: what is computed in; weights keep their own type (`bf16` and `fp16` run under
             autocast).
-        reference: a frozen model for `ref_logprobs`; for an adapter, the base with all adapters off
-            serves.
+        reference: a frozen model for `ref_logprobs`; where there is none, `keep_reference` finds
+            one.
         chat: renderer of its conversations; made from the tokenizer when `None`.
         lean: use the library's own forward for models of a family it knows; the model's own forward
             serves every other.
@@ -73,6 +74,8 @@ class Policy:
         self.adapter = adapter
         self.precision: Precision = precision
         self.reference: Any = reference
+        self.reference_adapter: str = BASE
+        self.reference_moved: bool = False
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
         self.lean = lean and precision != "fp16"
@@ -137,10 +140,12 @@ class Policy:
             self.value_head = ValueHead(width).to(self.device)
 
     def keep_reference(self) -> None:
-        """Make sure there is something frozen to compare with: nothing to do for an adapter; else a
-        copy of the model as it is now."""
-        if self.adapter is None and self.reference is None:
-            self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
+        """Make sure there is something frozen to compare with: the policy as it is now."""
+        keep(self)
+
+    def renew_reference(self) -> None:
+        """Compare with the policy as it is now, from now on."""
+        renew(self)
 
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight does."""
@@ -240,14 +245,17 @@ class Policy:
         return self._reference_logprobs(batch)
 
     def _reference_logprobs(self, batch: Batch) -> Tensor:
-        if self.adapter is not None:
-            with self._autocast(), without_adapters(self.model):
-                logits, _ = self._logits(self.model, batch)
-            if self.adapter:
-                switch_adapter(self.model, self.adapter)
-        else:
-            with self._autocast():
-                logits, _ = self._logits(self.reference, batch)
+        model, bare = self.reference, nullcontext()
+        if model is None:
+            model = self.model
+            if self.reference_adapter:
+                switch_adapter(model, self.reference_adapter)
+            else:
+                bare = without_adapters(model)
+        with self._autocast(), bare:
+            logits, _ = self._logits(model, batch)
+        if model is self.model and self.adapter:
+            switch_adapter(model, self.adapter)
         selected = logits[batch.sequence, batch.grid.column].float() / batch.temperature[:, None]
         return ops.token_logprobs(selected, batch.tokens)
 
@@ -257,11 +265,17 @@ class Policy:
             self._passes[which] = self._lean_pass(which) if self.lean else None
         return self._passes[which]
 
+    def forget_pass(self, which: Literal["own", "reference"]) -> None:
+        """Look again at how a batch is read, at next use."""
+        self._passes.pop(which, None)
+
     def _lean_pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
         own = which == "own"
-        model = self.model if own or self.adapter is not None else self.reference
+        model, adapter = self.model, self.adapter if own else self.reference_adapter
+        if not own and self.reference is not None:
+            model, adapter = self.reference, BASE
         try:
-            lean = LeanPass(model, self.adapter if own else BASE, AUTOCAST.get(self.precision))
+            lean = LeanPass(model, adapter, AUTOCAST.get(self.precision))
         except NotLean as reason:
             if own:
                 log.warning("policy %r takes the general forward: %s", self.name, reason)
