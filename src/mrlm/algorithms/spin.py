@@ -11,7 +11,7 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
-from mrlm.core.types import Group
+from mrlm.core.types import Group, Turn
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.preference import Pair, row_pairs
 from mrlm.trainer import Trainer
@@ -72,11 +72,12 @@ class SPIN(DPO):
 
 def _told_apart(pair: Pair) -> bool:
     """Whether both sides say something, and not the same."""
-    sides = [
-        [turn.message.content.strip() if turn.message else "" for turn in turns]
-        for turns in (pair.chosen, pair.rejected)
-    ]
+    sides = [[_text(turn) for turn in turns] for turns in (pair.chosen, pair.rejected)]
     return all(map(any, sides)) and sides[0] != sides[1]
+
+
+def _text(turn: Turn) -> str:
+    return str(turn.completion_ids) if turn.message is None else turn.message.content.strip()
 
 
 @dataclass(kw_only=True, config=STRICT)
