@@ -25,7 +25,7 @@ from mrlm.core.types import Group, SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.learn.adapters import add_adapter
 from mrlm.learn.policy import Policy
-from mrlm.learn.reference import load_reference, save_reference
+from mrlm.learn.reference import load_reference, renew, save_reference
 from mrlm.play.agent import Seat
 from mrlm.play.opposed import Opposed, parted
 from mrlm.play.rows import Rows
@@ -304,7 +304,7 @@ def test_the_reference_is_the_policy_as_it_was(kind: str, lean: bool, tokenizer:
     assert (after - before).abs().max() > 1e-3
     torch.testing.assert_close(kept, before, atol=1e-5, rtol=0)
     for _ in range(2):
-        policy.renew_reference()
+        renew(policy)
         moved, renewed = scores(learner)
         torch.testing.assert_close(moved, renewed, atol=1e-5, rtol=0)
         shift(weights)
@@ -319,7 +319,7 @@ def test_a_reference_that_was_handed_over_is_never_written_to(tokenizer: Any) ->
     learner = mrlm.Learner(mine, tokenizer, DPO(), reference=theirs)
     own, reference = scores(learner)
     assert (own - reference).abs().max() > 1e-3
-    learner.weights_of.renew_reference()
+    renew(learner.weights_of)
     own, reference = scores(learner)
     torch.testing.assert_close(own, reference, atol=1e-5, rtol=0)
     assert all(torch.equal(a, b) for a, b in zip(before, theirs.parameters(), strict=True))
@@ -347,7 +347,7 @@ def test_a_reference_that_moved_is_saved_bit_by_bit(
     save_reference(policy, tmp_path / "still")
     assert not (tmp_path / "still").exists()
     shift(policy.model)
-    policy.renew_reference()
+    renew(policy)
     expected = scores(learner)[1]
     shift(policy.model)
     save_reference(policy, tmp_path / "moved")

@@ -27,7 +27,7 @@ class Entry:
         learns_from: what it is given: `play` in the world, `rows` or `pairs` of the world's best
             joint action.
         world: more arguments of the world.
-        games: on what it is tried.
+        games: on what it is tried; nothing for those that train no policy.
         cannot: game -> why no improvement is expected there.
         relay: for those that are tried on `relay` too: keys that are laid over the rest there.
     """
@@ -55,6 +55,11 @@ TABLE: dict[str, Entry] = {
         relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
     ),
     "dpo": Entry(config={"training.learning_rate": 1e-3}, learns_from="pairs"),
+    "spin": Entry({"passes_per_round": 16}, {"training.learning_rate": 1e-3}, learns_from="rows"),
+    "online_dpo": Entry(GROUP, {"training.learning_rate": 1e-3}),
+    "madpo": Entry(GROUP, {"training.learning_rate": 1e-3}),
+    "malt": Entry(GROUP),
+    "reward_model": Entry(learns_from="pairs", games=()),
     "reinforce": Entry(
         {"baseline": "mean"},
         {"training.batch_size": 64},

@@ -13,6 +13,7 @@ from mrlm.core.types import Group
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
+from mrlm.learn.reference import renew
 from mrlm.learn.together import update_together
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
@@ -181,7 +182,7 @@ def _renew_references(run: Run) -> None:
     batch_size, tasks = run.config.training.batch_size, run.source.num_tasks()
     if run.algorithm.renews_reference(run.step, tasks, batch_size):
         for learner in run.learners:
-            learner.weights_of.renew_reference()
+            renew(learner.weights_of)
 
 
 def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:

@@ -7,20 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Message, Role
 from mrlm.learn.batch import Sample, merge, pack, split
-from mrlm.learn.critic import Critic
 from mrlm.learn.loading import load_model, load_tokenizer
-from mrlm.learn.optimizing import LearnerSettings
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy import HEADS, Policy
 from mrlm.learn.preference import scored
 from mrlm.play.tasks import row_messages
-
-HEAD = "value_head.safetensors"
 
 
 class RewardModel:
@@ -65,12 +59,11 @@ class RewardModel:
             self._sample(index, prompt, completion)
             for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
         ]
-        critic, found = self._critic, [0.0] * len(samples)
-        policy = critic.body
+        policy, found = self._policy, [0.0] * len(samples)
         with policy.scoring():
             for micro in split(samples, self.max_tokens, packed=policy.packed):
                 batch = pack(micro, pad_id=policy.pad_id, device=policy.device)
-                values = critic.values(batch).float().tolist()
+                values = policy.values(batch).float().tolist()
                 for sample, value in zip(micro, values, strict=True):
                     found[sample.unit] = value
         return found
@@ -82,7 +75,7 @@ class RewardModel:
         """The conversation, read to the end of its last answer."""
         said = [Message(completion, Role.ASSISTANT)] if isinstance(completion, str) else completion
         messages = [*row_messages(prompt, "prompt"), *row_messages(said, "completion")]
-        policy = self._critic.body
+        policy = self._policy
         turns = transcript_turns(policy.chat, messages, "agent", policy.name)
         if not turns:
             raise ConfigError(f"reward model {self.path}: a completion holds no assistant message")
@@ -96,23 +89,17 @@ class RewardModel:
         return sample
 
     @cached_property
-    def _critic(self) -> Critic:
-        from safetensors.torch import load_file
-
+    def _policy(self) -> Policy:
         model = load_model(self.path, self.dtype, device=self.device)
-        body = Policy("reward_model", model, load_tokenizer(self.path))
-        critic = Critic("reward_model", body, LearnerSettings())
-        assert body.value_head is not None
         self._require_head()
-        body.value_head.load_state_dict(load_file(Path(self.path) / HEAD))
-        with torch.no_grad():
-            model.eval().requires_grad_(False)
-        return critic
+        policy = Policy("reward_model", model.eval(), load_tokenizer(self.path))
+        policy.load_heads(Path(self.path))
+        return policy
 
     def _require_head(self) -> None:
-        if not (Path(self.path) / HEAD).is_file():
+        if not (Path(self.path) / HEADS).is_file():
             raise ConfigError(
-                f"{self.path} holds no reward model: it has no {HEAD}; train one with the "
+                f"{self.path} holds no reward model: it has no {HEADS}; train one with the "
                 "algorithm reward_model and give its folder final/"
             )
 

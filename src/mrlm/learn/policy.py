@@ -25,13 +25,15 @@ from mrlm.learn.anatomy import NotLean
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
-from mrlm.learn.reference import keep, renew
+from mrlm.learn.reference import keep
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HEADS = "value_head.safetensors"
+"""The file of a saved folder that holds the heads."""
 AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
 """How far log-probs of the lean and the general forward may be apart, by what is computed in."""
 AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
@@ -142,10 +144,6 @@ class Policy:
     def keep_reference(self) -> None:
         """Make sure there is something frozen to compare with: the policy as it is now."""
         keep(self)
-
-    def renew_reference(self) -> None:
-        """Compare with the policy as it is now, from now on."""
-        renew(self)
 
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight does."""
@@ -357,7 +355,7 @@ class Policy:
             config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
-            save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
+            save_file(self.value_head.state_dict(), folder / HEADS)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
@@ -371,11 +369,16 @@ class Policy:
         else:
             tensors = load_file(folder / "adapter_model.safetensors")
             import_peft().set_peft_model_state_dict(self.model, tensors, adapter_name=self.adapter)
-        heads = folder / "value_head.safetensors"
-        if heads.is_file():
+        self.load_heads(folder)
+
+    def load_heads(self, folder: Path) -> None:
+        """Take the heads that `save` wrote, if there were any."""
+        from safetensors.torch import load_file
+
+        if (folder / HEADS).is_file():
             self.add_value_head()
             assert self.value_head is not None
-            self.value_head.load_state_dict(load_file(heads))
+            self.value_head.load_state_dict(load_file(folder / HEADS))
 
 
 def _causal(model: Any) -> Any:
