@@ -55,11 +55,7 @@ TABLE: dict[str, Entry] = {
         relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
     ),
     "dpo": Entry(config={"training.learning_rate": 1e-3}, learns_from="pairs"),
-    "spin": Entry(
-        {"passes_per_round": 8, "beta": 0.5},
-        {"training.learning_rate": 5e-4},
-        learns_from="rows",
-    ),
+    "spin": Entry({"passes_per_round": 4}, learns_from="rows"),
     "online_dpo": Entry({**GROUP, "beta": 0.5}),
     "madpo": Entry({**GROUP, "beta": 0.5}),
     "malt": Entry(GROUP),
