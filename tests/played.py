@@ -158,7 +158,7 @@ def learn(algorithm: Any, policy: Prefix, batches: list[Batch]) -> tuple[float, 
 
 
 def whole(algorithm: Any, groups: list[Group]) -> list[Batch]:
-    return [pack(samples_of(groups, algorithm.unit, credited=True))]
+    return [pack(algorithm.samples(groups, "p"))]
 
 
 def by_text(groups: list[Group]) -> dict[Any, list[float]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrlm.config import load_config
+from mrlm.config.normal import merge
 from mrlm.core import registry
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 from mrlm.runs import dry_run, run_experiment
@@ -37,9 +38,10 @@ def test_a_config_trains(algorithm: str, tmp_path: Path) -> None:
     """Its first step, on next to no data."""
     changes = ["training.num_iterations=1", "evaluation.episodes=2", "training.report_to=none"]
     config = load_config(CONFIGS / f"{algorithm}.yaml", [*changes, f"output_dir={tmp_path / 'o'}"])
-    changes = [f"stages.{i}.training.num_iterations=1" for i in range(len(config.stages))]
-    if changes:
-        config = config.merged(dict(change.split("=") for change in changes))  # type: ignore[arg-type]
+    short = {"training": {"num_iterations": 1}}
+    stages = [merge(stage.changes, {"name": stage.name, **short}) for stage in config.stages]
+    if stages:
+        config = config.merged({"stages": stages})
     result = run_experiment(config)
     assert result.history and (result.run_folder / "final").exists()
 

@@ -13,6 +13,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SAYS = {
     "ppo_math": "reward",
+    "rlhf": "reward",
     "all_trainers": "sft ok",
     "magrpo_collaboration": "reward",
     "own_loop": "grad True",

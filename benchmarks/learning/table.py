@@ -29,7 +29,7 @@ class Entry:
         learns_from: what it is given: `play` in the world, `rows` or `pairs` of the world's best
             joint action.
         world: more arguments of the world.
-        games: on what it is tried.
+        games: on what it is tried; nothing for those that train no policy.
         cannot: game -> why no improvement is expected there.
         measure: metric that is expected to rise: the evaluations' reward, or one of the updates'
             where the policy is not what learns to play.
@@ -63,11 +63,11 @@ TABLE: dict[str, Entry] = {
         {"training.batch_size": 16},
         relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
     ),
-    "dpo": Entry(config=RATE, learns_from="pairs"),
-    "online_dpo": Entry(PAIRS, RATE),
-    "madpo": Entry(PAIRS, RATE),
-    "spin": Entry(config=RATE, learns_from="rows"),
-    "malt": Entry({"group_size": 8, "threshold": 0.8}, RATE),
+    "dpo": Entry(config={"training.learning_rate": 1e-3}, learns_from="pairs"),
+    "spin": Entry({"passes_per_round": 4}, learns_from="rows"),
+    "online_dpo": Entry({**GROUP, "beta": 0.5}),
+    "madpo": Entry({**GROUP, "beta": 0.5}),
+    "malt": Entry(GROUP),
     "reward_model": Entry(config=RATE, learns_from="pairs", measure="rewards/accuracies"),
     # one agent, or each for itself
     "reinforce": Entry(

@@ -32,9 +32,15 @@ if TYPE_CHECKING:
     from mrlm.algorithms.ippo import IPPO as IPPO
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.ippo import IPPOTrainer as IPPOTrainer
+    from mrlm.algorithms.madpo import MADPO as MADPO
+    from mrlm.algorithms.madpo import MADPOConfig as MADPOConfig
+    from mrlm.algorithms.madpo import MADPOTrainer as MADPOTrainer
     from mrlm.algorithms.magrpo import MAGRPO as MAGRPO
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.magrpo import MAGRPOTrainer as MAGRPOTrainer
+    from mrlm.algorithms.malt import MALT as MALT
+    from mrlm.algorithms.malt import MALTConfig as MALTConfig
+    from mrlm.algorithms.malt import MALTTrainer as MALTTrainer
     from mrlm.algorithms.mappo import MAPPO as MAPPO
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mappo import MAPPOTrainer as MAPPOTrainer
@@ -56,6 +62,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.matpo import MATPO as MATPO
     from mrlm.algorithms.matpo import MATPOConfig as MATPOConfig
     from mrlm.algorithms.matpo import MATPOTrainer as MATPOTrainer
+    from mrlm.algorithms.online_dpo import OnlineDPO as OnlineDPO
+    from mrlm.algorithms.online_dpo import OnlineDPOConfig as OnlineDPOConfig
+    from mrlm.algorithms.online_dpo import OnlineDPOTrainer as OnlineDPOTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer
@@ -74,6 +83,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.remax import ReMax as ReMax
     from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
     from mrlm.algorithms.remax import ReMaxTrainer as ReMaxTrainer
+    from mrlm.algorithms.reward_model import BradleyTerry as BradleyTerry
+    from mrlm.algorithms.reward_model import RewardModelConfig as RewardModelConfig
+    from mrlm.algorithms.reward_model import RewardModelTrainer as RewardModelTrainer
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
@@ -83,6 +95,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.sft import SFT as SFT
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.sft import SFTTrainer as SFTTrainer
+    from mrlm.algorithms.spin import SPIN as SPIN
+    from mrlm.algorithms.spin import SPINConfig as SPINConfig
+    from mrlm.algorithms.spin import SPINTrainer as SPINTrainer
     from mrlm.algorithms.spiral import SPIRAL as SPIRAL
     from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
     from mrlm.algorithms.spiral import SPIRALTrainer as SPIRALTrainer
@@ -141,7 +156,9 @@ _WHERE = {
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
     "mrlm.algorithms.happo": ("HAPPO", "HAPPOConfig", "HAPPOTrainer"),
     "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
+    "mrlm.algorithms.madpo": ("MADPO", "MADPOConfig", "MADPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
+    "mrlm.algorithms.malt": ("MALT", "MALTConfig", "MALTTrainer"),
     "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
     "mrlm.algorithms.mareinforce": ("MAREINFORCE", "MAREINFORCEConfig", "MAREINFORCETrainer"),
     "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),
@@ -149,15 +166,18 @@ _WHERE = {
     "mrlm.algorithms.marloo": ("MARLOO", "MARLOOConfig", "MARLOOTrainer"),
     "mrlm.algorithms.marshal": ("MARSHAL", "MARSHALConfig", "MARSHALTrainer"),
     "mrlm.algorithms.matpo": ("MATPO", "MATPOConfig", "MATPOTrainer"),
+    "mrlm.algorithms.online_dpo": ("OnlineDPO", "OnlineDPOConfig", "OnlineDPOTrainer"),
     "mrlm.algorithms.ppo": ("PPO", "PPOConfig", "PPOTrainer"),
     "mrlm.algorithms.qmix": ("QMIX", "QMIXConfig", "QMIXTrainer"),
     "mrlm.algorithms.reinforce": ("REINFORCE", "ReinforceConfig", "ReinforceTrainer"),
     "mrlm.algorithms.reinforce_pp": ("ReinforcePP", "ReinforcePPConfig", "ReinforcePPTrainer"),
     "mrlm.algorithms.rema": ("ReMA", "ReMAConfig", "ReMATrainer"),
     "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
+    "mrlm.algorithms.reward_model": ("BradleyTerry", "RewardModelConfig", "RewardModelTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sac": ("SAC", "SACConfig", "SACTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
+    "mrlm.algorithms.spin": ("SPIN", "SPINConfig", "SPINTrainer"),
     "mrlm.algorithms.spiral": ("SPIRAL", "SPIRALConfig", "SPIRALTrainer"),
     "mrlm.algorithms.vdn": ("VDN", "VDNConfig", "VDNTrainer"),
     "mrlm.config": ("ExperimentConfig", "TrainingConfig", "load_config"),

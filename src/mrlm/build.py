@@ -25,6 +25,7 @@ from mrlm.learners import make_critics, make_learners
 from mrlm.plan import Plan, arithmetic
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
+from mrlm.play.opposed import Opposed
 from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
 from mrlm.play.rows import Collected, Rows
 from mrlm.play.tasks import read_rows
@@ -294,8 +295,13 @@ def _source(
     if rows is not None:
         source = config.data.dataset
         where = f"data.dataset={source!r}" if isinstance(source, str) else "the data set"
-        pairs = "pairs" in algorithm.requires
-        return Rows(rows, seats, config.training.seed, config.data.shuffle, pairs, where)
+        pairs, seed = "pairs" in algorithm.requires, config.training.seed
+        long = config.data.on_long_row
+        found = Rows(rows, seats, seed, config.data.shuffle, pairs, where, long)
+        rounds = algorithm.rounds(len(rows), config.training.batch_size)
+        if rounds is None:
+            return found
+        return Opposed(found, seats, engines, rounds, seed, config.engine.timeout)
     plan = algorithm.collection
     if plan is None:
         watched = algorithm.topology in ("central", "mixed")
@@ -308,10 +314,14 @@ def _source(
 
 def total_steps(config: ExperimentConfig, tasks: int | None) -> int:
     """Iterations of a run over `tasks` tasks (`None`: they never end): as many as are asked for,
-    else enough for the epochs; where tasks never end an epoch is one iteration."""
+    else enough for the epochs; where tasks never end an epoch is one iteration, in an outer loop it
+    is a round."""
     training = config.training
     if training.num_iterations is not None:
         return training.num_iterations
+    rounds = tasks and config.algorithm_settings().rounds(tasks, training.batch_size)
+    if rounds:
+        return rounds.total(training.num_epochs)
     per_epoch = 1 if tasks is None else math.ceil(tasks / training.batch_size)
     return training.num_epochs * per_epoch
 

@@ -280,6 +280,9 @@ def _turns(config: ExperimentConfig, rows: bool, max_turns: int | None) -> tuple
     asked = config.workflow.parameters.get("max_turns")
     if isinstance(asked, int):
         return asked, []
+    fixed = getattr(registry.load("workflows", config.workflow.name), "turns", None)
+    if isinstance(fixed, int):
+        return fixed, []
     known = [section.max_turns for section in config.environments if section.max_turns]
     if known:
         return max(known), []

@@ -12,8 +12,8 @@ from mrlm.core.timing import span
 from mrlm.core.types import Group
 from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.critic import Critic
-from mrlm.learn.grouping import samples_of
 from mrlm.learn.learner import Learner
+from mrlm.learn.reference import renew
 from mrlm.learn.together import update_together
 from mrlm.metrics import by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
@@ -70,6 +70,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     with span("annotate"):
         for critic in run.critics:
             critic.annotate(groups)
+        _renew_references(run)
         for learner in run.learners:
             await learner.annotate(groups, algorithm.needs)
     with span("credit"):
@@ -199,13 +200,21 @@ async def _update(
     jobs = [
         (
             learner,
-            samples_of(groups, learner.policy, run.algorithm.unit),
+            run.algorithm.samples(groups, learner.policy),
             seed_of((run.config.training.seed, "update", run.step, learner.policy)),
         )
         for learner in stage
     ]
     metrics = await update_together(jobs, run.algorithm, run.step)
     return {learner.policy: found for learner, found in zip(stage, metrics, strict=True)}
+
+
+def _renew_references(run: Run) -> None:
+    """Where an outer loop begins anew, compare with the policies as they are now."""
+    batch_size, tasks = run.config.training.batch_size, run.source.num_tasks()
+    if run.algorithm.renews_reference(run.step, tasks, batch_size):
+        for learner in run.learners:
+            renew(learner.weights_of)
 
 
 def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:

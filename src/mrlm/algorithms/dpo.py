@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.config.words import FlatWords
-from mrlm.core.types import Group, Rollout
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Algorithm
-from mrlm.learn.batch import Batch, Loss, Outputs
-from mrlm.learn.credit import assign, clear, members, trained_turns
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample
+from mrlm.learn.credit import clear
+from mrlm.learn.preference import Pair, pair_samples, row_pairs
 from mrlm.trainer import Trainer
 
 
@@ -32,51 +34,71 @@ class DPO(Algorithm):
 
     A group is a pair: the better reward is chosen, and where rewards are equal the first of two.
     Pairs that are identical, that do not begin with the same prompt, or that lost a side, are
-    dropped (`frac_dropped_pairs`). beta 0.1 and a learning rate of 1e-6 are the settings most
-    reported results use.
+    dropped (`frac_dropped_pairs`). The reference is the policy as it was when the run began. beta
+    0.1 and a learning rate of 1e-6 are the settings most reported results use.
 
     Args:
         loss_type: see above.
         beta: how strongly the reference holds.
         label_smoothing: probability that a label is wrong; used by `sigmoid` and `robust`.
         normalize_lengths: `ipo` only: divide each side by its number of tokens.
+        ref_update_freq: iterations after which the policy becomes its own reference, again and
+            again; 0 is never.
     """
 
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"
     beta: float = Field(default=0.1, gt=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     normalize_lengths: bool = True
+    ref_update_freq: int = Field(default=0, ge=0)
     group_size: int = Field(default=2, ge=2)
 
     requires: ClassVar[frozenset[str]] = frozenset({"rows", "pairs"})
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
     reads_old: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pairs: list[Pair] = []
+        if self.label_smoothing and self.loss_type not in ("sigmoid", "robust"):
+            raise ConfigError(
+                f"label_smoothing={self.label_smoothing:g} is not used by "
+                f"loss_type={self.loss_type!r}; set loss_type to 'sigmoid' or 'robust', or "
+                "label_smoothing to 0"
+            )
+
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"ref_logprobs"})
 
+    def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
+        return bool(self.ref_update_freq and step and step % self.ref_update_freq == 0)
+
+    # -- which answers are compared ----------------------------------------------------------------
+
     def credit(self, groups: Sequence[Group]) -> None:
         self.metrics: dict[str, float] = {}
         clear(groups)
-        pairs = sum(len(group.agents) for group in groups)
-        kept = sum(self._mark(group) for group in groups)
-        ((pairs, kept),) = ops.global_sum({"pairs": [pairs, kept]}).values()
-        self.metrics["frac_dropped_pairs"] = 1.0 - kept / pairs if pairs else 0.0
+        self.pairs: list[Pair] = []
+        possible = 0
+        for group in groups:
+            count, pairs = self.pairs_of(group)
+            possible += count
+            self.pairs += pairs
+        for pair in self.pairs:
+            pair.mark()
+        counts = ops.global_sum({"pairs": [possible, len(self.pairs)]})
+        ((possible, kept),) = counts.values()
+        self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
 
-    def _mark(self, group: Group) -> int:
-        """Write +1 on what was chosen and -1 on what was rejected; returns the number of pairs."""
-        kept = 0
-        for found in members(group).values():
-            ranked = sorted(found, key=lambda member: -member[0].reward)
-            tied = ranked[0][0].reward == ranked[-1][0].reward
-            chosen, rejected = ranked[0][1], ranked[-1][1]
-            if len(found) < 2 or (tied and len(found) > 2) or not comparable(chosen, rejected):
-                continue
-            assign(chosen, 1.0)
-            assign(rejected, -1.0)
-            kept += 1
-        return kept
+    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+        """The pairs of a group, and how many there could have been."""
+        return len(group.agents), row_pairs(group)
+
+    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
+        return pair_samples(self.pairs, policy)
+
+    # -- loss --------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         units, pair = torch.unique(batch.unit, return_inverse=True)
@@ -84,8 +106,9 @@ class DPO(Algorithm):
         gain = outputs.logprobs - batch.ref_logprobs
         sides = [(batch.advantages * sign > 0).to(gain.dtype) for sign in (1.0, -1.0)]
         chosen, rejected = (ops.segment_sum(gain * side, pair, size) for side in sides)
+        lengths = [ops.segment_sum(side, pair, size).clamp(min=1) for side in sides]
+        weights = ops.segment_sum(batch.advantages * sides[0], pair, size) / lengths[0]
         if self.loss_type == "ipo" and self.normalize_lengths:
-            lengths = [ops.segment_sum(side, pair, size) for side in sides]
             losses = self.pair_loss(chosen / lengths[0] - rejected / lengths[1])
         else:
             losses = self.pair_loss(chosen - rejected)
@@ -97,10 +120,10 @@ class DPO(Algorithm):
             "rewards/accuracies": (good > bad).to(good.dtype),
         }
         shares: dict[str, Tensor | float] = {
-            name: value.sum() / batch.totals.units for name, value in metrics.items()
+            name: (weights * value).sum() / batch.totals.units for name, value in metrics.items()
         }
         shares["entropy"] = outputs.entropy.detach().sum() / batch.totals.tokens
-        return Loss(losses.sum() / batch.totals.units, shares)
+        return Loss((weights * losses).sum() / batch.totals.units, shares)
 
     def pair_loss(self, margin: Tensor) -> Tensor:
         """Loss of each pair from its margin `d` (pairs,)."""
@@ -113,13 +136,6 @@ class DPO(Algorithm):
         if self.loss_type == "robust":
             return ((1 - smoothing) * right - smoothing * wrong) / (1 - 2 * smoothing)
         return (1 - smoothing) * right + smoothing * wrong
-
-
-def comparable(chosen: Rollout, rejected: Rollout) -> bool:
-    """Whether two rollouts answer the same prompt, and differently."""
-    a, b = trained_turns(chosen), trained_turns(rejected)
-    said = [[turn.completion_ids for turn in turns] for turns in (a, b)]
-    return a[0].prompt_ids == b[0].prompt_ids and said[0] != said[1]
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.happo import HAPPOConfig as HAPPOConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
+    from mrlm.algorithms.madpo import MADPOConfig as MADPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
+    from mrlm.algorithms.malt import MALTConfig as MALTConfig
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
@@ -23,15 +25,18 @@ if TYPE_CHECKING:
     from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.marshal import MARSHALConfig as MARSHALConfig
     from mrlm.algorithms.matpo import MATPOConfig as MATPOConfig
+    from mrlm.algorithms.online_dpo import OnlineDPOConfig as OnlineDPOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.qmix import QMIXConfig as QMIXConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
     from mrlm.algorithms.rema import ReMAConfig as ReMAConfig
     from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
+    from mrlm.algorithms.reward_model import RewardModelConfig as RewardModelConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sac import SACConfig as SACConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
+    from mrlm.algorithms.spin import SPINConfig as SPINConfig
     from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
     from mrlm.algorithms.vdn import VDNConfig as VDNConfig
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
@@ -73,7 +78,9 @@ _HOME = {
     "HAPPOConfig": "mrlm.algorithms.happo",
     "IPPOConfig": "mrlm.algorithms.ippo",
     "LoraConfig": "mrlm.config.sections",
+    "MADPOConfig": "mrlm.algorithms.madpo",
     "MAGRPOConfig": "mrlm.algorithms.magrpo",
+    "MALTConfig": "mrlm.algorithms.malt",
     "MAPPOConfig": "mrlm.algorithms.mappo",
     "MAREINFORCEConfig": "mrlm.algorithms.mareinforce",
     "MAREMAXConfig": "mrlm.algorithms.maremax",
@@ -82,6 +89,7 @@ _HOME = {
     "MARSHALConfig": "mrlm.algorithms.marshal",
     "MATPOConfig": "mrlm.algorithms.matpo",
     "ModelConfig": "mrlm.config.sections",
+    "OnlineDPOConfig": "mrlm.algorithms.online_dpo",
     "PPOConfig": "mrlm.algorithms.ppo",
     "PolicyConfig": "mrlm.config.sections",
     "QMIXConfig": "mrlm.algorithms.qmix",
@@ -90,8 +98,10 @@ _HOME = {
     "ReMaxConfig": "mrlm.algorithms.remax",
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
+    "RewardModelConfig": "mrlm.algorithms.reward_model",
     "SACConfig": "mrlm.algorithms.sac",
     "SFTConfig": "mrlm.algorithms.sft",
+    "SPINConfig": "mrlm.algorithms.spin",
     "SPIRALConfig": "mrlm.algorithms.spiral",
     "ScheduleConfig": "mrlm.config.sections",
     "StageConfig": "mrlm.config.sections",

@@ -364,6 +364,9 @@ class DataConfig(Section):
     columns: dict[str, str] = Field(default_factory=dict)
     """Our name of a column -> its name in the data."""
     on_bad_row: Literal["raise", "skip"] = "raise"
+    on_long_row: Literal["raise", "truncate"] = "raise"
+    """What is done with a row that its policy cannot read whole; `truncate` cuts the beginning of
+    its prompt, never an answer."""
     max_rows: Count | None = None
     shuffle: bool = True
 

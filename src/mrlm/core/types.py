@@ -230,6 +230,11 @@ class Turn:
     def __len__(self) -> int:
         return len(self.completion_ids)
 
+    @property
+    def depth(self) -> int:
+        """Forks between the first state and the one it was sampled from."""
+        return self.node.count("/") + 1 if self.node else 0
+
 
 @dataclass(slots=True)
 class Rollout:
@@ -313,7 +318,7 @@ class Episode:
     @property
     def own_turns(self) -> Iterator[Turn]:
         """Those that were not taken in the episode which this one was forked from."""
-        return (turn for turn in self.turns if not any(self.path[turn.step + 1 :]))
+        return (turn for turn in self.turns if not any(self.path[turn.depth + 1 :]))
 
 
 @dataclass(slots=True)

@@ -38,6 +38,8 @@ class RewardEnvironment(Environment):
             of the agents, or a dictionary by agent. The row's `prompt` when `None`.
         agents: names of the seats.
         num_agents: how many seats `agent_0`, `agent_1`, ... there are, instead of `agents`.
+        reward_model: folder of a trained reward model (the algorithm `reward_model`), whose scores
+            are added like those of another function.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (of fewer than
             ten rows, all).
         split: which split of the data set.
@@ -60,16 +62,22 @@ class RewardEnvironment(Environment):
         agents: Sequence[str] | str | None = None,
         num_agents: int | None = None,
         *,
+        reward_model: str | None = None,
         eval_dataset: Any = None,
         split: str | None = None,
         columns: Mapping[str, str] | None = None,
         on_bad_row: OnBadRow = "raise",
         seed: int = 0,
     ) -> None:
+        if reward_model is not None:
+            listed = list(reward_func) if isinstance(reward_func, list | tuple) else [reward_func]
+            scorer = load("engines", "reward_model")(reward_model)
+            reward_func = [*(each for each in listed if each is not None), scorer]
         if dataset is None or reward_func is None:
             missing = "dataset" if dataset is None else "reward_func"
             raise ConfigError(
-                f"the reward-function world needs a dataset and a reward_func; {missing} is missing"
+                f"the reward-function world needs a dataset and a reward_func (or a reward_model); "
+                f"{missing} is missing"
             )
         self.agents: tuple[str, ...] = _seats(agents, num_agents)
         self._formatters = _formatters(formatters, self.agents)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from mrlm.learn.loading import import_peft
 
 BASE = ""
@@ -40,6 +42,36 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
         model.add_adapter(name, config)
     _thaw(model)
     return model
+
+
+def copy_adapter(model: Any, source: str, target: str) -> None:
+    """The weights of the adapter `source` as those of `target`, which is added if there is none of
+    that name."""
+    peft = import_peft()
+    if target not in model.peft_config:
+        known = model.peft_config[source]
+        settings = {
+            "r": known.r,
+            "alpha": known.lora_alpha,
+            "dropout": known.lora_dropout,
+            "target_modules": known.target_modules,
+        }
+        with torch.random.fork_rng():  # what is drawn here is overwritten
+            add_adapter(model, target, settings)
+    weights = peft.get_peft_model_state_dict(model, adapter_name=source)
+    peft.set_peft_model_state_dict(model, weights, adapter_name=target)
+
+
+def changes_nothing(model: Any, name: str) -> bool:
+    """Whether an adapter leaves its base as it is: the second factor of every product is 0, as it
+    is when an adapter is new."""
+    own = [value for key, value in model.named_parameters() if adapter_of(key) == name]
+    second = [
+        value
+        for key, value in model.named_parameters()
+        if adapter_of(key) == name and ".lora_B." in key
+    ]
+    return 2 * len(second) == len(own) and not any(bool(value.any()) for value in second)
 
 
 def switch_adapter(model: Any, name: str) -> None:

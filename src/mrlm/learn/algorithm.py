@@ -9,8 +9,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group
-from mrlm.learn.batch import Batch, Loss, Outputs
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample
+from mrlm.learn.grouping import samples_of
 from mrlm.learn.mixing import Mixing
 from mrlm.learn.schedule import Order
 
@@ -66,7 +68,7 @@ class Algorithm:
     requires: ClassVar[frozenset[str]] = frozenset()
     """What the source must offer: `siblings` (several episodes of one task), `greedy` (one more of
     each, played greedily), `tree` (several answers to every state), `rows` (a data set instead of
-    play), `pairs` (rows that are preference pairs)."""
+    play), `pairs` (where there are rows, they are preference pairs)."""
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "turn"
     """What packing never splits."""
     reads_trees: ClassVar[bool] = False
@@ -79,6 +81,8 @@ class Algorithm:
     """How policies take turns in learning where `training.schedule.order` is not set."""
     orders: ClassVar[tuple[Order, ...]] = ("simultaneous", "alternating", "sequential")
     """The orders it can learn in."""
+    scalar_head: ClassVar[bool] = False
+    """Whether every policy gets a head for one number, whatever `needs` says."""
     default_learning_rate: ClassVar[float] = 1e-6
     """Used when `training.learning_rate` is not set."""
 
@@ -172,6 +176,10 @@ class Algorithm:
         """Called when the critics have learned what `credit` wrote, before any policy learns: to
         rewrite columns that follow from what they know now."""
 
+    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
+        """What a policy trains on, of groups with credit."""
+        return samples_of(groups, policy, self.unit)
+
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         """What to minimise on a micro-batch: its part of a loss normalised by `batch.totals`."""
         raise NotImplementedError(f"{type(self).__name__} must define loss")
@@ -200,6 +208,21 @@ class Algorithm:
             Numbers to log.
         """
         return {}
+
+    def rounds(self, tasks: int, batch_size: int) -> Rounds | None:
+        """The outer loop, where rows are answered by the policies and learned from in rounds;
+        `None`: there is none.
+
+        Args:
+            tasks: rows of the data set.
+            batch_size: rows per iteration.
+        """
+        return None
+
+    def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
+        """Whether the reference becomes the policy as it is, before iteration `step` (the first is
+        0) is learned from. Arguments are those of `rounds`."""
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state of `credit`, for checkpoints."""

@@ -24,12 +24,11 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import TrainingError
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, Turn
-from mrlm.learn.adapters import add_adapter
+from mrlm.learn.adapters import copy_adapter
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Sample, Totals, merge, pack, split
 from mrlm.learn.grouping import minibatches, samples_of
 from mrlm.learn.joint import joint_texts
-from mrlm.learn.loading import import_peft
 from mrlm.learn.optimizing import LearnerSettings, Steppable, Stepper, TrainingMode
 from mrlm.learn.policy import Policy
 
@@ -278,7 +277,7 @@ def beside(policy: Policy) -> Policy:
         model, adapter = policy.model, f"{policy.adapter}-critic"
         while adapter in model.peft_config:
             adapter += "-critic"
-        _copy_adapter(model, policy.adapter, adapter)
+        copy_adapter(model, policy.adapter, adapter)
     return Policy(
         policy.name,
         model,
@@ -288,18 +287,3 @@ def beside(policy: Policy) -> Policy:
         chat=policy.chat,
         lean=policy.lean,
     )
-
-
-def _copy_adapter(model: Any, source: str, target: str) -> None:
-    peft = import_peft()
-    known = model.peft_config[source]
-    settings = {
-        "r": known.r,
-        "alpha": known.lora_alpha,
-        "dropout": known.lora_dropout,
-        "target_modules": known.target_modules,
-    }
-    with torch.random.fork_rng():  # what is drawn here is overwritten
-        add_adapter(model, target, settings)
-    weights = peft.get_peft_model_state_dict(model, adapter_name=source)
-    peft.set_peft_model_state_dict(model, weights, adapter_name=target)

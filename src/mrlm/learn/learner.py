@@ -76,7 +76,8 @@ class Learner:
         self.nonfinite: int = 0
         self._stepper: Stepper | None = None
         self.critic: Critic | None = None
-        if "values" in algorithm.needs and algorithm.topology == "shared":
+        shared = "values" in algorithm.needs and algorithm.topology == "shared"
+        if shared or algorithm.scalar_head:
             self._policy.add_value_head()
         elif "values" in algorithm.needs and algorithm.topology == "separate":
             self.critic = Critic(self.policy, beside(self._policy), self.settings)
@@ -160,7 +161,7 @@ class Learner:
         if self.critic is not None:
             self.critic.annotate(groups)
         self.algorithm.credit(groups)
-        samples = samples_of(groups, self.policy, self.algorithm.unit)
+        samples = self.algorithm.samples(groups, self.policy)
         if not samples:
             raise ConfigError(
                 "there is nothing to train on: no rollout has a MODEL message of a trained agent"

@@ -25,12 +25,15 @@ from mrlm.learn.anatomy import NotLean, take_general_way
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
+from mrlm.learn.reference import keep
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HEADS = "value_head.safetensors"
+"""The file of a saved folder that holds the heads."""
 AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
 """How far log-probs of the lean and the general forward may be apart, by what is computed in."""
 AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
@@ -48,8 +51,8 @@ class Policy:
             the model with every adapter off.
         precision: what is computed in; weights keep their own type (`bf16` and `fp16` run under
             autocast).
-        reference: a frozen model for `ref_logprobs`; for an adapter, the base with all adapters off
-            serves.
+        reference: a frozen model for `ref_logprobs`; where there is none, `keep_reference` finds
+            one.
         chat: renderer of its conversations; made from the tokenizer when `None`.
         lean: use the library's own forward for models of a family it knows; the model's own forward
             serves every other.
@@ -73,6 +76,8 @@ class Policy:
         self.adapter = adapter
         self.precision: Precision = precision
         self.reference: Any = reference
+        self.reference_adapter: str = BASE
+        self.reference_moved: bool = False
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
         self.lean = lean and precision != "fp16"
@@ -137,10 +142,8 @@ class Policy:
             self.value_head = ValueHead(width).to(self.device)
 
     def keep_reference(self) -> None:
-        """Make sure there is something frozen to compare with: nothing to do for an adapter; else a
-        copy of the model as it is now."""
-        if self.adapter is None and self.reference is None:
-            self.reference = copy.deepcopy(self.model).eval().requires_grad_(False)
+        """Make sure there is something frozen to compare with: the policy as it is now."""
+        keep(self)
 
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight does."""
@@ -259,14 +262,17 @@ class Policy:
 
     def _reference_logits(self, batch: Batch) -> Tensor:
         """Logits (N, V) of the frozen reference that the trained tokens are drawn from."""
-        if self.adapter is not None:
-            with self._autocast(), without_adapters(self.model):
-                logits, _ = self._logits(self.model, batch)
-            if self.adapter:
-                switch_adapter(self.model, self.adapter)
-        else:
-            with self._autocast():
-                logits, _ = self._logits(self.reference, batch)
+        model, bare = self.reference, nullcontext()
+        if model is None:
+            model = self.model
+            if self.reference_adapter:
+                switch_adapter(model, self.reference_adapter)
+            else:
+                bare = without_adapters(model)
+        with self._autocast(), bare:
+            logits, _ = self._logits(model, batch)
+        if model is self.model and self.adapter:
+            switch_adapter(model, self.adapter)
         return _at_tokens(logits, batch)
 
     def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
@@ -275,11 +281,17 @@ class Policy:
             self._passes[which] = self._lean_pass(which) if self.lean else None
         return self._passes[which]
 
+    def forget_pass(self, which: Literal["own", "reference"]) -> None:
+        """Look again at how a batch is read, at next use."""
+        self._passes.pop(which, None)
+
     def _lean_pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
         own = which == "own"
-        model = self.model if own or self.adapter is not None else self.reference
+        model, adapter = self.model, self.adapter if own else self.reference_adapter
+        if not own and self.reference is not None:
+            model, adapter = self.reference, BASE
         try:
-            lean = LeanPass(model, self.adapter if own else BASE, AUTOCAST.get(self.precision))
+            lean = LeanPass(model, adapter, AUTOCAST.get(self.precision))
         except NotLean as reason:
             if own:
                 take_general_way(model, reason)
@@ -357,7 +369,7 @@ class Policy:
             config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         if self.value_head is not None:
-            save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
+            save_file(self.value_head.state_dict(), folder / HEADS)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
@@ -371,11 +383,16 @@ class Policy:
         else:
             tensors = load_file(folder / "adapter_model.safetensors")
             import_peft().set_peft_model_state_dict(self.model, tensors, adapter_name=self.adapter)
-        heads = folder / "value_head.safetensors"
-        if heads.is_file():
+        self.load_heads(folder)
+
+    def load_heads(self, folder: Path) -> None:
+        """Take the heads that `save` wrote, if there were any."""
+        from safetensors.torch import load_file
+
+        if (folder / HEADS).is_file():
             self.add_value_head()
             assert self.value_head is not None
-            self.value_head.load_state_dict(load_file(heads))
+            self.value_head.load_state_dict(load_file(folder / HEADS))
 
 
 def _causal(model: Any) -> Any:

@@ -147,7 +147,8 @@ class Agent:
             messages=list(self.rollout.messages),
             metrics=dict(self.rollout.metrics),
         )
-        twin._episode, twin._key = episode, (*self._key, f"fork {self._calls}.{branch}")
+        depth = len(episode.path) - 1
+        twin._episode, twin._key = episode, (*self._key, f"fork {depth}.{branch}")
         twin._prompts = dict(self._prompts)
         if self.name in self._episode.rollouts:
             episode.rollouts[self.name] = twin.rollout

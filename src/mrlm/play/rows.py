@@ -4,15 +4,15 @@ for supervised learning."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Episode, Group, Message, Rollout, Task
+from mrlm.core.types import Episode, Group, Message, Role, Rollout, Task, Turn
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.rollout import Play
 from mrlm.play.tasks import row_messages
@@ -32,12 +32,14 @@ class Rows:
     Args:
         rows: dictionaries with `messages`, with `prompt` and `completion`, or with `prompt`,
             `chosen` and `rejected`; `agent` says whose words they are.
-        seats: who is trained; a row without `agent` goes to every trained seat of a different
-            policy.
+        seats: who is trained; a row without `agent` goes to the trained seats that its messages
+            name, or to every trained seat of a different policy.
         seed: of the order, which is new in every epoch.
         shuffle: whether rows are put in random order.
         pairs: whether every row must be a preference pair.
         where: what errors call the data.
+        on_long_row: what is done with a row that its policy cannot read whole: `raise`, or
+            `truncate`: cut the beginning of its prompt, never an answer.
 
     Raises:
         ConfigError: a row lacks what it needs or names an agent there is not.
@@ -51,8 +53,10 @@ class Rows:
         shuffle: bool = True,
         pairs: bool = False,
         where: str = "the data set",
+        on_long_row: Literal["raise", "truncate"] = "raise",
     ) -> None:
         self.rows = rows
+        self.on_long_row = on_long_row
         self.pairs = pairs
         self.where = where
         self.seed = seed
@@ -60,12 +64,13 @@ class Rows:
         self._taken = 0
         self._seats = seats
         trained = [seat for seat in seats.values() if seat.trained]
+        self._trained = trained
         self._default = list({seat.policy: seat for seat in reversed(trained)}.values())
         if not rows:
             raise ConfigError(f"{where} has no rows")
         for index in range(len(rows)):
             self._check(index)
-        self._group(0)
+        self.group(0)
 
     def num_tasks(self) -> int | None:
         return len(self.rows)
@@ -73,7 +78,7 @@ class Rows:
     async def take(self, count: int) -> list[Group]:
         groups = []
         while len(groups) < count:
-            group = self._group(self._place(self._taken))
+            group = self.group(self.place(self._taken))
             self._taken += 1
             groups.append(group)
         return groups
@@ -84,7 +89,8 @@ class Rows:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._taken = state["taken"]
 
-    def _place(self, index: int) -> int:
+    def place(self, index: int) -> int:
+        """Number of the row that comes as number `index`, when epoch follows epoch."""
         epoch, place = divmod(index, len(self.rows))
         if not self.shuffle:
             return place
@@ -108,7 +114,8 @@ class Rows:
                 f"run ({known})"
             )
 
-    def _group(self, index: int) -> Group:
+    def group(self, index: int) -> Group:
+        """The group of row number `index`."""
         row = self.rows[index]
         if row.get("messages") is not None:
             conversations = [(row_messages(row["messages"]), float(row.get("reward") or 0.0))]
@@ -120,38 +127,74 @@ class Rows:
             ]
         else:
             conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
+        name = f"row-{index}"
         episodes = [
-            self._episode(index, side, messages, reward, row.get("agent"))
-            for side, (messages, reward) in enumerate(conversations)
+            Episode(f"{name}/{side}", Task(name), reward=paid, step_rewards=[paid], status="done")
+            for side, (_, paid) in enumerate(conversations)
         ]
-        return Group(episodes, f"row-{index}")
+        for seat in self._speakers(row, [messages for messages, _ in conversations]):
+            views = [_view(messages, seat) for messages, _ in conversations]
+            said = [
+                transcript_turns(seat.chat, view, seat.name, seat.policy, {seat.name})
+                for view in views
+            ]
+            self._fit(index, seat, said)
+            for episode, view, turns in zip(episodes, views, said, strict=True):
+                if turns:
+                    turns[-1].reward = episode.reward
+                rollout = Rollout(seat.name, seat.policy, name, turns, view)
+                episode.rollouts[seat.name] = rollout
+        return Group(episodes, name)
 
-    def _episode(
-        self, index: int, side: int, messages: list[Message], reward: float, agent: Any
-    ) -> Episode:
-        seats = self._default if agent is None else [self._seats[agent]]
-        episode = Episode(f"row-{index}/{side}", Task(f"row-{index}"), reward=reward, status="done")
-        for seat in seats:
-            whole = messages
-            if seat.system_prompt and messages[0].role != "system":
-                whole = [Message(seat.system_prompt, "system"), *messages]  # type: ignore[arg-type]
-            turns = transcript_turns(seat.chat, whole, seat.name, seat.policy, {seat.name})
-            longest = max((len(turn.prompt_ids) + len(turn) for turn in turns), default=0)
-            limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
-            if longest > limit:
-                raise ConfigError(
-                    f"{self.where}, row {index + 1}: {longest} tokens, but policy {seat.policy!r} "
-                    f"reads {limit} at "
-                    "most; "
-                    "shorten the row or drop it"
-                )
-            if turns:
-                turns[-1].reward = reward
-            episode.rollouts[seat.name] = Rollout(
-                seat.name, seat.policy, f"row-{index}", turns, whole
+    def _speakers(self, row: Mapping[str, Any], sides: Sequence[list[Message]]) -> list[Seat]:
+        """Whose words of a row are trained: those of the agent it is for, or of the trained agents
+        that its messages name, or of one agent of every trained policy."""
+        if row.get("agent") is not None:
+            return [self._seats[row["agent"]]]
+        named = {message.agent for messages in sides for message in messages}
+        return [seat for seat in self._trained if seat.name in named] or self._default
+
+    def _fit(self, index: int, seat: Seat, sides: Sequence[list[Turn]]) -> None:
+        """Make what is too long fit: all sides lose the same tokens, from the beginning.
+
+        Raises:
+            ConfigError: it does not fit, and may not be cut or cannot be without cutting an answer.
+        """
+        whole = max(
+            (len(turn.prompt_ids) + len(turn) for side in sides for turn in side), default=0
+        )
+        limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
+        room = seat.max_prompt_tokens if self.on_long_row == "truncate" else limit
+        opening = max((len(side[0].prompt_ids) for side in sides if side), default=0)
+        cut = max(whole - limit, opening - room)
+        if cut <= 0:
+            return
+        where = f"{self.where}, row {index + 1}: "
+        if self.on_long_row != "truncate":
+            raise ConfigError(
+                f"{where}{whole} tokens, but policy {seat.policy!r} reads {limit} at most; "
+                "shorten the row or drop it, or let data.on_long_row=truncate cut its prompt"
             )
-        episode.step_rewards = [reward]
-        return episode
+        if cut >= min(len(side[0].prompt_ids) for side in sides if side):
+            raise ConfigError(
+                f"{where}{whole} tokens, of which policy {seat.policy!r} reads {limit} at most, "
+                "cannot be had by cutting the prompt; shorten the answer or drop the row"
+            )
+        for turn in (turn for side in sides for turn in side):
+            turn.prompt_ids = turn.prompt_ids[cut:]
+
+
+def _view(messages: list[Message], seat: Seat) -> list[Message]:
+    """A conversation as an agent sees it: what other agents say is read as a user's."""
+    seen = [
+        replace(each, role=Role.USER)
+        if each.role is Role.ASSISTANT and each.agent not in (None, seat.name)
+        else each
+        for each in messages
+    ]
+    if seat.system_prompt and messages[0].role is not Role.SYSTEM:
+        seen.insert(0, Message(seat.system_prompt, Role.SYSTEM))
+    return seen
 
 
 def _answered(prompt: list[Message], answer: Any) -> list[Message]:

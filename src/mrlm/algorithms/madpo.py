@@ -1,0 +1,57 @@
+"""MADPO: multi-agent DPO; every agent prefers its part of what served the team better."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.online_dpo import OnlineDPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import trained_turns
+from mrlm.learn.preference import Pair, Rewards, row_pairs
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MADPO(OnlineDPO):
+    """`DPO` for a team, each agent against a reference of its own: at every state the answer with
+    the team's best reward is preferred to the one with its worst.
+
+    The log-probability of a joint action is the sum of its agents', so that the preference of a
+    team over two joint actions is one preference for each agent. Agents that answer the same moment
+    are ranked by the same rewards, with the same order among equals: their pairs come from the same
+    two episodes. Agents that read different prompts in these (those who speak later in a chain) are
+    compared where siblings read the same, or at the nodes of the workflow `tree`.
+
+    With a data set (`data.dataset`) it learns from rows instead of playing: `prompt`, `chosen` and
+    `rejected`, where each side holds messages of several agents (`{"role": "assistant", "agent":
+    ..., "content": ...}`), or one agent's (`agent`). Every agent's part is a pair of its own, if it
+    begins with the same prompt on both sides and differs.
+    """
+
+    rewards: Rewards = "team"
+
+    requires: ClassVar[frozenset[str]] = frozenset({"siblings", "pairs"})
+
+    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+        turns = [t for e in group for r in e.rollouts.values() for t in trained_turns(r)]
+        if turns and all(turn.logprobs is None for turn in turns):  # nobody sampled them
+            return len(group.agents), row_pairs(group)
+        return super().pairs_of(group)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MADPOConfig(FlatWords, MADPO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MADPO with the flat words of its trainer."""
+
+
+class MADPOTrainer(Trainer):
+    """Train with `MADPO` in one call."""
+
+    algorithm = "madpo"
+
+
+PLUGIN = MADPO

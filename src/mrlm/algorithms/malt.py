@@ -1,0 +1,129 @@
+"""MALT: a tree of generators, verifiers and refiners; good answers are imitated and preferred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.dpo import DPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group, Turn
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample, merge
+from mrlm.learn.preference import Answer, Pair, Rewards, answers_by_state, pair_samples
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MALT(DPO):
+    """Credit by search (arXiv 2412.01928): an answer is worth the mean reward of the leaves below
+    it, and is good if that is above `threshold`. Each role imitates its good answers and prefers
+    the better of two siblings (`DPO`):
+
+        dpo_coef * mean over pairs of DPO + sft_coef * mean over tokens of -log pi(good answers)
+
+    It wants a tree: the workflow `malt` (question, verdict, revision on a world with one seat) or
+    `tree` (any world); without one, the siblings' first turns are compared. Siblings that say the
+    same are no pair. The threshold of one half is for rewards of 0 and 1. The paper trains the two
+    parts one after the other; `sft_coef=0` and `dpo_coef=0` are the parts.
+
+    Args:
+        threshold: what a good answer is worth more than.
+        pairing: `order`: any two siblings of different worth are a pair; `threshold`: only a good
+            one and one that is not.
+        sft_coef, dpo_coef: weights of the two parts.
+        rewards: what leaves are worth: the `team`'s rewards or the agent's `own`.
+    """
+
+    threshold: float = 0.5
+    pairing: Literal["order", "threshold"] = "order"
+    sft_coef: float = Field(default=1.0, ge=0)
+    dpo_coef: float = Field(default=1.0, ge=0)
+    rewards: Rewards = "team"
+
+    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    reads_trees: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.good: list[Turn] = []
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        self.good: list[Turn] = []
+        super().credit(groups)
+        self._weigh()
+
+    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+        possible, pairs = 0, []
+        for answers in answers_by_state(group, self.rewards).values():
+            if self.sft_coef:
+                self.good += [each.turn for each in answers if each.value > self.threshold]
+            for one, other in combinations(answers, 2):
+                possible += 1
+                better, worse = (one, other) if one.value >= other.value else (other, one)
+                if self._differ(better, worse):
+                    pairs.append(Pair([better.turn], [worse.turn]))
+        return possible, pairs if self.dpo_coef else []
+
+    def _differ(self, better: Answer, worse: Answer) -> bool:
+        apart = better.value > worse.value
+        if self.pairing == "threshold":
+            apart = better.value > self.threshold >= worse.value
+        return apart and better.turn.completion_ids != worse.turn.completion_ids
+
+    # -- two losses in one -------------------------------------------------------------------------
+
+    def _weigh(self) -> None:
+        """Weights that turn a mean over units, pairs and good answers alike, into a mean over pairs
+        and a mean over the tokens of good answers, for each policy."""
+        counts: dict[str, list[float]] = {}
+        for pair in self.pairs:
+            counts.setdefault(pair.policy, [0.0, 0.0, 0.0])[0] += 1
+        for turn in self.good:
+            row = counts.setdefault(turn.policy, [0.0, 0.0, 0.0])
+            row[1], row[2] = row[1] + 1, row[2] + len(turn)
+        totals = ops.global_sum(counts)
+        self.metrics["good_answers"] = sum(good for _, good, _ in totals.values())
+        for pair in self.pairs:
+            pairs, good, _ = totals[pair.policy]
+            pair.weight = (pairs + good) / pairs
+        for turn in self.good:
+            pairs, good, tokens = totals[turn.policy]
+            turn.returns = (pairs + good) / tokens
+
+    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
+        found = pair_samples(self.pairs, policy)
+        unit = len(self.pairs)
+        for turn in self.good:
+            if turn.policy == policy:
+                found += merge([replace(turn, advantages=0.0)], unit, rollout=2 * unit)
+                unit += 1
+        return found
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        preferred = super().loss(batch, outputs)
+        apart = (batch.advantages == 0).to(outputs.logprobs.dtype)
+        imitated = -(apart * batch.returns * outputs.logprobs).sum() / batch.totals.units
+        total = self.dpo_coef * preferred.total + self.sft_coef * imitated
+        parts = {"dpo_loss": preferred.total.detach(), "sft_loss": imitated.detach()}
+        return Loss(total, {**preferred.metrics, **parts})
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MALTConfig(FlatWords, MALT):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MALT with the flat words of its trainer."""
+
+
+class MALTTrainer(Trainer):
+    """Train with `MALT` in one call."""
+
+    algorithm = "malt"
+
+
+PLUGIN = MALT

@@ -1,0 +1,70 @@
+"""Online DPO: among the answers just sampled to one state, the best is preferred to the worst."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.dpo import DPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.preference import Answer, Pair, Rewards, answers_by_state
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class OnlineDPO(DPO):
+    """`DPO` on pairs that the policy samples itself (arXiv 2402.04792): of the siblings' answers to
+    one state, the one with the highest reward is chosen and the one with the lowest is rejected,
+    for each agent.
+
+    A state is a prompt: answers to different prompts are not compared. So in episodes of several
+    turns the first turns are, and with the workflow `tree` the answers at every node, each with the
+    mean reward of the episodes that go through it. States whose answers all earned the same, or
+    whose best and worst say the same, teach nothing and are dropped (`frac_dropped_pairs`). With
+    `ref_update_freq=1` every update starts from the policy itself.
+
+    Args:
+        rewards: what answers are ranked by: the agent's `own` rewards or the `team`'s.
+        ties: what is done where all answers earned the same: `drop`, or `first`: the first is
+            chosen and the last rejected, as programs do that sort two samples.
+    """
+
+    rewards: Rewards = "own"
+    ties: Literal["drop", "first"] = "drop"
+    group_size: int = Field(default=4, ge=2)
+
+    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    reads_trees: ClassVar[bool] = True
+
+    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+        states = answers_by_state(group, self.rewards).values()
+        compared = [self.ranked(answers) for answers in states if len(answers) > 1]
+        return len(compared), [pair for pair in compared if pair is not None]
+
+    def ranked(self, answers: list[Answer]) -> Pair | None:
+        """The best answer (the first of equals) against the worst (the last of equals)."""
+        best = max(answers, key=lambda answer: answer.value)
+        worst = min(reversed(answers), key=lambda answer: answer.value)
+        if best.value == worst.value and self.ties == "drop":
+            return None
+        if best.turn.completion_ids == worst.turn.completion_ids:
+            return None
+        return Pair([best.turn], [worst.turn])
+
+
+@dataclass(kw_only=True, config=STRICT)
+class OnlineDPOConfig(FlatWords, OnlineDPO):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """OnlineDPO with the flat words of its trainer."""
+
+
+class OnlineDPOTrainer(Trainer):
+    """Train with `OnlineDPO` in one call."""
+
+    algorithm = "online_dpo"
+
+
+PLUGIN = OnlineDPO

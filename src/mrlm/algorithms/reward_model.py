@@ -1,0 +1,99 @@
+"""Reward model: a head that scores answers, so that what was chosen scores above the rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch.nn.functional import logsigmoid
+
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Group
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT, Algorithm
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample
+from mrlm.learn.credit import clear
+from mrlm.learn.preference import Pair, pair_samples, row_pairs, scored
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class BradleyTerry(Algorithm):
+    """A reward from preferences (arXiv 2203.02155, eq. 1): with the score `r`, which a head on the
+    policy reads at the last token of a conversation, minimise
+
+        -log s(r(chosen) - r(rejected)) + center_rewards_coefficient (r(chosen) + r(rejected))^2
+
+    Scores are known up to a constant; the second term (arXiv 2312.09244) keeps them around 0. Pairs
+    that are identical, that do not begin with the same prompt, or that lost a side, are dropped
+    (`frac_dropped_pairs`). What is saved is a folder that `mrlm.RewardModel(folder)` scores with,
+    as a reward function, and that `reward_model:` of the environment `reward` names. One pass and a
+    learning rate of 1e-5 are usual; the head has its own (`training.critic_learning_rate`).
+
+    Args:
+        center_rewards_coefficient: see above.
+    """
+
+    center_rewards_coefficient: float = Field(default=0.0, ge=0)
+    group_size: int = Field(default=2, ge=2)
+
+    requires: ClassVar[frozenset[str]] = frozenset({"rows", "pairs"})
+    unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
+    reads_old: ClassVar[bool] = False
+    scalar_head: ClassVar[bool] = True
+    default_learning_rate: ClassVar[float] = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pairs: list[Pair] = []
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        self.metrics: dict[str, float] = {}
+        clear(groups)
+        self.pairs: list[Pair] = [pair for group in groups for pair in row_pairs(group)]
+        for pair in self.pairs:
+            pair.mark()
+        possible = sum(len(group.agents) for group in groups)
+        ((possible, kept),) = ops.global_sum({"pairs": [possible, len(self.pairs)]}).values()
+        self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
+
+    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
+        ends = [Pair([scored(pair.chosen)], [scored(pair.rejected)]) for pair in self.pairs]
+        return pair_samples(ends, policy)
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        assert outputs.values is not None
+        units, pair = torch.unique(batch.unit, return_inverse=True)
+        chosen, rejected = (
+            ops.segment_sum(outputs.values * (batch.advantages * sign > 0), pair, len(units))
+            for sign in (1.0, -1.0)
+        )
+        losses = -logsigmoid(chosen - rejected)
+        if self.center_rewards_coefficient:
+            losses = losses + self.center_rewards_coefficient * (chosen + rejected).square()
+        good, bad = chosen.detach(), rejected.detach()
+        metrics = {
+            "rewards/chosen": good,
+            "rewards/rejected": bad,
+            "rewards/margins": good - bad,
+            "rewards/accuracies": (good > bad).to(good.dtype),
+        }
+        number = batch.totals.units
+        return Loss(losses.sum() / number, {k: x.sum() / number for k, x in metrics.items()})
+
+
+@dataclass(kw_only=True, config=STRICT)
+class RewardModelConfig(FlatWords, BradleyTerry):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """BradleyTerry with the flat words of its trainer."""
+
+
+class RewardModelTrainer(Trainer):
+    """Train with `BradleyTerry` in one call."""
+
+    algorithm = "reward_model"
+
+
+PLUGIN = BradleyTerry

@@ -1,0 +1,94 @@
+"""SPIN: self-play fine-tuning; a given answer is preferred to the one of an earlier self."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.dpo import DPO
+from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
+from mrlm.core.rounds import Rounds
+from mrlm.core.types import Group, Turn
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.preference import Pair, row_pairs
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SPIN(DPO):
+    """Learn to tell given answers from one's own (arXiv 2401.01335, eq. 4.7): in round k, for each
+    row `(x, y)`, an answer `y'` is sampled from the opponent, the policy as it was at the end of
+    round k - 1; then `DPO`'s loss is minimised with `y` chosen, `y'` rejected and the opponent as
+    the reference. It is log 2 (or 1, `hinge`) where a round begins.
+
+    Rows have `messages`, or `prompt` and `completion`; of a conversation, the last answer is the
+    one that is compared. Both answers end with the same end token, so that they cannot be told
+    apart by having one. Pairs that say the same, and answers that say nothing, are dropped
+    (`frac_dropped_pairs`). Where `training.num_iterations` is not set, an epoch
+    (`training.num_epochs`) is a round.
+
+    beta 0.1 and a learning rate of 5e-7 are the authors' settings. The optimiser and the schedule
+    of the learning rate go on from round to round.
+
+    Args:
+        loss_type: `sigmoid` or `hinge`.
+        rows_per_round: rows that are answered in a round, the next ones in every round; `None` is
+            all of them.
+        passes_per_round: times a round goes over its pairs.
+        use_previous: from the second round on, learn from the answers of the round before, too, as
+            the authors do; such a round is twice as long.
+    """
+
+    loss_type: Literal["sigmoid", "hinge"] = "sigmoid"  # pyright: ignore[reportIncompatibleVariableOverride]
+    rows_per_round: int | None = Field(default=None, ge=1)
+    passes_per_round: int = Field(default=1, ge=1)
+    use_previous: bool = True
+
+    requires: ClassVar[frozenset[str]] = frozenset({"rows"})
+    default_learning_rate: ClassVar[float] = 5e-7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ref_update_freq:
+            raise ConfigError(
+                f"ref_update_freq={self.ref_update_freq}: the reference of spin is its opponent, "
+                "which changes with the round; leave it at 0 and set rows_per_round"
+            )
+
+    def rounds(self, tasks: int, batch_size: int) -> Rounds:
+        rows = min(tasks, self.rows_per_round or tasks)
+        return Rounds(rows, batch_size, self.passes_per_round, self.use_previous)
+
+    def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
+        assert tasks is not None
+        return step > 0 and self.rounds(tasks, batch_size).at(step)[1] == 0
+
+    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+        return len(group.agents), [pair for pair in row_pairs(group) if _told_apart(pair)]
+
+
+def _told_apart(pair: Pair) -> bool:
+    """Whether both sides say something, and not the same."""
+    sides = [[_text(turn) for turn in turns] for turns in (pair.chosen, pair.rejected)]
+    return all(map(any, sides)) and sides[0] != sides[1]
+
+
+def _text(turn: Turn) -> str:
+    return str(turn.completion_ids) if turn.message is None else turn.message.content.strip()
+
+
+@dataclass(kw_only=True, config=STRICT)
+class SPINConfig(FlatWords, SPIN):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """SPIN with the flat words of its trainer."""
+
+
+class SPINTrainer(Trainer):
+    """Train with `SPIN` in one call."""
+
+    algorithm = "spin"
+
+
+PLUGIN = SPIN

@@ -1,0 +1,416 @@
+"""Preferences over what agents sampled: which answers are compared, and that it trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mrlm
+from mrlm import run_experiment
+from mrlm.algorithms.dpo import DPO
+from mrlm.algorithms.madpo import MADPO
+from mrlm.algorithms.malt import MALT
+from mrlm.algorithms.online_dpo import OnlineDPO
+from mrlm.config import parse_config
+from mrlm.core.environment import Environment
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import (
+    Episode,
+    Group,
+    Message,
+    Observation,
+    Reward,
+    Rollout,
+    StepResult,
+    Task,
+    Turn,
+)
+from mrlm.learn.batch import Outputs, pack
+from mrlm.learn.preference import answers_by_state
+from mrlm.runs import dry_run
+
+
+class Sums(Environment):
+    """Every seat answers one question; what all say is added up, letter by letter, and the team
+    earns the rest of that after a division."""
+
+    blocking = False
+
+    def __init__(self, agents: tuple[str, ...] | list[str] = ("agent",)) -> None:
+        self.agents = tuple(agents)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        said = Observation([Message(f"{(seed or 0) % 5}?")])
+        return StepResult(dict.fromkeys(self.agents, said))
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        text = "".join(message.content for message in actions.values())
+        paid = Reward(sum(map(ord, text)) % 101 / 100)
+        return StepResult(rewards=dict.fromkeys(self.agents, paid), done=True)
+
+
+def episode(
+    place: int, said: dict[str, list[int]], reward: float, own: dict[str, float] | None = None
+) -> Episode:
+    """One joint step: agent -> what it said to the prompt [1]."""
+    rollouts = {}
+    for agent, ids in said.items():
+        turn = Turn(agent, "p", [1], ids, [-1.0] * len(ids), reward=(own or {}).get(agent, reward))
+        rollouts[agent] = Rollout(agent, "p", "t", [turn])
+    return Episode(f"t/{place}", Task("t"), rollouts, reward, [reward], "done", path=(place,))
+
+
+def marks(group: Group, agent: str) -> list[float | None]:
+    """What credit wrote on the first turn of an agent, by episode."""
+    return [each.rollouts[agent].turns[0].advantages for each in group]  # type: ignore[misc]
+
+
+# -- best against worst ----------------------------------------------------------------------------
+
+
+def test_the_best_sibling_is_preferred_to_the_worst() -> None:
+    rewards = [0.5, 0.9, 0.1, 0.9, 0.1]
+    group = Group([episode(i, {"a": [2, i]}, r) for i, r in enumerate(rewards)])
+    algorithm = OnlineDPO()
+    algorithm.credit([group])
+    assert marks(group, "a") == [None, 1.0, None, None, -1.0]
+    assert algorithm.metrics == {"frac_dropped_pairs": 0.0}
+    samples = algorithm.samples([group], "p")
+    assert [sample.unit for sample in samples] == [0, 0] and not algorithm.samples([group], "q")
+
+
+def test_ties_are_dropped_or_decided_by_order() -> None:
+    group = Group([episode(i, {"a": [2, i]}, 0.3) for i in range(3)])
+    dropping, first = OnlineDPO(), OnlineDPO(ties="first")
+    dropping.credit([group])
+    assert marks(group, "a") == [None] * 3
+    assert dropping.metrics["frac_dropped_pairs"] == 1.0
+    first.credit([group])
+    assert marks(group, "a") == [1.0, None, -1.0]
+
+
+def test_best_and_worst_that_say_the_same_are_no_pair() -> None:
+    group = Group([episode(i, {"a": [2, 3]}, r) for i, r in enumerate((0.0, 1.0))])
+    algorithm = OnlineDPO()
+    algorithm.credit([group])
+    assert marks(group, "a") == [None, None] and not algorithm.pairs
+
+
+def test_failed_episodes_and_wrong_rewards_are_not_compared() -> None:
+    group = Group([episode(i, {"a": [2, i]}, r) for i, r in enumerate((1.0, 0.5, 0.2, 9.0))])
+    group.episodes[3].status = "error"
+    group.episodes[0].reward = float("nan")
+    algorithm = OnlineDPO()
+    algorithm.credit([group])
+    assert marks(group, "a") == [None, 1.0, -1.0, None]
+
+
+def test_agents_are_ranked_by_their_own_or_the_teams_rewards() -> None:
+    rows = [({"a": 1.0, "b": 0.0}, 0.2), ({"a": 0.0, "b": 1.0}, 0.8)]
+    for rewards, expected in (("own", ([1, -1], [-1, 1])), ("team", ([-1, 1], [-1, 1]))):
+        group = Group(
+            [episode(i, {"a": [2, i], "b": [4, i]}, t, own) for i, (own, t) in enumerate(rows)]
+        )
+        OnlineDPO(rewards=rewards).credit([group])
+        assert (marks(group, "a"), marks(group, "b")) == expected
+
+
+def test_turns_that_read_different_prompts_are_not_compared() -> None:
+    group = Group([episode(i, {"a": [2, i]}, float(i)) for i in range(2)])
+    for each in group:
+        first = each.rollouts["a"].turns[0]
+        later = Turn("a", "p", [1, *first.completion_ids, 9], [3], [-1.0], step=1, index=1)
+        each.rollouts["a"].turns.append(later)
+        each.step_rewards = [0.0, each.reward]
+    OnlineDPO().credit([group])
+    assert [[t.advantages for t in e.turns] for e in group] == [[-1.0, None], [1.0, None]]
+
+
+def test_a_pair_is_cut_out_of_the_conversation_it_stands_in() -> None:
+    """A later turn with the same prompt is a state of its own, and a sample of its own."""
+    group = Group([episode(i, {"a": [2]}, float(i)) for i in range(2)])
+    for number, each in enumerate(group):
+        each.rollouts["a"].turns.append(
+            Turn("a", "p", [1, 2, 9], [3, number], [-1.0] * 2, step=1, index=1, reward=number)
+        )
+        each.rollouts["a"].turns[0].reward, each.step_rewards = 0.0, [0.0, float(number)]
+    algorithm = OnlineDPO()
+    algorithm.credit([group])
+    (pair,) = algorithm.pairs  # the first turns say the same
+    assert pair.chosen[0].completion_ids == [3, 1] and pair.rejected[0].completion_ids == [3, 0]
+
+
+def test_a_team_prefers_the_same_two_episodes_for_every_agent() -> None:
+    rewards = [0.5, 0.9, 0.9, 0.1]
+    group = Group([episode(i, {"a": [2, i], "b": [4, i]}, r) for i, r in enumerate(rewards)])
+    algorithm = MADPO()
+    algorithm.credit([group])
+    assert marks(group, "a") == marks(group, "b") == [None, 1.0, None, -1.0]
+
+
+# -- trees -----------------------------------------------------------------------------------------
+
+LEAVES = [[[1, 0], [1, 1]], [[0, 0], [0, 1]]]
+
+
+def tree(leaves: Any = LEAVES) -> Group:
+    """Generator, verifier, refiner, as the workflow `malt` leaves them: everything in one step, and
+    what was there before a fork as context."""
+    episodes = []
+    for g, verdicts in enumerate(leaves):
+        for v, refined in enumerate(verdicts):
+            for r, reward in enumerate(refined):
+                roles = [("generator", "", [g]), ("verifier", f"{g}", [g, v])]
+                roles.append(("refiner", f"{g}/{v}", [g, v, r]))
+                rollouts = {}
+                for depth, (role, node, said) in enumerate(roles):
+                    own = not any((g, v, r)[depth + 1 :])
+                    turn = Turn(role, "p", [7, *said[:-1]], [5, *said], [-1.0], node=node)
+                    turn.logprobs, turn.trained = [-1.0] * len(turn), own
+                    rollouts[role] = Rollout(role, "p", "t", [turn])
+                episodes.append(
+                    Episode(f"{g}{v}{r}", Task("t"), rollouts, reward, [reward], "done")
+                )
+                episodes[-1].path = (g, v, r)
+    return Group(episodes)
+
+
+def test_an_answer_is_worth_the_mean_of_its_leaves() -> None:
+    states = answers_by_state(tree(), "team")
+    worth = {
+        (role, node): [answer.value for answer in answers]
+        for (role, node, _), answers in states.items()
+    }
+    assert worth[("generator", "")] == [0.75, 0.25]
+    assert worth[("verifier", "0")] == [0.5, 1.0] and worth[("verifier", "1")] == [0.0, 0.5]
+    assert worth[("refiner", "0/0")] == [1.0, 0.0] and worth[("refiner", "1/0")] == [0.0, 0.0]
+    assert sum(len(answers) for answers in states.values()) == 2 + 4 + 8
+
+
+def test_malt_pairs_the_siblings_of_every_role() -> None:
+    algorithm = MALT()
+    algorithm.credit([tree()])
+    found = [
+        (p.chosen[0].agent, p.chosen[0].completion_ids[1:], p.rejected[0].completion_ids[1:])
+        for p in algorithm.pairs
+    ]
+    assert sorted(found) == [
+        ("generator", [0], [1]),
+        ("refiner", [0, 0, 0], [0, 0, 1]),
+        ("refiner", [1, 1, 1], [1, 1, 0]),
+        ("verifier", [0, 1], [0, 0]),
+        ("verifier", [1, 1], [1, 0]),
+    ]
+    good = sorted((turn.agent, turn.completion_ids[1:]) for turn in algorithm.good)
+    assert good == [
+        ("generator", [0]),
+        ("refiner", [0, 0, 0]),
+        ("refiner", [0, 1, 0]),
+        ("refiner", [0, 1, 1]),
+        ("refiner", [1, 1, 1]),
+        ("verifier", [0, 1]),
+    ]
+    assert algorithm.metrics["good_answers"] == 6.0
+
+
+def test_malt_pairs_good_with_bad_only_if_asked() -> None:
+    algorithm = MALT(pairing="threshold")
+    algorithm.credit([tree()])
+    roles = [pair.chosen[0].agent for pair in algorithm.pairs]
+    assert sorted(roles) == ["generator", "refiner", "refiner", "verifier"]
+
+
+def test_malt_adds_a_mean_over_pairs_and_a_mean_over_good_tokens() -> None:
+    """Against the two losses computed by hand, for any weights."""
+    algorithm, group = MALT(sft_coef=0.7, dpo_coef=1.3), tree()
+    rng = np.random.default_rng(0)
+    for turn in (turn for each in group for turn in each.turns):
+        turn.ref_logprobs = -rng.random(len(turn))
+    algorithm.credit([group])
+    batch = pack(algorithm.samples([group], "p"))
+    logprobs = torch.tensor(-rng.random(len(batch)))
+    loss = algorithm.loss(batch, Outputs(logprobs, torch.zeros(len(batch))))
+    sums = torch.zeros(batch.num_sequences, dtype=torch.double)
+    gains = sums.index_add(0, batch.sequence, logprobs - batch.ref_logprobs)
+    count = len(algorithm.pairs)
+    margins = gains[0 : 2 * count : 2] - gains[1 : 2 * count : 2]
+    preferred = -torch.nn.functional.logsigmoid(0.1 * margins).mean()
+    imitated = -logprobs[batch.sequence >= 2 * count].mean()
+    assert float(loss.total) == pytest.approx(float(1.3 * preferred + 0.7 * imitated), abs=1e-5)
+    assert float(loss.metrics["sft_loss"]) == pytest.approx(float(imitated), abs=1e-5)
+
+
+def test_every_node_of_a_tree_is_a_state() -> None:
+    algorithm, group = OnlineDPO(rewards="team"), tree()
+    algorithm.credit([group])
+    assert len(algorithm.pairs) == 5  # generator; a verifier under each; refiners that differ
+    assert algorithm.metrics["frac_dropped_pairs"] == pytest.approx(2 / 7)
+
+
+# -- two steps end to end --------------------------------------------------------------------------
+
+
+def config(algorithm: str, seats: list[str], folder: Path, **changes: Any) -> Any:
+    data: dict[str, Any] = {
+        "experiment_name": "preferred",
+        "output_dir": str(folder),
+        "environments": [{"env_type": "test_preference:Sums", "agents": seats}],
+        "training": {
+            "algorithm": algorithm,
+            "num_iterations": 2,
+            "batch_size": 2,
+            "learning_rate": 1e-3,
+            "report_to": "none",
+        },
+        "generation": {"max_new_tokens": 4},
+    }
+    for key, value in changes.items():
+        data[key] = {**data.get(key, {}), **value} if isinstance(value, dict) else value
+    return parse_config(data)
+
+
+TEAMS: dict[str, dict[str, Any]] = {
+    "shared": {"policies": {"both": {}}},
+    "separate": {"policies": {"ann": {}, "bob": {}}},
+    "adapters": {"policies": {"ann": {"lora": {"r": 2}}, "bob": {"lora": {"r": 2}}}},
+    "one frozen": {"policies": {"ann": {}, "bob": {"trainable": False}}},
+}
+
+
+@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("algorithm", ["online_dpo", "madpo"])
+def test_a_team_trains_on_what_it_says(algorithm: str, team: str, tmp_path: Path) -> None:
+    frequent = {algorithm: {"ref_update_freq": 1}}
+    whole = config(algorithm, ["ann", "bob"], tmp_path / "run", **TEAMS[team], **frequent)
+    history = run_experiment(whole).history
+    losses = [value for row in history for key, value in row.items() if key == "loss"]
+    assert losses and losses == pytest.approx([np.log(2)] * len(losses), abs=1e-5)
+    assert all(row["grad_norm"] > 0 for row in history)
+
+
+@pytest.mark.parametrize("workflow", ["tree", "turns"])
+def test_relay_trains_where_prompts_are_the_same(workflow: str, tmp_path: Path) -> None:
+    """The second agent reads what the first one said, so that its answers meet in trees only."""
+    worlds = [{"env_type": "relay"}]
+    team = {"policies": {"first": {}, "second": {}}}
+    rows = {"online_dpo": {"ties": "first"}, "workflow": {"name": workflow}}
+    whole = config("online_dpo", [], tmp_path / "run", **team, **rows)
+    whole = whole.merged({"environments": worlds})
+    history = run_experiment(whole).history
+    assert "loss/first" in history[0]
+    assert ("loss/second" in history[0]) == (workflow == "tree")
+
+
+@pytest.mark.parametrize("policies", [["team"], ["g", "v", "r"]])
+def test_malt_trains_three_roles(policies: list[str], tmp_path: Path) -> None:
+    roles = ["g", "v", "r"]
+    team = {
+        "policies": {name: {} for name in policies},
+        "agents": {name: {"system_prompt": f"You are {name}."} for name in roles},
+        "workflow": {"name": "malt"},
+        "evaluation": {"episodes": 2},
+    }
+    history = run_experiment(config("malt", ["agent"], tmp_path / "run", **team)).history
+    last = history[-1]
+    assert all(np.isfinite(value) for value in last.values() if isinstance(value, float))
+    for name in policies:
+        place = f"/{name}" if len(policies) > 1 else ""
+        assert last[f"grad_norm{place}"] > 0 and f"dpo_loss{place}" in last
+    lines = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
+    assert len(lines) and json.loads(lines[0])
+
+
+def test_malt_runs_on_chains_too(tmp_path: Path) -> None:
+    history = run_experiment(config("malt", ["ann", "bob"], tmp_path / "run")).history
+    assert any(row.get("grad_norm/ann", 0.0) > 0 for row in history)
+
+
+# -- rows of a team --------------------------------------------------------------------------------
+
+
+def joint(first: str, second: str) -> list[dict[str, str]]:
+    return [
+        {"role": "assistant", "agent": "ann", "content": first},
+        {"role": "assistant", "agent": "bob", "content": second},
+    ]
+
+
+ROWS = [
+    {"prompt": "Say.", "chosen": joint("yes", "sure"), "rejected": joint("yes", "never")},
+    {"prompt": "Say.", "chosen": joint("good", "fine"), "rejected": joint("bad", "fine")},
+]
+
+
+@pytest.mark.parametrize("algorithm", ["madpo", "dpo"])
+def test_rows_may_hold_a_preference_of_a_team(algorithm: str, tmp_path: Path) -> None:
+    """In the first row the second agent's answers differ and the prompts do not; in the second the
+    first agent's do, and then the other one reads different things, so that it learns nothing."""
+    rows = {"data": {"dataset": ROWS}, **TEAMS["shared"]}
+    history = run_experiment(config(algorithm, ["ann", "bob"], tmp_path / "run", **rows)).history
+    assert history[0]["frac_dropped_pairs"] == pytest.approx(0.5)
+    assert history[0]["loss"] == pytest.approx(np.log(2), abs=1e-5)
+    assert history[1]["loss"] < np.log(2) and history[1]["rewards/margins"] > 0
+
+
+def test_pairs_are_asked_for_where_madpo_gets_rows() -> None:
+    rows = [{"prompt": "Say.", "completion": "yes"}]
+    with pytest.raises(ConfigError, match="`chosen` and `rejected`"):
+        mrlm.MADPOTrainer(train_dataset=rows, report_to="none").train(num_iterations=1)
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "said"),
+    [
+        ("online_dpo", {"group_size": 1}, "group_size"),
+        ("online_dpo", {"ties": "coin"}, "ties"),
+        ("spin", {"ref_update_freq": 1}, "rows_per_round"),
+        ("spin", {"loss_type": "ipo"}, "loss_type"),
+        ("dpo", {"label_smoothing": 0.1, "loss_type": "hinge"}, "label_smoothing"),
+        ("malt", {"pairing": "random"}, "pairing"),
+    ],
+)
+def test_what_cannot_be_is_refused(algorithm: str, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_config({"training": {"algorithm": algorithm}, algorithm: fields})
+
+
+def test_trees_of_malt_need_one_seat(tmp_path: Path) -> None:
+    team = {"workflow": {"name": "malt"}, **TEAMS["separate"]}
+    with pytest.raises(ConfigError, match="workflow tree"):
+        run_experiment(config("malt", ["ann", "bob"], tmp_path / "run", **team))
+    with pytest.raises(ConfigError, match="branches=1"):
+        run_experiment(
+            config("malt", ["ann"], tmp_path / "r", workflow={"name": "malt", "branches": 1})
+        )
+
+
+def test_words_of_other_trainers() -> None:
+    loaded = parse_config(
+        {"algorithm": "online_dpo", "dpo_beta": 0.3, "ref_update_freq": 2, "num_generations": 6}
+    )
+    assert loaded.online_dpo.beta == 0.3 and loaded.online_dpo.ref_update_freq == 2
+    assert loaded.online_dpo.group_size == 6
+    assert mrlm.OnlineDPOConfig(dpo_beta=0.2).dpo_beta == 0.2
+
+
+def test_the_reference_moves_when_it_is_due() -> None:
+    algorithm = DPO(ref_update_freq=3)
+    assert [algorithm.renews_reference(step, None, 1) for step in range(7)] == [
+        False, False, False, True, False, False, True,
+    ]  # fmt: skip
+    assert not any(DPO().renews_reference(step, None, 1) for step in range(7))
+
+
+def test_the_plan_counts_the_tree(tmp_path: Path) -> None:
+    roles = {"workflow": {"name": "malt"}, "agents": {name: {} for name in "gvr"}}
+    whole = config("malt", ["agent"], tmp_path / "r", policies={"team": {}}, **roles)
+    text, problems = dry_run(whole)
+    assert not problems and "2 tasks x 2 x 2^2 branches = 16 episodes" in text

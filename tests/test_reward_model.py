@@ -1,0 +1,170 @@
+"""A reward model is trained from preferences, saved, loaded again, and trains a policy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mrlm import (
+    GRPOTrainer,
+    PPOTrainer,
+    RewardModel,
+    RewardModelTrainer,
+    default_model,
+    run_experiment,
+)
+from mrlm.algorithms.reward_model import BradleyTerry
+from mrlm.config import parse_config
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Role, Turn
+from mrlm.learn.batch import Outputs, merge, pack
+
+PAIRS = [{"prompt": f"{i}?", "chosen": "yes" * (1 + i % 2), "rejected": "no"} for i in range(8)]
+QUIET: dict[str, Any] = {"report_to": "none"}
+
+
+def two_pairs() -> Any:
+    """Two pairs of one trained place each."""
+    samples = []
+    for unit in range(2):
+        for sign in (1.0, -1.0):
+            turn = Turn("a", "p", [7, unit], [1])
+            turn.advantages = sign
+            samples += merge([turn], unit=unit)
+    return pack(samples)
+
+
+@pytest.mark.parametrize(("centre", "expected"), [(0.0, 0.893668), (0.01, 0.913668)])
+def test_the_loss_is_that_of_bradley_and_terry(centre: float, expected: float) -> None:
+    """-log s(0.5) = 0.474077 and -log s(-1) = 1.313262; sums of scores are 1.5 and 1.322876."""
+    values = torch.tensor([1.0, 0.5, (math.sqrt(1.75) - 1) / 2, (math.sqrt(1.75) + 1) / 2])
+    outputs = Outputs(torch.zeros(4), torch.zeros(4), values)
+    loss = BradleyTerry(center_rewards_coefficient=centre).loss(two_pairs(), outputs)
+    assert float(loss.total) == pytest.approx(expected, abs=1e-5)
+    found = [float(loss.metrics[f"rewards/{name}"]) for name in ("margins", "accuracies")]
+    assert found == pytest.approx([-0.25, 0.5], abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reward model that prefers "yes" to "no"."""
+    place = tmp_path_factory.mktemp("reward") / "run"
+    trainer = RewardModelTrainer(
+        train_dataset=PAIRS, output_dir=str(place), batch_size=8, learning_rate=2e-3, **QUIET
+    )
+    history = trainer.train(num_iterations=20).history
+    assert history[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert history[-1]["rewards/accuracies"] == 1.0 and history[-1]["loss"] < 0.1
+    return place / "final"
+
+
+def by_hand(folder: Path, messages: list[dict[str, str]]) -> float:
+    """The head at the last token of a conversation, with the libraries' own means."""
+    model, tokenizer = (
+        kind.from_pretrained(folder) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    text = tokenizer.apply_chat_template(messages, tokenize=False).rstrip("\n")
+    assert text.endswith("<|im_end|>")
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    head = load_file(folder / "value_head.safetensors")
+    with torch.no_grad():
+        hidden = model.model(ids).last_hidden_state[0, -1]
+    return float(hidden @ head["linear.weight"][0] + head["linear.bias"][0])
+
+
+def test_what_was_saved_scores_again(folder: Path) -> None:
+    said = ["yes", "yesyes", "no", "yes"]
+    scores = RewardModel(folder)(["3?", "3?", "3?", "5?"], said)
+    assert min(scores[0], scores[1], scores[3]) > scores[2] + 1.0
+    for prompt, text, score in zip(["3?", "3?", "3?", "5?"], said, scores, strict=True):
+        turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
+        assert score == pytest.approx(by_hand(folder, turns), abs=1e-4)
+
+
+def test_it_takes_texts_and_conversations(folder: Path) -> None:
+    model = RewardModel(folder, max_tokens=16)
+    (text,) = model(["3?"], ["yes"])
+    (rows,) = model(
+        [[{"role": "user", "content": "3?"}]], [[{"role": "assistant", "content": "yes"}]]
+    )
+    (objects,) = model([[Message("3?")]], [[Message("yes", Role.ASSISTANT)]])
+    assert text == pytest.approx(rows, abs=1e-6) and text == pytest.approx(objects, abs=1e-6)
+    (long,) = model([[{"role": "system", "content": "Hm."}, Message("3?")]], ["yes"])
+    assert long != pytest.approx(text, abs=1e-6)
+
+
+def test_an_adapter_is_a_reward_model_too(tmp_path: Path) -> None:
+    trainer = RewardModelTrainer(
+        train_dataset=PAIRS,
+        share_policy="lora",
+        output_dir=str(tmp_path / "run"),
+        batch_size=8,
+        learning_rate=2e-3,
+        **QUIET,
+    )
+    assert trainer.train(num_iterations=15).metrics["rewards/accuracies"] == 1.0
+    good, bad = RewardModel(tmp_path / "run" / "final")(["9?", "9?"], ["yes", "no"])
+    assert good > bad
+
+
+@pytest.mark.parametrize("kind", [PPOTrainer, GRPOTrainer])
+def test_a_policy_is_trained_against_it(kind: Any, folder: Path, tmp_path: Path) -> None:
+    trainer = kind(
+        train_dataset=[{"prompt": f"{i}?"} for i in range(4)],
+        reward_func=RewardModel(folder),
+        output_dir=str(tmp_path / "run"),
+        batch_size=4,
+        max_new_tokens=4,
+        learning_rate=1e-3,
+        **({"num_generations": 4} if kind is GRPOTrainer else {}),
+        **QUIET,
+    )
+    result = trainer.train(num_iterations=2)
+    assert result.metrics["grad_norm"] > 0
+    assert result.metrics["reward/agent/reward_model"] == pytest.approx(
+        result.metrics["reward/mean"]
+    )
+
+
+def test_a_config_names_its_folder(folder: Path, tmp_path: Path) -> None:
+    world = {"env_type": "reward", "dataset": [{"prompt": "3?"}], "reward_model": str(folder)}
+    config = {
+        "environments": [world | {"agents": ["one", "two"]}],
+        "policies": {"one": {}, "two": {"lora": {"r": 2}}},
+        "training": {"algorithm": "grpo", "num_iterations": 1, "batch_size": 2} | QUIET,
+        "generation": {"max_new_tokens": 3},
+        "output_dir": str(tmp_path / "run"),
+    }
+    (row,) = run_experiment(parse_config(config)).history
+    assert math.isfinite(row["reward/mean"]) and row["reward/mean"] != 0.0
+
+
+def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"value_head\.safetensors; train one"):
+        RewardModel(default_model())
+    world = {"env_type": "reward", "dataset": [{"prompt": "3?"}], "reward_model": default_model()}
+    config = parse_config(
+        {"environments": [world], "output_dir": str(tmp_path / "run"), "training": QUIET}
+    )
+    with pytest.raises(ConfigError, match="holds no reward model"):
+        run_experiment(config)
+
+
+def test_a_reward_model_that_is_not_there_ends_the_run(tmp_path: Path) -> None:
+    world = {"env_type": "reward", "dataset": [{"prompt": "3?"}]}
+    config = parse_config(
+        {
+            "environments": [world | {"reward_model": str(tmp_path / "none")}],
+            "output_dir": str(tmp_path / "run"),
+            "training": QUIET | {"num_iterations": 1},
+            "generation": {"max_new_tokens": 2},
+        }
+    )
+    with pytest.raises(Exception, match="no such folder"):
+        run_experiment(config)
