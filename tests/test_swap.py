@@ -31,7 +31,7 @@ ALGORITHMS = registry.names("algorithms")
 BINDINGS = ("shared", "separate", "lora", "tokenizers")
 TURNS = (1, 3)
 
-REFUSED: dict[tuple[str, str], str] = {}
+REFUSED: dict[tuple[str, str], str] = {("happo", "shared"): "happo.on_shared=simultaneous"}
 """(algorithm, binding) -> what the sentence says that refuses it; `*` stands for any binding."""
 
 LEARNING = {"training.batch_size", "training.learning_rate", "training.critic_learning_rate"}

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from mrlm.algorithms.maremax import MAREMAX as MAREMAX
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
     from mrlm.algorithms.maremax import MAREMAXTrainer as MAREMAXTrainer
-    from mrlm.algorithms.marloo import MARLOO as MARLOO
-    from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
-    from mrlm.algorithms.marloo import MARLOOTrainer as MARLOOTrainer
     from mrlm.algorithms.marft import MARFT as MARFT
     from mrlm.algorithms.marft import MARFTConfig as MARFTConfig
     from mrlm.algorithms.marft import MARFTTrainer as MARFTTrainer
+    from mrlm.algorithms.marloo import MARLOO as MARLOO
+    from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
+    from mrlm.algorithms.marloo import MARLOOTrainer as MARLOOTrainer
     from mrlm.algorithms.ppo import PPO as PPO
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.ppo import PPOTrainer as PPOTrainer

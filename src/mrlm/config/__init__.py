@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
-    from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.marft import MARFTConfig as MARFTConfig
+    from mrlm.algorithms.marloo import MARLOOConfig as MARLOOConfig
     from mrlm.algorithms.ppo import PPOConfig as PPOConfig
     from mrlm.algorithms.reinforce import ReinforceConfig as ReinforceConfig
     from mrlm.algorithms.reinforce_pp import ReinforcePPConfig as ReinforcePPConfig
