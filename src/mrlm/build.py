@@ -21,6 +21,7 @@ from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import newest_verified, read_state
 from mrlm.learn.policy import Policy
+from mrlm.learn.schedule import Schedule
 from mrlm.learners import make_critics, make_learners
 from mrlm.plan import Plan, arithmetic
 from mrlm.play.agent import Seat
@@ -61,7 +62,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         keep_freed_memory()
     engines = _engines(config, policies)
     schedule = schedule_of(config, algorithm, cast)
-    log.info("schedule: %s", schedule)
+    if schedule != Schedule():
+        log.info("schedule: %s", schedule)
     casts = casts_of(config, cast, policies, parts, schedule)
     seats = casts[0]
     source = _source(config, algorithm, worlds, rows, seats, engines)

@@ -27,6 +27,7 @@ from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
 from mrlm.profile import Profiler
 from mrlm.run import Callback, Run
+from mrlm.scheduling import schedule_of
 from mrlm.train import evaluate_groups, train
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -174,7 +175,9 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
         title = f"stage {name}: " if config.stages else ""
         try:
             worlds, rows, cast = plan_of(stage, Parts())
-            text.append(f"{title}{cast}\n{arithmetic_of(stage, worlds, rows, cast)}")
+            schedule = schedule_of(stage, stage.algorithm_settings(), cast)
+            text.append(f"{title}{cast}\nschedule: {schedule}")
+            text.append(str(arithmetic_of(stage, worlds, rows, cast)))
         except ConfigError as error:
             problems.append(f"{title}{error}")
     return "\n".join(text), problems

@@ -44,8 +44,8 @@ class HAPPO(MAPPO):
 
     The critic is MAPPO's. It has a network of its own and learns from columns that no policy's
     update touches, so that it makes no difference whether it learns before the policies or after.
-    One epoch, as weights that moved far make for extreme factors. While the first learner of an
-    iteration is alone (or others do not move) this is MAPPO.
+    One epoch, as weights that moved far make for extreme factors. Where those before do not move,
+    and for whoever is first, this is MAPPO.
 
     Args:
         factor: `geometric`, or `exact`: the product over all tokens.
@@ -53,7 +53,7 @@ class HAPPO(MAPPO):
         factor_scope: `updated`: all that have updated. `later_only`: of these, only turns that were
             not over when the agent was asked, for less variance.
         on_shared: agents with one policy move together. `refuse` them, or update them as one
-            (`simultaneous`), after and before those with other policies.
+            (`simultaneous`) when it is that policy's turn.
     """
 
     factor: Literal["geometric", "exact"] = "geometric"
