@@ -102,4 +102,6 @@ TABLE: dict[str, Entry] = {
     "marshal": Entry(GROUP),
     "matpo": Entry(GROUP),
     "rema": Entry(GROUP),
+    "a2c": Entry(config=CRITIC),
+    "maporl": Entry({"num_minibatches": 1}, CRITIC),
 }

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.cory import CORY as CORY
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.cory import CORYTrainer as CORYTrainer
+    from mrlm.algorithms.a2c import A2C as A2C
+    from mrlm.algorithms.a2c import A2CConfig as A2CConfig
+    from mrlm.algorithms.a2c import A2CTrainer as A2CTrainer
     from mrlm.algorithms.dpo import DPO as DPO
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.dpo import DPOTrainer as DPOTrainer
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.magrpo import MAGRPO as MAGRPO
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.magrpo import MAGRPOTrainer as MAGRPOTrainer
+    from mrlm.algorithms.maporl import MAPoRL as MAPoRL
+    from mrlm.algorithms.maporl import MAPoRLConfig as MAPoRLConfig
+    from mrlm.algorithms.maporl import MAPoRLTrainer as MAPoRLTrainer
     from mrlm.algorithms.mappo import MAPPO as MAPPO
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mappo import MAPPOTrainer as MAPPOTrainer
@@ -136,12 +142,14 @@ __version__ = "0.1.0"
 _WHERE = {
     "mrlm.algorithms.at_grpo": ("ATGRPO", "ATGRPOConfig", "ATGRPOTrainer"),
     "mrlm.algorithms.cory": ("CORY", "CORYConfig", "CORYTrainer"),
+    "mrlm.algorithms.a2c": ("A2C", "A2CConfig", "A2CTrainer"),
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
     "mrlm.algorithms.dr_mas": ("DrMAS", "DrMASConfig", "DrMASTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
     "mrlm.algorithms.happo": ("HAPPO", "HAPPOConfig", "HAPPOTrainer"),
     "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
+    "mrlm.algorithms.maporl": ("MAPoRL", "MAPoRLConfig", "MAPoRLTrainer"),
     "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
     "mrlm.algorithms.mareinforce": ("MAREINFORCE", "MAREINFORCEConfig", "MAREINFORCETrainer"),
     "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),

@@ -10,12 +10,14 @@ from mrlm.core.lazy import face
 if TYPE_CHECKING:
     from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
+    from mrlm.algorithms.a2c import A2CConfig as A2CConfig
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
     from mrlm.algorithms.dr_mas import DrMASConfig as DrMASConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.happo import HAPPOConfig as HAPPOConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
+    from mrlm.algorithms.maporl import MAPoRLConfig as MAPoRLConfig
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ATGRPOConfig": "mrlm.algorithms.at_grpo",
+    "A2CConfig": "mrlm.algorithms.a2c",
     "AgentConfig": "mrlm.config.sections",
     "CORYConfig": "mrlm.algorithms.cory",
     "DPOConfig": "mrlm.algorithms.dpo",
@@ -75,6 +78,7 @@ _HOME = {
     "LoraConfig": "mrlm.config.sections",
     "MAGRPOConfig": "mrlm.algorithms.magrpo",
     "MAPPOConfig": "mrlm.algorithms.mappo",
+    "MAPoRLConfig": "mrlm.algorithms.maporl",
     "MAREINFORCEConfig": "mrlm.algorithms.mareinforce",
     "MAREMAXConfig": "mrlm.algorithms.maremax",
     "MARFTConfig": "mrlm.algorithms.marft",
