@@ -86,6 +86,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.sac import SAC as SAC
     from mrlm.algorithms.sac import SACConfig as SACConfig
     from mrlm.algorithms.sac import SACTrainer as SACTrainer
+    from mrlm.algorithms.router_r1 import RouterR1 as RouterR1
+    from mrlm.algorithms.router_r1 import RouterR1Config as RouterR1Config
+    from mrlm.algorithms.router_r1 import RouterR1Trainer as RouterR1Trainer
     from mrlm.algorithms.sft import SFT as SFT
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.sft import SFTTrainer as SFTTrainer
@@ -165,6 +168,7 @@ _WHERE = {
     "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
     "mrlm.algorithms.sac": ("SAC", "SACConfig", "SACTrainer"),
+    "mrlm.algorithms.router_r1": ("RouterR1", "RouterR1Config", "RouterR1Trainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.algorithms.spiral": ("SPIRAL", "SPIRALConfig", "SPIRALTrainer"),
     "mrlm.algorithms.vdn": ("VDN", "VDNConfig", "VDNTrainer"),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.sac import SACConfig as SACConfig
+    from mrlm.algorithms.router_r1 import RouterR1Config as RouterR1Config
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
     from mrlm.algorithms.vdn import VDNConfig as VDNConfig
@@ -95,6 +96,7 @@ _HOME = {
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "SACConfig": "mrlm.algorithms.sac",
+    "RouterR1Config": "mrlm.algorithms.router_r1",
     "SFTConfig": "mrlm.algorithms.sft",
     "SPIRALConfig": "mrlm.algorithms.spiral",
     "ScheduleConfig": "mrlm.config.sections",
