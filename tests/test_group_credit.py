@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from mrlm import ExperimentConfig
+from mrlm.algorithms.a2c import A2C
 from mrlm.algorithms.dr_mas import DrMAS
+from mrlm.algorithms.maporl import MAPoRL
 from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.matpo import MATPO
 from mrlm.algorithms.rema import ReMA
@@ -20,6 +22,7 @@ from mrlm.build import plan_of
 from mrlm.casting import Parts
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.learn import ops
 from test_oracles import OLD, b0, outputs
 
 Paid = dict[str, list[float]]
@@ -235,3 +238,94 @@ def test_rema_does_not_learn_from_unfinished_episodes() -> None:
     close(found(siblings, "a"), [[-7 / 3], [-10 / 3], [17 / 3]])
     ReMA(scale_rewards="batch").credit([siblings])
     assert found(siblings, "a")[2] == [None]
+
+
+# -- A2C -------------------------------------------------------------------------------------------
+
+
+def test_n_steps_are_summed_and_then_the_value_goes_on() -> None:
+    """Two rows; V = .5, .4, .2 and .1; the second is followed by a value of 2."""
+    rewards, values = np.array([0.0, 0.0, 1.0, 0.0]), np.array([0.5, 0.4, 0.2, 0.1])
+    where = {"lengths": [3, 1], "gamma": np.full(4, 0.9), "bootstrap": np.array([0.0, 2.0])}
+    close(ops.n_step(rewards, values, steps=1, **where), [-0.14, -0.22, 0.8, 1.7])
+    close(ops.n_step(rewards, values, steps=2, **where), [0.162 - 0.5, 0.5, 0.8, 1.7])
+    for steps in (3, 9):
+        close(ops.n_step(rewards, values, steps=steps, **where), [0.31, 0.5, 0.8, 1.7])
+
+
+def test_a2c_is_the_plain_policy_gradient_on_estimates() -> None:
+    found_by = {}
+    for estimator, lam in (("gae", 1.0), ("n_step", 0.3)):
+        plays = [group({"a": [0.0, 1.0]}), group({"a": [1.0]})]
+        for turn in (turn for play in plays for e in play for turn in e.turns):
+            turn.values = [0.5, 0.25]
+        A2C(estimator=estimator, gae_lambda=lam, n_steps=9).credit(plays)
+        found_by[estimator] = [x for play in plays for row in found(play, "a") for x in row]
+    close(np.concatenate(found_by["gae"]), [0.5, 0.75] * 3)
+    close(np.concatenate(found_by["n_step"]), [0.5, 0.75] * 3)
+    batch = b0()
+    batch.values = batch.returns = torch.zeros(6)
+    made = outputs()
+    made.values = torch.full((6,), 2.0)
+    loss = A2C(importance="none", vf_coef=0.1).loss(batch, made)
+    close(loss.total.detach(), 0.283333 + 0.1 * 2.0, 1e-5)
+
+
+# -- MAPoRL ----------------------------------------------------------------------------------------
+
+DEBATE = [[0.2, 0.9, 1.0], [0.8, 0.7, 0.6]]
+JUDGED = [[0.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
+SHAPED = {
+    ("discounted_sum", "all"): [[0.368345, 0.876923, 1.0], [0.8, 0.723077, 0.6]],
+    ("discounted_sum", "individual"): [[0.402878, 0.923077, 1.0], [0.765468, 0.676923, 0.6]],
+    ("last", "all"): [[0.8, 0.8, 0.8], [0.8, 0.8, 0.8]],
+    ("last", "individual"): [[1.0, 1.0, 1.0], [0.6, 0.6, 0.6]],
+    ("current", "all"): [[0.5, 0.8, 0.8], [0.5, 0.8, 0.8]],
+    ("current", "individual"): DEBATE,
+}
+
+
+@pytest.mark.parametrize(("mode", "whose"), SHAPED)
+def test_maporl_pays_for_the_rounds_that_follow(mode: Any, whose: Any) -> None:
+    maporl = MAPoRL(reward_mode=mode, score_of=whose)
+    (played,) = group(dict(zip("ab", DEBATE, strict=True)))
+    paid = [maporl.turn_rewards(played, rollout) for rollout in played.rollouts.values()]
+    close(paid, SHAPED[mode, whose], 1e-6)
+
+
+def test_maporl_counts_only_answers_that_were_given() -> None:
+    (played,) = group({"a": [0.2, 0.9], "b": [0.8]})
+    paid = [MAPoRL().turn_rewards(played, rollout) for rollout in played.rollouts.values()]
+    close(paid[0], [(0.2 + 0.3 * 0.9) / 1.3, 0.9])
+    close(paid[1], [(0.8 + 0.3 * 0.9) / 1.3])
+
+
+@pytest.mark.parametrize(
+    ("parity", "expected"),
+    [
+        (True, [[0.0, 0.75, 0.0], [0.0, 0.0, -1.0]]),
+        (False, [[0.0, 0.25, 0.0], [2.0, 0.0, -1.0]]),
+    ],
+)
+def test_maporl_pays_for_being_persuaded_and_for_persuading(parity: bool, expected: Any) -> None:
+    """In the second round a turns right as b was, and b turns wrong after it. As we count, b is
+    paid for that a turned right after its first answer, and a pays for that b then turned wrong."""
+    maporl = MAPoRL(alpha=(0.5, 1.0, 0.25, 2.0), parity=parity)
+    close([[maporl.bonus(JUDGED, agent, t) for t in range(3)] for agent in (0, 1)], expected)
+
+
+def test_maporl_gives_no_bonus_where_others_are_undecided_or_absent() -> None:
+    maporl = MAPoRL(alpha=(1.0, 1.0, 1.0, 1.0))
+    assert maporl.bonus([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], 0, 1) == 0.0
+    assert maporl.bonus([[0.0, 1.0]], 0, 1) == 0.0
+
+
+def test_maporl_estimates_inside_an_answer_only() -> None:
+    """Each answer of two tokens: the value after it is not looked at."""
+    plays = [group(dict(zip("ab", DEBATE, strict=True)))]
+    for turn in plays[0].episodes[0].turns:
+        turn.values = [0.5, 0.25]
+    MAPoRL(kl_coef=0.0, whiten_advantages=False, gae_lambda=1.0).credit(plays)
+    (rows,) = found(plays[0], "a")
+    for row, paid in zip(rows, SHAPED["discounted_sum", "all"][0], strict=True):
+        close(row, [paid - 0.5, paid - 0.25])

@@ -102,4 +102,7 @@ TABLE: dict[str, Entry] = {
     "marshal": Entry(GROUP),
     "matpo": Entry(GROUP),
     "rema": Entry(GROUP),
+    "a2c": Entry(config=CRITIC),
+    "maporl": Entry({"num_minibatches": 1}, CRITIC),
+    "router_r1": Entry({"num_minibatches": 1, "update_epochs": 4}, CRITIC),
 }

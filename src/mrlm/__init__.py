@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.a2c import A2C as A2C
+    from mrlm.algorithms.a2c import A2CConfig as A2CConfig
+    from mrlm.algorithms.a2c import A2CTrainer as A2CTrainer
     from mrlm.algorithms.at_grpo import ATGRPO as ATGRPO
     from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
     from mrlm.algorithms.at_grpo import ATGRPOTrainer as ATGRPOTrainer
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.malt import MALT as MALT
     from mrlm.algorithms.malt import MALTConfig as MALTConfig
     from mrlm.algorithms.malt import MALTTrainer as MALTTrainer
+    from mrlm.algorithms.maporl import MAPoRL as MAPoRL
+    from mrlm.algorithms.maporl import MAPoRLConfig as MAPoRLConfig
+    from mrlm.algorithms.maporl import MAPoRLTrainer as MAPoRLTrainer
     from mrlm.algorithms.mappo import MAPPO as MAPPO
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mappo import MAPPOTrainer as MAPPOTrainer
@@ -89,6 +95,9 @@ if TYPE_CHECKING:
     from mrlm.algorithms.rloo import RLOO as RLOO
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
     from mrlm.algorithms.rloo import RLOOTrainer as RLOOTrainer
+    from mrlm.algorithms.router_r1 import RouterR1 as RouterR1
+    from mrlm.algorithms.router_r1 import RouterR1Config as RouterR1Config
+    from mrlm.algorithms.router_r1 import RouterR1Trainer as RouterR1Trainer
     from mrlm.algorithms.sac import SAC as SAC
     from mrlm.algorithms.sac import SACConfig as SACConfig
     from mrlm.algorithms.sac import SACTrainer as SACTrainer
@@ -149,6 +158,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "mrlm.algorithms.a2c": ("A2C", "A2CConfig", "A2CTrainer"),
     "mrlm.algorithms.at_grpo": ("ATGRPO", "ATGRPOConfig", "ATGRPOTrainer"),
     "mrlm.algorithms.cory": ("CORY", "CORYConfig", "CORYTrainer"),
     "mrlm.algorithms.dpo": ("DPO", "DPOConfig", "DPOTrainer"),
@@ -159,6 +169,7 @@ _WHERE = {
     "mrlm.algorithms.madpo": ("MADPO", "MADPOConfig", "MADPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
     "mrlm.algorithms.malt": ("MALT", "MALTConfig", "MALTTrainer"),
+    "mrlm.algorithms.maporl": ("MAPoRL", "MAPoRLConfig", "MAPoRLTrainer"),
     "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
     "mrlm.algorithms.mareinforce": ("MAREINFORCE", "MAREINFORCEConfig", "MAREINFORCETrainer"),
     "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),
@@ -175,6 +186,7 @@ _WHERE = {
     "mrlm.algorithms.remax": ("ReMax", "ReMaxConfig", "ReMaxTrainer"),
     "mrlm.algorithms.reward_model": ("BradleyTerry", "RewardModelConfig", "RewardModelTrainer"),
     "mrlm.algorithms.rloo": ("RLOO", "RLOOConfig", "RLOOTrainer"),
+    "mrlm.algorithms.router_r1": ("RouterR1", "RouterR1Config", "RouterR1Trainer"),
     "mrlm.algorithms.sac": ("SAC", "SACConfig", "SACTrainer"),
     "mrlm.algorithms.sft": ("SFT", "SFTConfig", "SFTTrainer"),
     "mrlm.algorithms.spin": ("SPIN", "SPINConfig", "SPINTrainer"),

@@ -128,6 +128,17 @@ class PPO(ActorCritic):
         cut = episode.status == "truncated" or last.finish_reason == "length"
         return float(column(last, "values")[-1]) if cut and self.bootstrap_on_truncation else 0.0
 
+    def estimate(
+        self,
+        rewards: np.ndarray,
+        values: np.ndarray,
+        lengths: Sequence[int],
+        discounts: np.ndarray,
+        last: np.ndarray,
+    ) -> np.ndarray:
+        """Advantages (N,) of rows of so many `lengths`, with a value (R,) after the end of each."""
+        return ops.gae(rewards, values, lengths, discounts, self.gae_lambda, last)
+
     def credit_batch(self, groups: Sequence[Group]) -> None:
         everyone = self.successions(groups)
         advantages, returns, residuals = {}, [], []
@@ -136,7 +147,7 @@ class PPO(ActorCritic):
             rewards, values, discounts = np.concatenate(rows, axis=1)
             lengths = [row.shape[1] for row in rows]
             last = np.array([self.last_value(*member) for member in found])
-            advantages[agent] = ops.gae(rewards, values, lengths, discounts, self.gae_lambda, last)
+            advantages[agent] = self.estimate(rewards, values, lengths, discounts, last)
             returns.append(advantages[agent] + values)
             residuals.append(advantages[agent])
         moments = ops.global_moments(advantages)

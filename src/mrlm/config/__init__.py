@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mrlm.core.lazy import face
 
 if TYPE_CHECKING:
+    from mrlm.algorithms.a2c import A2CConfig as A2CConfig
     from mrlm.algorithms.at_grpo import ATGRPOConfig as ATGRPOConfig
     from mrlm.algorithms.cory import CORYConfig as CORYConfig
     from mrlm.algorithms.dpo import DPOConfig as DPOConfig
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mrlm.algorithms.madpo import MADPOConfig as MADPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.malt import MALTConfig as MALTConfig
+    from mrlm.algorithms.maporl import MAPoRLConfig as MAPoRLConfig
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from mrlm.algorithms.remax import ReMaxConfig as ReMaxConfig
     from mrlm.algorithms.reward_model import RewardModelConfig as RewardModelConfig
     from mrlm.algorithms.rloo import RLOOConfig as RLOOConfig
+    from mrlm.algorithms.router_r1 import RouterR1Config as RouterR1Config
     from mrlm.algorithms.sac import SACConfig as SACConfig
     from mrlm.algorithms.sft import SFTConfig as SFTConfig
     from mrlm.algorithms.spin import SPINConfig as SPINConfig
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from mrlm.config.words import split_config as split_config
 
 _HOME = {
+    "A2CConfig": "mrlm.algorithms.a2c",
     "ATGRPOConfig": "mrlm.algorithms.at_grpo",
     "AgentConfig": "mrlm.config.sections",
     "CORYConfig": "mrlm.algorithms.cory",
@@ -82,6 +86,7 @@ _HOME = {
     "MAGRPOConfig": "mrlm.algorithms.magrpo",
     "MALTConfig": "mrlm.algorithms.malt",
     "MAPPOConfig": "mrlm.algorithms.mappo",
+    "MAPoRLConfig": "mrlm.algorithms.maporl",
     "MAREINFORCEConfig": "mrlm.algorithms.mareinforce",
     "MAREMAXConfig": "mrlm.algorithms.maremax",
     "MARFTConfig": "mrlm.algorithms.marft",
@@ -99,6 +104,7 @@ _HOME = {
     "ReinforceConfig": "mrlm.algorithms.reinforce",
     "ReinforcePPConfig": "mrlm.algorithms.reinforce_pp",
     "RewardModelConfig": "mrlm.algorithms.reward_model",
+    "RouterR1Config": "mrlm.algorithms.router_r1",
     "SACConfig": "mrlm.algorithms.sac",
     "SFTConfig": "mrlm.algorithms.sft",
     "SPINConfig": "mrlm.algorithms.spin",

@@ -312,6 +312,31 @@ def gae(
     return delta[row, column]
 
 
+def n_step(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    lengths: Sequence[int],
+    gamma: np.ndarray,
+    steps: int,
+    bootstrap: np.ndarray,
+) -> np.ndarray:
+    """`A_t = r_t + gamma_t r_{t+1} + ... + (gamma_t ... gamma_{t+n-1}) V_{t+n} - V_t` (N,), where
+    the sum ends with the row (arXiv 1602.01783). Arguments as in `gae`, with `gamma` (N,),
+    `bootstrap` (R,) and how many `steps` are summed."""
+    found = np.empty_like(values)
+    start = 0
+    for size, last in zip(lengths, bootstrap, strict=True):
+        here = slice(start, start + size)
+        paid, discount = rewards[here], gamma[here]
+        value = np.append(values[here], last)
+        returns = value.copy()
+        for _ in range(min(steps, size)):
+            returns = np.append(paid + discount * returns[1:], last)
+        found[here] = returns[:-1] - value[:-1]
+        start += size
+    return found
+
+
 # -- statistics of the whole batch, over all processes ---------------------------------------------
 
 

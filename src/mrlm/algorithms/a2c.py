@@ -1,0 +1,71 @@
+"""A2C: advantages from learned values, the plain policy gradient, one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.ppo import PPO
+from mrlm.config.words import FlatWords
+from mrlm.learn import ops
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.ops import Aggregation
+from mrlm.learn.policy_gradient import LossType
+from mrlm.trainer import Trainer
+
+
+@dataclass(kw_only=True, config=STRICT)
+class A2C(PPO):
+    """Loss `-A log pi`, with neither ratio nor clip, and the critic's squared error (advantage
+    actor-critic, the synchronous form of arXiv 1602.01783). Rows, values and who is paid for what
+    are those of `PPO`; agents learn each for itself.
+
+    `estimator="gae"` takes generalised advantage estimates; `"n_step"` sums `n_steps` rewards and
+    goes on with the value there, `A = r_t + ... + gamma^n V_{t+n} - V_t`. A step is a token, or a
+    turn with `level="turn"`.
+
+    One epoch over the episodes, because a second would be off-policy and nothing here corrects for
+    it; no whitening and no clipped value, as in the paper.
+
+    Args:
+        estimator: of advantages and returns.
+        n_steps: of `n_step`; the paper has 5.
+    """
+
+    loss_type: LossType = "reinforce"
+    aggregation: Aggregation | None = "token_mean"
+    estimator: Literal["gae", "n_step"] = "gae"
+    n_steps: int = Field(default=5, ge=1)
+    update_epochs: int = Field(default=1, ge=1)
+    whiten_advantages: bool = False
+    value_clip_range: float | None = Field(default=None, gt=0)
+
+    def estimate(
+        self,
+        rewards: np.ndarray,
+        values: np.ndarray,
+        lengths: Sequence[int],
+        discounts: np.ndarray,
+        last: np.ndarray,
+    ) -> np.ndarray:
+        if self.estimator == "gae":
+            return super().estimate(rewards, values, lengths, discounts, last)
+        return ops.n_step(rewards, values, lengths, discounts, self.n_steps, last)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class A2CConfig(FlatWords, A2C):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A2C with the flat words of its trainer."""
+
+
+class A2CTrainer(Trainer):
+    """Train with `A2C` in one call."""
+
+    algorithm = "a2c"
+
+
+PLUGIN = A2C

@@ -1,0 +1,131 @@
+"""MAPoRL: a debate in which an answer is paid for what it makes of the answers that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from mrlm.algorithms.ppo import PPO
+from mrlm.config.words import FlatWords
+from mrlm.core.types import Episode, Rollout
+from mrlm.learn.algorithm import STRICT
+from mrlm.learn.credit import trained_turns
+from mrlm.trainer import Trainer
+
+Scores = Sequence[Sequence[float]]
+"""Agent -> what each of its answers scored; agents may have answered differently often."""
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAPoRL(PPO):
+    """`R_{t,i} = (s_{t,i} + sum_{k > t} g^(k-t) mean_j s_{k,j}) / sum_{k >= t} g^(k-t)` (arXiv
+    2502.18439), with `s` what the world pays the `t`-th answer of agent `i`; then PPO on each
+    answer by itself. Values do not go across turns (`gamma=0`): credit across turns is all in `R`.
+
+    `score_of="individual"` replaces the mean over agents by the agent's own score. Sums run over
+    the answers that were given: a debate that ends early has fewer, and an agent that has stopped
+    does not count. Frozen agents' answers count in the mean.
+
+    With `alpha` an answer also earns a bonus, by whether scores (of others: their mean) are above
+    .5, right, or below, wrong; exactly .5 is neither. From its second answer on, an agent that
+    turns right earns `a0` if the others were right before and `a1` if they were wrong, and one that
+    turns wrong loses `a0` if the others were wrong and `a1` if they were right. And by what the
+    others do next: if they turn right, `a3` where the agent is right itself and `a2` where it is
+    wrong; if they turn wrong, `-a3` where it is wrong and `-a2` where it is right.
+
+    The reference implementation has the opposite signs in that last part, which then punishes
+    helping, and leaves it out for first answers; `parity=True` does the same.
+
+    Defaults are the authors': g .3, vf_coef .1, kl_coef .002 in the reward, 4 epochs of 8
+    mini-batches.
+
+    Args:
+        influence_gamma: `g`, the weight of each later round.
+        reward_mode: `discounted_sum` as above; `last`: what the last round scored; `current`: what
+            this round scored.
+        score_of: whose later scores count: the mean over `all`, or the agent's own.
+        alpha: `(a0, a1, a2, a3)` of the bonus.
+        parity: the bonus as the reference implementation has it.
+    """
+
+    influence_gamma: float = Field(default=0.3, ge=0, le=1)
+    reward_mode: Literal["discounted_sum", "last", "current"] = "discounted_sum"
+    score_of: Literal["all", "individual"] = "all"
+    alpha: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    parity: bool = False
+    gamma: float = Field(default=0.0, ge=0, le=1)
+    kl_coef: float = Field(default=0.002, ge=0)
+    num_minibatches: int = Field(default=8, ge=1)
+
+    def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
+        everyone = list(episode.rollouts.values())
+        scores = [[turn.reward for turn in each.turns] for each in everyone]
+        agent = next(place for place, each in enumerate(everyone) if each is rollout)
+        trained = {id(turn) for turn in trained_turns(rollout)}
+        return [
+            self.shaped(scores, agent, t) + self.bonus(scores, agent, t)
+            for t, turn in enumerate(rollout.turns)
+            if id(turn) in trained
+        ]
+
+    def shaped(self, scores: Scores, agent: int, t: int) -> float:
+        """`R` of an agent's `t`-th answer."""
+        own = scores[agent]
+        everyone = self.score_of == "all"
+        rounds = max(map(len, scores)) if everyone else len(own)
+        later = {k: _mean(scores, k) if everyone else own[k] for k in range(t, rounds)}
+        if self.reward_mode == "current":
+            return later[t]
+        if self.reward_mode == "last":
+            return later[rounds - 1]
+        weights = [self.influence_gamma ** (k - t) for k in later]
+        counted = [own[t], *list(later.values())[1:]]
+        return sum(w * s for w, s in zip(weights, counted, strict=True)) / sum(weights)
+
+    def bonus(self, scores: Scores, agent: int, t: int) -> float:
+        """What the `t`-th answer earns for being persuaded, and for persuading."""
+        a0, a1, a2, a3 = self.alpha
+        others = [row for place, row in enumerate(scores) if place != agent]
+        found = 0.0
+        if not others:
+            return found
+        now = _verdict(scores[agent][t])
+        around = [_verdict(_mean(others, k)) for k in range(max(map(len, others)))]
+        if 0 < t <= len(around) and now and _verdict(scores[agent][t - 1]) == -now:
+            found += now * {now: a0, -now: a1, 0: 0.0}[around[t - 1]]
+        if t + 1 < len(around) and around[t] and around[t + 1] == -around[t] and now:
+            turned = around[t + 1]
+            size = a3 if now == turned else a2
+            if not self.parity:
+                found += turned * size
+            elif t > 0:
+                found -= turned * size
+        return found
+
+
+def _mean(scores: Scores, t: int) -> float:
+    """Mean score of the `t`-th answers that were given."""
+    given = [row[t] for row in scores if t < len(row)]
+    return sum(given) / len(given)
+
+
+def _verdict(score: float) -> int:
+    """1 for right, -1 for wrong, 0 for neither."""
+    return (score > 0.5) - (score < 0.5)
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAPoRLConfig(FlatWords, MAPoRL):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """MAPoRL with the flat words of its trainer."""
+
+
+class MAPoRLTrainer(Trainer):
+    """Train with `MAPoRL` in one call."""
+
+    algorithm = "maporl"
+
+
+PLUGIN = MAPoRL

@@ -1,0 +1,139 @@
+"""What a router is paid for: the form of its transcript, then the answer, then what its questions
+to other models cost (Router-R1, arXiv 2506.09033)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mrlm.environments._text import exact_match, f1
+
+TAGS = ("think", "search", "information", "answer")
+PLACEHOLDERS = ("llm-name", "candidate llm", "your query", "your-query", "...")
+"""What a query copied from the instructions contains."""
+WORST = -1.0
+"""Reward of a transcript whose form is broken."""
+_TAG = re.compile(rf"<(/?)({'|'.join(TAGS)})>")
+
+
+def blocks(text: str) -> list[tuple[str, str]] | None:
+    """The tagged parts of a transcript in order as (tag, text); `None` where a tag is not closed,
+    not opened, or stands inside another."""
+    found: list[tuple[str, str]] = []
+    opened: re.Match[str] | None = None
+    for tag in _TAG.finditer(text):
+        closes, name = bool(tag[1]), tag[2]
+        if closes != (opened is not None) or (opened is not None and opened[2] != name):
+            return None
+        if opened is not None:
+            found.append((name, text[opened.end() : tag.start()]))
+        opened = None if closes else tag
+    return None if opened is not None else found
+
+
+def route(query: str, models: Collection[str]) -> tuple[str, str] | None:
+    """`(model, question)` of what stands in a `<search>` tag, `model: question`; `None` unless it
+    has one colon, a known model (in any case) and a question that is not the placeholder."""
+    name, colon, question = query.partition(":")
+    name, question = name.strip(), question.strip()
+    known = {model.lower(): model for model in models}
+    usable = bool(question) and not any(word in question.lower() for word in PLACEHOLDERS)
+    if not colon or ":" in question or not usable or name.lower() not in known:
+        return None
+    return known[name.lower()], question
+
+
+def routes(text: str, models: Collection[str]) -> int:
+    """How many of its questions went to a model that exists."""
+    return sum(tag == "search" and bool(route(body, models)) for tag, body in blocks(text) or ())
+
+
+def form(text: str, models: Collection[str]) -> float:
+    """0.0 where the transcript is well formed, else -1.0.
+
+    It begins with `<think>` and ends with `</answer>`; tags are balanced and not nested; there is
+    one answer and at least one thought, none of them empty; every `<search>` has its
+    `<information>`, one colon, a known model and a question. Somebody who writes the information
+    himself has one too many.
+
+    Args:
+        text: everything from the router's first token on, answers of others included.
+        models: names of those it may ask.
+    """
+    text = text.strip()
+    found = blocks(text)
+    if not found or not (text.startswith("<think>") and text.endswith("</answer>")):
+        return WORST
+    by_tag = {tag: [body for name, body in found if name == tag] for tag in TAGS}
+    fits = (
+        len(by_tag["answer"]) == 1
+        and all(body.strip() for body in by_tag["think"])
+        and len(by_tag["search"]) == len(by_tag["information"])
+        and all(route(body, models) for body in by_tag["search"])
+    )
+    return 0.0 if fits else WORST
+
+
+@dataclass(slots=True)
+class CostScale:
+    """Turns what a transcript cost into a number between 0 (dear) and 1 (cheap), by what others
+    cost lately.
+
+    Args:
+        window: how many are remembered.
+    """
+
+    window: int = 1000
+    _seen: deque[float] = field(default_factory=deque)
+
+    def __call__(self, cost: float) -> float:
+        """Remember `cost` (price times tokens, not negative) and rate it: one minus its square
+        root, scaled between the 5th and the 95th percentile of those in the window; 0.5 where these
+        are equal."""
+        root = math.sqrt(cost)
+        self._seen.append(root)
+        while len(self._seen) > self.window:
+            self._seen.popleft()
+        row = sorted(self._seen)
+        low, high = _percentile(row, 0.05), _percentile(row, 0.95)
+        if high <= low:
+            return 0.5
+        return 1.0 - (min(max(root, low), high) - low) / (high - low)
+
+
+def _percentile(row: Sequence[float], share: float) -> float:
+    """By linear interpolation between the neighbours in a sorted row."""
+    place = share * (len(row) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(row) - 1)
+    return row[below] + (place - below) * (row[above] - row[below])
+
+
+def routing_reward(
+    text: str,
+    accepted: Sequence[str],
+    models: Collection[str],
+    cheapness: float = 0.5,
+    cost_coef: float = 0.0,
+    metric: Literal["em", "f1"] = "em",
+) -> float:
+    """-1 where the form is broken, whatever the answer; 0 where the answer is wrong, whatever the
+    cost; else `(1 - c) outcome + c cheapness`.
+
+    Args:
+        text: the whole transcript.
+        accepted: answers that are right.
+        models: names of those the router may ask.
+        cheapness: of its questions, 0 to 1 (`CostScale`).
+        cost_coef: `c`; 0, as in the authors' script, does not look at the cost.
+        metric: exact match or token F1, after SQuAD's normalisation.
+    """
+    if form(text, models) < 0:
+        return WORST
+    (said,) = (body for tag, body in blocks(text) or () if tag == "answer")
+    outcome = (exact_match if metric == "em" else f1)(said, accepted)
+    return (1 - cost_coef) * outcome + cost_coef * cheapness if outcome else 0.0
