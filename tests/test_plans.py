@@ -3,6 +3,7 @@ best goes on, groups that teach something, and every combination of answers."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from mrlm import Callback, ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.algorithms.marloo import MARLOO
 from mrlm.algorithms.remax import ReMax
 from mrlm.build import plan_of
 from mrlm.casting import Parts
@@ -37,6 +39,7 @@ from mrlm.metrics import episode_metrics
 from mrlm.plan import arithmetic
 from mrlm.play.rollout import Play
 from mrlm.runs import run_experiment
+from mrlm.workflows.cross import Cross
 from mrlm.workflows.tree import Tree
 from test_play import Echo, play
 
@@ -403,3 +406,99 @@ def test_refills_end_and_a_run_goes_on_with_what_there_is(
     assert all(row["frac_zero_variance"] == 1 for row in steps)
     text = str(arithmetic(config, num_agents=1, trained_agents=1))
     assert "up to 3 times as many are played" in text
+
+
+# -- every combination of answers ------------------------------------------------------------------
+
+
+def combined(payoffs: list[list[float]]) -> Group:
+    """Joint actions of two agents with two answers each, as the workflow `cross` leaves them."""
+    episodes = []
+    for i, j in itertools.product(range(2), repeat=2):
+        rollouts = {}
+        for agent, number in (("a", i), ("b", j)):
+            turn = Turn(agent, "p", [1], [2 + number], [-0.5], reward=payoffs[i][j])
+            turn.trained = i == j
+            rollouts[agent] = Rollout(agent, "p", "t", [turn])
+        reward = payoffs[i][j]
+        episode = Episode(f"{i}{j}", Task("t"), rollouts, reward, [reward], "done")
+        episode.path, episode.answers = (i,) if i == j else (i, j, 1), {"a": i, "b": j}
+        episodes.append(episode)
+    return Group(episodes, "t")
+
+
+CROSS = {
+    ("mean", "a"): [1.5, 4.5],
+    ("mean", "b"): [2.0, 4.0],
+    ("sum", "a"): [3.0, 9.0],
+    ("sum", "b"): [4.0, 8.0],
+}
+
+
+@pytest.mark.parametrize("credit", ["mean", "sum"])
+@pytest.mark.parametrize("returns", ["joint", "independent"])
+def test_an_answer_is_worth_the_joint_actions_that_contain_it(credit: Any, returns: Any) -> None:
+    group = combined([[1.0, 2.0], [3.0, 6.0]])
+    settings: dict[str, Any] = {"joint_mode": "cross", "cross_credit": credit, "returns": returns}
+    MAGRPO(**settings).credit([group])
+    for agent in "ab":
+        turns = [e.rollouts[agent].turns[0] for e in (group.episodes[0], group.episodes[3])]
+        expected = np.array(CROSS[credit, agent])
+        assert [turn.returns for turn in turns] == pytest.approx(list(expected), abs=1e-6)
+        found = [turn.advantages for turn in turns]
+        np.testing.assert_allclose(found, expected - expected.mean(), atol=1e-6)
+    assert all(t.advantages is None for e in group.episodes[1:3] for t in e.turns)
+    MARLOO(**settings).credit([group])
+    best = group.episodes[3].rollouts["a"].turns[0]
+    assert best.advantages == pytest.approx(CROSS[credit, "a"][1] - CROSS[credit, "a"][0])
+
+
+def test_a_joint_action_that_failed_is_left_out() -> None:
+    group = combined([[1.0, 2.0], [3.0, 6.0]])
+    group.episodes[1].status = "error"
+    MAGRPO(joint_mode="cross").credit([group])
+    first = group.episodes[0].rollouts
+    assert first["a"].turns[0].returns == 1.0 and first["b"].turns[0].returns == 2.0
+
+
+def test_every_combination_is_played_and_each_answer_sampled_once(tokenizer: Any) -> None:
+    source, engine = play(tokenizer, Echo(1), spoken, ("a", "b"), Cross(), 3)
+    (group,) = run_async(source.take(1))
+    assert [len(batch) for batch in engine.batches] == [6]
+    assert len(group) == 9 == len({e.id for e in group}) == len({e.path for e in group})
+    said: dict[Any, set[str]] = {}
+    for episode in group:
+        for agent, number in episode.answers.items():
+            (turn,) = episode.rollouts[agent].turns
+            assert turn.message is not None and turn.reward == len(turn.message.content)
+            said.setdefault((agent, number), set()).add(turn.message.content)
+    assert len(said) == 6 and all(len(texts) == 1 for texts in said.values())
+    assert sum(len(list(episode.own_turns)) for episode in group) == 6
+    MAGRPO(joint_mode="cross", group_size=3).credit([group])
+    samples = samples_of([group], "policy")
+    assert len(samples) == 6 and all(len(sample.turns) == 1 for sample in samples)
+    assert [len(each) for each in run_async(source.evaluate(1))] == [1]
+
+
+def test_cross_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "policies": {"row": {"lora": {"r": 2}}, "column": {}},
+        "magrpo": {"group_size": 3, "joint_mode": "cross"},
+    }
+    steps = [row for row in resumes_exactly(tmp_path, "magrpo", **more) if row["step"]]
+    assert all(row["episodes/count"] == 4 * 9 and np.isfinite(row["loss"]) for row in steps)
+    plan = arithmetic(experiment(tmp_path, "magrpo", **more), num_agents=2, trained_agents=2)
+    assert (plan.episodes, plan.sequences, plan.model_calls) == (36, 24, 24)
+    assert "24 episodes that combine" in str(plan)
+
+
+def test_what_cannot_be_crossed_is_refused(tmp_path: Path) -> None:
+    world = {"env_type": "matrix", "game": "climbing", "rounds": 2}
+    cross = {"group_size": 4, "joint_mode": "cross"}
+    with pytest.raises(ConfigError, match=r"'cross' combines .* one joint step.*joint_mode=align"):
+        plan_of(experiment(tmp_path, "magrpo", environments=[world], magrpo=cross), Parts())
+    with pytest.raises(ConfigError, match=r"17 \*\* 2 = 289 joint .* max_joint_actions=256"):
+        plan_of(experiment(tmp_path, "marloo", marloo={**cross, "group_size": 17}), Parts())
+    with pytest.raises(ConfigError, match=r"workflow\.name='cross' .* grpo compares .* magrpo"):
+        plan_of(experiment(tmp_path, "grpo", workflow={"name": "cross"}), Parts())
+    assert MAGRPO(joint_mode="align").joint_mode == "aligned"

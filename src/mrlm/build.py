@@ -30,7 +30,7 @@ from mrlm.play.opposed import Opposed
 from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
 from mrlm.play.rows import Collected, Rows
 from mrlm.play.tasks import read_rows
-from mrlm.plays import check_plays
+from mrlm.plays import check_plays, crossed
 from mrlm.run import Run
 from mrlm.scheduling import casts_of, schedule_of
 from mrlm.tracking import RunLog, check_trackers
@@ -138,6 +138,7 @@ def plan_of(
     if not any(section.trainable for section in cast.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
     check_plays(config, algorithm, worlds, rows is not None)
+    worlds = crossed(algorithm, worlds)
     schedule = schedule_of(config, algorithm, cast)
     if schedule.swap_every is not None and (rows is not None or algorithm.collection is not None):
         raise ConfigError(

@@ -75,6 +75,7 @@ class Plan:
         iterations: of the run; `None` where it depends on the number of tasks.
         tasks, samples, agents, turns: per iteration; `turns` is the most joint steps of an episode.
         branches: ways every episode goes on after each of them.
+        crossed: joint actions of a task beyond its samples, where every combination is played.
         prunes: whether only one of several answers to a state is followed up.
         greedy: episodes of a task that are played greedily and not trained on.
         model_calls: completions sampled per iteration at most (0 when learning from rows).
@@ -102,13 +103,14 @@ class Plan:
     tokens: int
     branches: int = 1
     greedy: int = 0
+    crossed: int = 0
     prunes: bool = False
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def episodes(self) -> int:
-        return self.tasks * (self._leaves + self.greedy)
+        return self.tasks * (self._leaves + self.greedy + self.crossed)
 
     @property
     def _leaves(self) -> int:
@@ -153,6 +155,9 @@ class Plan:
             f"  {self.tasks} {what} x {self.samples}{forks} = {played} episodes"
             f" x {self.trained_agents} trained agent(s) = {self.sequences} trained sequences"
         )
+        if self.crossed:
+            more = self.tasks * self.crossed
+            lines.append(f"  and {more} episodes that combine the same answers in another way")
         if self.greedy:
             lines.append(f"  and {self.tasks * self.greedy} greedy episodes, not trained on")
         if not self.rows:
@@ -203,6 +208,8 @@ def arithmetic(
     turns, notes = _turns(config, rows, max_turns)
     trained = [name for name, policy in config.policies.items() if policy.trainable]
     branches, prunes = _branches(config)
+    size = algorithm.group_size
+    crossed = size**num_agents - size if algorithm.crosses and not rows else 0
     plan = Plan(
         algorithm=training.algorithm,
         iterations=iterations or training.num_iterations,
@@ -219,6 +226,7 @@ def arithmetic(
         branches=branches,
         prunes=prunes,
         greedy=int("greedy" in algorithm.requires),
+        crossed=crossed,
         tokens=(generation.max_prompt_tokens or 0) + turns * generation.max_new_tokens,
         notes=notes,
     )

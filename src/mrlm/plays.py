@@ -4,8 +4,10 @@ is refused before a model is loaded."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mrlm.config import ExperimentConfig
+from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.learn.algorithm import Algorithm
 from mrlm.play.rollout import WorldSpec
@@ -29,6 +31,13 @@ def check_plays(
             )
         return
     for world in worlds:
+        if getattr(world.workflow, "crosses", False) and not algorithm.crosses:
+            raise ConfigError(
+                "workflow.name='cross' plays every combination of the agents' answers, and "
+                f"{name} compares whole episodes; remove it, or use magrpo with joint_mode=cross"
+            )
+        if algorithm.crosses:
+            _check_cross(config, algorithm, world)
         if getattr(world.workflow, "forks", False):
             _check_tree(config, algorithm, world)
         elif "tree" in algorithm.requires:
@@ -37,6 +46,27 @@ def check_plays(
                 f"workflow.name={config.workflow.name!r} plays every episode on its own; set "
                 "workflow.name=tree"
             )
+
+
+def crossed(algorithm: Algorithm, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
+    """The worlds, with every combination of answers played where the algorithm asks for that."""
+    if not algorithm.crosses:
+        return list(worlds)
+    workflow = registry.load("workflows", "cross")()
+    return [replace(world, workflow=workflow) for world in worlds]
+
+
+def _check_cross(config: ExperimentConfig, algorithm: Algorithm, world: WorldSpec) -> None:
+    """Combinations are those of one joint step."""
+    algorithm.check_joint(len(world.template.agents))
+    known = config.workflow.name in ("single_turn", "cross")
+    limit = getattr(world.workflow, "max_turns", None) or world.template.max_turns
+    if getattr(world.workflow, "forks", False) or not (known or limit == 1):
+        raise ConfigError(
+            f"joint_mode='cross' combines answers in one joint step, and workflow.name="
+            f"{config.workflow.name!r} plays environment {world.name!r} for more; set "
+            "workflow.name=single_turn, or joint_mode=aligned"
+        )
 
 
 def _check_tree(config: ExperimentConfig, algorithm: Algorithm, world: WorldSpec) -> None:

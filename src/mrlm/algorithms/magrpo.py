@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.credit import Member, discounted, members, trained_turns
@@ -41,16 +43,49 @@ class MAGRPO(PolicyGradient):
         gamma: discount from one joint step to the next.
         returns: `joint`: the team's. `independent`: each agent's own rewards (a policy gradient per
             agent; the same thing where rewards are shared).
+        joint_mode: `aligned` (or `align`): the g-th answers of all agents make one joint action, G
+            of them. `cross`: every combination of the answers is played, `G ** N` joint actions of
+            N agents, in worlds of one joint step; what an answer returned is then taken over all
+            joint actions that contain it.
+        cross_credit: `mean` of those joint actions, or their `sum`, as in the reference
+            implementation: `G ** (N - 1)` times as large.
+        max_joint_actions: most of them that may be played from one task.
     """
 
     loss_type: LossType = "reinforce"
     aggregation: Aggregation | None = "turn_mean_token_sum"
     gamma: float = Field(default=0.9, ge=0, le=1)
     returns: Literal["joint", "independent"] = "joint"
+    joint_mode: Annotated[
+        Literal["align", "aligned", "cross"],
+        AfterValidator(lambda mode: "aligned" if mode == "align" else mode),
+    ] = "aligned"
+    cross_credit: Literal["mean", "sum"] = "mean"
+    max_joint_actions: int = Field(default=256, ge=1)
     group_size: int = Field(default=2, ge=2)
 
     requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
+
+    @property
+    def crosses(self) -> bool:
+        return self.joint_mode == "cross"
+
+    def check_joint(self, num_agents: int) -> None:
+        count = self.group_size**num_agents
+        if count > self.max_joint_actions:
+            raise ConfigError(
+                f"joint_mode='cross' plays group_size ** agents = {self.group_size} ** "
+                f"{num_agents} = {count} joint actions of every task, more than "
+                f"max_joint_actions={self.max_joint_actions}; set a smaller group_size, a larger "
+                "max_joint_actions, or joint_mode=aligned"
+            )
+
+    def compared(self, returns: np.ndarray) -> np.ndarray:
+        """Advantages (G,) of G answers to one state."""
+        if "siblings" in self.requires and returns.max() == returns.min():
+            return np.zeros(len(returns))
+        return returns - self.baselines(returns)
 
     def baselines(self, returns: np.ndarray) -> np.ndarray:
         """What each of G siblings is compared with (G,), from what they returned (G,)."""
@@ -68,6 +103,9 @@ class MAGRPO(PolicyGradient):
         return [team[turn.step] if turn.step < len(team) else 0.0 for turn in trained]
 
     def credit_group(self, group: Group) -> None:
+        if self.crosses:
+            self._credit_cross(group)
+            return
         if forked(group.valid):
             for found in members(group).values():
                 self._credit_tree(found)
@@ -90,16 +128,34 @@ class MAGRPO(PolicyGradient):
         advantages: dict[Node, float] = {}
         for answers in by_state(list(returns)).values():
             values = np.array([returns[node] for node in answers])
-            found_here = values - self.baselines(values)
-            if "siblings" in self.requires and values.max() == values.min():
-                found_here = np.zeros(len(values))
-            advantages |= dict(zip(answers, map(float, found_here), strict=True))
+            advantages |= dict(zip(answers, map(float, self.compared(values)), strict=True))
         for episode, rollout in found:
             for turn in trained_turns(rollout):
                 node = episode.path[: turn.step + 1]
                 if node not in returns:  # the step was never taken
                     continue
                 turn.returns, turn.advantages = returns[node], advantages[node]
+
+    def _credit_cross(self, group: Group) -> None:
+        """The same where every combination of answers was played: an answer is worth what those
+        paid that contain it. Combinations that failed are left out of the mean; a sum stands for as
+        many as there would have been."""
+        paid: dict[tuple[str, int], list[float]] = {}
+        for episode in group.valid:
+            for agent, number in episode.answers.items():
+                own = episode.rollouts[agent].reward
+                reward = episode.reward if self.returns == "joint" else own
+                if math.isfinite(reward):
+                    paid.setdefault((agent, number), []).append(reward)
+        for agent, found in members(group).items():
+            rows = [paid[agent, episode.answers[agent]] for episode, _ in found]
+            times = max(map(len, rows)) if self.cross_credit == "sum" else 1
+            returns = times * np.array([sum(row) / len(row) for row in rows])
+            for (_, rollout), value, advantage in zip(
+                found, returns, self.compared(returns), strict=True
+            ):
+                for turn in trained_turns(rollout):
+                    turn.returns, turn.advantages = float(value), float(advantage)
 
     def _step_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         """What a joint step paid, for the team or for the agent alone."""

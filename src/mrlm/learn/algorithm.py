@@ -140,6 +140,14 @@ class Algorithm:
         return False
 
     @property
+    def crosses(self) -> bool:
+        """Whether every combination of the agents' answers to a task is to be played."""
+        return False
+
+    def check_joint(self, num_agents: int) -> None:
+        """Refuse a number of agents whose combinations are too many; asked where it `crosses`."""
+
+    @property
     def refills(self) -> int:
         """How often an iteration may take further tasks in the place of groups that `keeps` does
         not."""

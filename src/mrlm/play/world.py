@@ -91,23 +91,43 @@ class World:
 
     def _twins(self, count: int, stem: tuple[int, ...]) -> list[World]:
         """This world and copies of it, whose paths go on from `stem`."""
-        family: list[World] = [self]
-        for branch in range(1, count):
-            try:
-                environment = copy.deepcopy(self.environment)
-            except Exception as error:
-                raise ConfigError(
-                    f"environment {self.episode.environment!r} cannot be copied ({error!r}), so a "
-                    "workflow that tries several answers from one state cannot play it"
-                ) from error
-            twin = copy.copy(self)
-            twin.environment = environment
-            twin.episode = self._forked_episode(branch, (*stem, branch))
-            twin.agents = self.agents.fork(twin.episode, branch)
-            twin._seats, twin._forks = dict(self._seats), []
-            family.append(twin)
+        family = [self, *(self._twin(branch, (*stem, branch)) for branch in range(1, count))]
         self._forks += family[1:]
         return family
+
+    def joined(self, parts: Mapping[str, World], joint: tuple[int, ...]) -> World:
+        """A copy of this world, before its first step, in which every agent has said what it said
+        in the one that `parts` names.
+
+        Args:
+            parts: agent -> the world in which it spoke.
+            joint: the number of the answer of each.
+
+        Raises:
+            ConfigError: the environment cannot be copied.
+        """
+        twin = self._twin(0, (*joint, 1))
+        twin.episode.id = f"{self.episode.id}/{'-'.join(map(str, joint))}"
+        spoke = {name: world.agents[name].fork(twin.episode, 0) for name, world in parts.items()}
+        twin.agents = Agents({**twin.agents, **spoke})
+        self._forks.append(twin)
+        return twin
+
+    def _twin(self, branch: int, path: tuple[int, ...]) -> World:
+        """A copy of this world with an environment, an episode and agents of its own."""
+        try:
+            environment = copy.deepcopy(self.environment)
+        except Exception as error:
+            raise ConfigError(
+                f"environment {self.episode.environment!r} cannot be copied ({error!r}), so a "
+                "workflow that tries several answers from one state cannot play it"
+            ) from error
+        twin = copy.copy(self)
+        twin.environment = environment
+        twin.episode = self._forked_episode(branch, path)
+        twin.agents = self.agents.fork(twin.episode, branch)
+        twin._seats, twin._forks = dict(self._seats), []
+        return twin
 
     def _forked_episode(self, branch: int, path: tuple[int, ...]) -> Episode:
         episode = self.episode
