@@ -18,6 +18,8 @@ from mrlm.core import registry
 
 BASELINE = "grpo"
 """What the single agent is trained by."""
+COPIES = 16
+"""Of every row: outer loops answer each of them anew."""
 EPISODES = 256
 """Plays of every evaluation, sampled as in training."""
 
@@ -153,7 +155,7 @@ def settings_of(job: Job) -> dict[str, Any]:
     if entry.settings:
         config[job.algorithm] = dict(entry.settings)
     if entry.learns_from != "play" and matrix:
-        config["data"] = {"dataset": getattr(made, entry.learns_from)()}
+        config["data"] = {"dataset": getattr(made, entry.learns_from)() * COPIES}
     return config
 
 
