@@ -77,8 +77,8 @@ def test_the_shipped_ppo_config_is_read(tmp_path):
 
 
 def test_an_algorithm_that_does_not_exist_is_one_error_that_names_it():
-    said = message({"training": {"algorithm": "maapo"}})
-    assert "maapo" in said and "did you mean 'mappo'" in said
+    said = message({"training": {"algorithm": "mappoo"}})
+    assert "mappoo" in said and "did you mean 'mappo'" in said
     assert "\n" not in said
 
 

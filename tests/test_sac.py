@@ -91,7 +91,7 @@ def test_its_gradient_is_that_of_the_exact_expectation_over_the_vocabulary() -> 
         batch.old_logprobs = logp[action : action + 1].detach()
         loss = algorithm.loss(batch, Outputs(logp[action : action + 1], entropy[None]))
         slope = torch.autograd.grad(loss.total, logits, retain_graph=True)[0]
-        total += float(pi[action]) * slope
+        total += pi[action].item() * slope
     torch.testing.assert_close(total, exact, atol=1e-6, rtol=1e-5)
 
 

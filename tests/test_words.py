@@ -14,10 +14,13 @@ from mrlm.config import (
     MAGRPOConfig,
     MAPPOConfig,
     PPOConfig,
+    QMIXConfig,
     ReinforceConfig,
     RLOOConfig,
+    SACConfig,
     SFTConfig,
     TrainingConfig,
+    VDNConfig,
     parse_config,
 )
 from mrlm.config.sections import EvaluationConfig, GenerationConfig
@@ -40,9 +43,12 @@ CONFIGS = {
     "magrpo": MAGRPOConfig,
     "mappo": MAPPOConfig,
     "ppo": PPOConfig,
+    "qmix": QMIXConfig,
     "reinforce": ReinforceConfig,
     "rloo": RLOOConfig,
+    "sac": SACConfig,
     "sft": SFTConfig,
+    "vdn": VDNConfig,
 }
 
 
@@ -218,3 +224,12 @@ def test_an_algorithm_of_ones_own_may_take_words_as_fields():
         {"top_k": 4},
         {"generation.top_p": 0.5},
     )
+
+
+@pytest.mark.parametrize(("given", "critic"), [(True, "separate"), (False, "shared"), (None, None)])
+def test_a_separate_critic_may_be_asked_for_as_elsewhere(given, critic):
+    data = {"training": {"algorithm": "ippo"}, "use_separate_critic": given}
+    expected = critic or IPPOConfig().critic
+    assert parse_config(data).algorithm_settings().critic == expected
+    with pytest.raises(ConfigError, match="critic='shared' is none that this algorithm knows"):
+        parse_config({"training": {"algorithm": "mappo"}, "use_separate_critic": False})

@@ -341,13 +341,14 @@ def _memory(
             if "ref_logprobs" in algorithm.needs and lora is None:
                 parts["reference"] = count * width
             if _starts_a_critic(config, algorithm, result):
-                own = count if lora is None else trained
-                parts["critic"] = own * width + parts["gradients"] + parts["optimizer"]
+                parts["critic"] = trained * width + parts["gradients"] + parts["optimizer"]
+                if algorithm.topology == "mixed":  # a copy that never learns, or the base itself
+                    parts["critic"] = 0 if lora is not None else count * width
         if shape is not None:
             parts |= _passing(config, plan, shape, width, trainable)
         result[name] = parts
     if config.training.critic_model is not None:
-        plan.notes.append("memory leaves the central critic's own model out")
+        plan.notes.append("memory leaves the own model of the team's critic out")
     return result
 
 
