@@ -63,11 +63,11 @@ TABLE: dict[str, Entry] = {
         {"training.batch_size": 16},
         relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
     ),
-    "dpo": Entry(config={"training.learning_rate": 1e-3}, learns_from="pairs"),
-    "spin": Entry({"passes_per_round": 4}, learns_from="rows"),
-    "online_dpo": Entry({**GROUP, "beta": 0.5}),
-    "madpo": Entry({**GROUP, "beta": 0.5}),
-    "malt": Entry(GROUP),
+    "dpo": Entry(config=RATE, learns_from="pairs"),
+    "online_dpo": Entry(PAIRS, RATE),
+    "madpo": Entry(PAIRS, RATE),
+    "spin": Entry(config={"training.batch_size": 16, **RATE}, learns_from="rows"),
+    "malt": Entry({"group_size": 8, "threshold": 0.8}, RATE),
     "reward_model": Entry(config=RATE, learns_from="pairs", measure="rewards/accuracies"),
     # one agent, or each for itself
     "reinforce": Entry(  # nothing clips its steps: at twice the rate one of five seeds was lost
