@@ -26,6 +26,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Reward, StepResult
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.runs import run_to_end
+from test_schedules import Watch as Noted
 
 ALGORITHMS = registry.names("algorithms")
 BINDINGS = ("shared", "separate", "lora", "tokenizers")
@@ -179,6 +180,32 @@ def test_any_algorithm_can_be_put_in_the_place_of_any_other(
     after = weights(run)
     moved = {policy for policy, before in watch.before.items() if (after[policy] != before).any()}
     assert moved == set(after), "every policy has learned"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["alternating", "sequential"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_any_algorithm_learns_by_any_schedule(
+    algorithm: str, order: str, models: tuple[str, str], tmp_path: Path
+) -> None:
+    """In turns with the other frozen, or one after the other; agents that play may swap policies
+    What it cannot learn by is refused."""
+    rows = TABLE[algorithm].learns_from != "play"
+    given = settings(algorithm, "separate", 1, models) | {"output_dir": str(tmp_path / "run")}
+    kept = {key: value for key, value in TABLE[algorithm].config.items() if key not in LEARNING}
+    swap = {} if rows or algorithm in ("cory", "sft") else {"swap_every": 1}
+    config = ExperimentConfig(**given).merged(kept)
+    config = config.merged({"schedule": {"order": order, **swap}, "batch_size": 8 if rows else 2})
+    if order not in config.algorithm_settings().orders:
+        with pytest.raises(ConfigError, match=r"training\.schedule\.order"):
+            plan_of(config, Parts())
+        return
+    noted = Noted()
+    run_to_end(build(config, Parts(callbacks=[noted])))
+    both = {"row", "column"}
+    assert noted.moved == ([{"row"}, {"column"}] if order == "alternating" else [both, both])
+    if swap:
+        assert [spoke["row"] for spoke in noted.spoke] == ["row", "column"]
 
 
 def test_every_algorithm_has_an_entry() -> None:

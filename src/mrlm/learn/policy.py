@@ -237,10 +237,7 @@ class Policy:
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> Tensor:
         """Log-probs (N,) of the trained tokens under the frozen reference."""
-        if self.adapter is None and self.reference is None:
-            raise ModelError(
-                f"policy {self.name!r} has no reference to compare with; call keep_reference first"
-            )
+        self._need_reference()
         lean = self._pass("reference")
         if lean is not None:
             return lean.outputs(batch).logprobs
@@ -250,12 +247,19 @@ class Policy:
     def full_kl(self, batch: Batch) -> Tensor:
         """Divergence (N,) from the frozen reference over the whole vocabulary, at the places of the
         trained tokens."""
+        self._need_reference()
         own, reference = self.lean_pass, self._pass("reference")
         if own is not None and reference is not None:
             return divergence.full_kl(own, reference, batch)
         with self.active() as model:
             logits, _ = self._logits(model, batch)
         return ops.full_kl(_at_tokens(logits, batch), self._reference_logits(batch))
+
+    def _need_reference(self) -> None:
+        if self.adapter is None and self.reference is None:
+            raise ModelError(
+                f"policy {self.name!r} has no reference to compare with; call keep_reference first"
+            )
 
     def _reference_logprobs(self, batch: Batch) -> Tensor:
         return ops.token_logprobs(self._reference_logits(batch), batch.tokens)
