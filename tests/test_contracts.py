@@ -33,6 +33,23 @@ class Pair(Environment):
         return StepResult(rewards={agent: Reward(1.0) for agent in self.agents}, done=True)
 
 
+class Alone(Environment):
+    """One seat, one round."""
+
+    agents = ("player",)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        return StepResult({"player": Observation([Message(f"go {seed}")])})
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        assert set(actions) == {"player"}
+        return StepResult(rewards={"player": Reward(1.0)}, done=True)
+
+
+ONE_SEAT = {"malt", "pioneer_observer"}
+"""Workflows in which several agents answer a world for one."""
+
+
 @pytest.mark.parametrize("wing", registry.WINGS)
 def test_every_plug_in_loads_and_says_what_it_is(wing: str) -> None:
     assert registry.names(wing)
@@ -48,10 +65,13 @@ def test_a_workflow_plays_a_world_to_its_end(name: str, tokenizer: Any) -> None:
 
     workflow = registry.load("workflows", name)()
     pickle.loads(pickle.dumps(workflow))
-    source, engine = play(tokenizer, Pair(), lambda request: "hello", ("a", "b"), workflow)
+    world = Alone() if name in ONE_SEAT else Pair()
+    names = tuple(getattr(workflow, "agents", ("a", "b")))
+    source, engine = play(tokenizer, world, lambda request: "hello", names, workflow)
     (group,) = run_async(source.take(1))
     for episode in group:
-        assert episode.status == "done" and episode.reward == 1.0
+        assert episode.status == "done" and episode.reward == len(episode.step_rewards)
+        assert len(episode.rollouts) == len(names)
         assert all(rollout.turns for rollout in episode.rollouts.values())
         assert all(turn.message is not None for turn in episode.turns)
     assert engine.batches
