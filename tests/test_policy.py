@@ -157,9 +157,12 @@ def test_the_base_is_the_model_with_adapters_off(
     assert torch.equal(logprobs(base), fresh)
     assert not torch.allclose(logprobs(a), fresh) and not torch.allclose(logprobs(b), fresh)
     for policy in (a, b):
-        policy.keep_reference()
-        assert policy.reference is None
         mine = logprobs(policy)
+        policy.keep_reference()  # it adds something already: a copy of the adapter is kept
+        assert policy.reference is None and policy.reference_adapter
+        assert torch.equal(policy.reference_logprobs(pack(ragged())), mine)
+        policy.reference_adapter = BASE
+        policy.forget_pass("reference")
         assert torch.equal(policy.reference_logprobs(pack(ragged())), fresh)
         assert torch.equal(logprobs(policy), mine)
     assert base.parameters() == []

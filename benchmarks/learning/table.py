@@ -53,7 +53,6 @@ CRITIC: Words = {"training.batch_size": 64, "training.critic_learning_rate": 1e-
 MANY: Words = {"training.batch_size": 128}
 """The same where agents add numbers, as many episodes as 16 groups of 8."""
 
-PAIRS: Words = {"group_size": 8, "beta": 0.1}
 RATE: Words = {"training.learning_rate": 1e-3}
 
 TABLE: dict[str, Entry] = {

@@ -93,7 +93,11 @@ def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
 def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
     """Engine and trainer must give the sampled tokens the same probability."""
     policy = learner.weights_of
-    probed = [sample for sample in samples if all(_comparable(turn) for turn in sample.turns)]
+    probed = [
+        sample
+        for sample in samples
+        if all(_comparable(turn) and turn.version == learner.version for turn in sample.turns)
+    ]
     if not probed:
         return
     batch = pack(probed, pad_id=policy.pad_id, device=policy.device)

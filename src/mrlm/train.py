@@ -30,6 +30,8 @@ async def train(run: Run) -> Run:
         callback.on_train_begin(run)
     if run.step == 0 and run.config.evaluation.at_start and _evaluates(run):
         run.log.log(0, await evaluate(run))
+    if run.step:
+        await _share_weights(run)
     checked = False
     while run.step < run.total_steps and not run.stopping:
         for callback in run.callbacks:
@@ -98,10 +100,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             if waiting:
                 metrics |= await algorithm.carry(stage, waiting, groups)
     with span("sync"):
-        for learner in run.learners:
-            await run.engines[learner.policy].load_weights(
-                learner.policy, learner.weights(), learner.version
-            )
+        await _share_weights(run)
     if check and run.config.training.checks != "off":
         with span("checks"):
             check_weights(run)
@@ -207,6 +206,14 @@ async def _update(
     ]
     metrics = await update_together(jobs, run.algorithm, run.step)
     return {learner.policy: found for learner, found in zip(stage, metrics, strict=True)}
+
+
+async def _share_weights(run: Run) -> None:
+    """Give the engines the policies as they are."""
+    for learner in run.learners:
+        await run.engines[learner.policy].load_weights(
+            learner.policy, learner.weights(), learner.version
+        )
 
 
 def _renew_references(run: Run) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mrlm.learn.loading import import_peft
 
@@ -58,8 +59,13 @@ def copy_adapter(model: Any, source: str, target: str) -> None:
         }
         with torch.random.fork_rng():  # what is drawn here is overwritten
             add_adapter(model, target, settings)
-    weights = peft.get_peft_model_state_dict(model, adapter_name=source)
-    peft.set_peft_model_state_dict(model, weights, adapter_name=target)
+    peft.set_peft_model_state_dict(model, adapter_weights(model, source), adapter_name=target)
+
+
+def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
+    """The weights of an adapter, under the names they are saved with."""
+    state = import_peft().get_peft_model_state_dict(model, adapter_name=name)
+    return {key: value.detach().contiguous() for key, value in state.items()}
 
 
 def changes_nothing(model: Any, name: str) -> bool:

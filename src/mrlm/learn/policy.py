@@ -20,12 +20,12 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
 from mrlm.core.types import Turn
 from mrlm.learn import divergence, ops
-from mrlm.learn.adapters import BASE, adapter_of, switch_adapter, without_adapters
+from mrlm.learn.adapters import BASE, adapter_of, adapter_weights, switch_adapter, without_adapters
 from mrlm.learn.anatomy import NotLean, take_general_way
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
-from mrlm.learn.reference import keep
+from mrlm.learn.reference import keep, standing
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -266,17 +266,8 @@ class Policy:
 
     def _reference_logits(self, batch: Batch) -> Tensor:
         """Logits (N, V) of the frozen reference that the trained tokens are drawn from."""
-        model, bare = self.reference, nullcontext()
-        if model is None:
-            model = self.model
-            if self.reference_adapter:
-                switch_adapter(model, self.reference_adapter)
-            else:
-                bare = without_adapters(model)
-        with self._autocast(), bare:
+        with self._autocast(), standing(self) as model:
             logits, _ = self._logits(model, batch)
-        if model is self.model and self.adapter:
-            switch_adapter(model, self.adapter)
         return _at_tokens(logits, batch)
 
     def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
@@ -361,9 +352,7 @@ class Policy:
             with quietly():
                 self.model.save_pretrained(folder)
         else:
-            peft = import_peft()
-            state = peft.get_peft_model_state_dict(self.model, adapter_name=self.adapter)
-            tensors = {key: value.detach().contiguous() for key, value in state.items()}
+            tensors = adapter_weights(self.model, self.adapter)
             save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
             config = copy.copy(self.model.peft_config[self.adapter])
             config.inference_mode = True

@@ -5,12 +5,21 @@ same base otherwise."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mrlm.learn.adapters import BASE, changes_nothing, copy_adapter
+from mrlm.learn.adapters import (
+    BASE,
+    adapter_weights,
+    changes_nothing,
+    copy_adapter,
+    switch_adapter,
+    without_adapters,
+)
 from mrlm.learn.loading import import_peft
 
 if TYPE_CHECKING:
@@ -53,6 +62,22 @@ def renew(policy: Policy) -> None:
     policy.reference_moved = True
 
 
+@contextmanager
+def standing(policy: Policy) -> Iterator[Any]:
+    """The model that stands for the reference of a policy, as it is to be read."""
+    if policy.reference is not None:
+        yield policy.reference
+        return
+    if policy.reference_adapter:
+        switch_adapter(policy.model, policy.reference_adapter)
+    try:
+        with nullcontext() if policy.reference_adapter else without_adapters(policy.model):
+            yield policy.model
+    finally:
+        if policy.adapter:
+            switch_adapter(policy.model, policy.adapter)
+
+
 def save_reference(policy: Policy, folder: Path) -> None:
     """Write a reference that moved; one that did not is there again when the policy is loaded."""
     from safetensors.torch import save_file, save_model
@@ -64,9 +89,7 @@ def save_reference(policy: Policy, folder: Path) -> None:
     if policy.adapter is None:
         save_model(policy.reference, file)
         return
-    peft = import_peft()
-    state = peft.get_peft_model_state_dict(policy.model, adapter_name=policy.reference_adapter)
-    save_file({key: value.detach().contiguous() for key, value in state.items()}, file)
+    save_file(adapter_weights(policy.model, policy.reference_adapter), file)
 
 
 @torch.no_grad()
