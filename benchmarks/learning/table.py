@@ -94,8 +94,11 @@ TABLE: dict[str, Entry] = {
     "happo": Entry({"update_epochs": 4}, CRITIC, relay={"happo.update_epochs": 2}),
     "marft": Entry(config=CRITIC, relay=MANY),
     "cory": Entry({"kl_coef": 0.01, "kl_target": None}, CRITIC),
-    "vdn": Entry({"critic_epochs": 8}, {"training.batch_size": 64}),
-    "qmix": Entry({"critic_epochs": 8}, {"training.batch_size": 64}),
+    "vdn": Entry(
+        config={"training.batch_size": 64},
+        cannot={"xor": "a sum of what each is worth alone cannot tell it apart"},
+    ),
+    "qmix": Entry(config={"training.batch_size": 64}),
     "dr_mas": Entry(GROUP),
     "spiral": Entry(config={"training.batch_size": 64}),
     "marshal": Entry(GROUP),
