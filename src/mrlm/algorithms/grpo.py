@@ -93,7 +93,8 @@ class GRPO(PolicyGradient):
 
     def keeps(self, group: Group) -> bool:
         clear([group])
-        self.credit_group(group)
+        with self.shaped([group]):
+            self.credit_group(group)
         teaches = any(turn.advantages for episode in group for turn in episode.turns)
         clear([group])
         return teaches
