@@ -13,8 +13,8 @@ from mrlm.environments._wrapped import Wrapped
 
 
 class RescoredEnvironment(Wrapped):
-    """Plays `environment` and pays what `reward_fn` says about the messages of each step; the expert
-    of the world does not know the new reward.
+    """Plays `environment` and pays what `reward_fn` says about the messages of each step. The
+    expert of the world does not know the new reward.
 
     Args:
         environment: the world.

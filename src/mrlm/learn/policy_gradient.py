@@ -122,14 +122,14 @@ class PolicyGradient(Algorithm):
     def credit(self, groups: Sequence[Group]) -> None:
         self.metrics: dict[str, float] = {}
         clear(groups)
-        with self.shaped(groups):
+        with self.reshaped(groups):
             for group in groups:
                 self.credit_group(group)
             self.credit_batch(groups)
         if "siblings" in self.requires:
             self.metrics |= sibling_metrics(groups)
 
-    def shaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:
+    def reshaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:
         """Where turns and episodes are paid what `shaping` makes of their rewards."""
         return shaped(groups, self.shaping, self.shaping_coef, self.outcome_coef)
 

@@ -46,7 +46,7 @@ def shaped(
     before = [
         (episode, episode.reward, episode.step_rewards, [(t, t.reward) for t in episode.turns])
         for group in groups
-        for episode in (*group, *((group.greedy,) if group.greedy else ()))
+        for episode in group
     ]
     changed = [_changed(episode, shaping, coef, outcome_coef) for episode, *_ in before]
     for (episode, reward, paid, turns), found in zip(before, changed, strict=True):
