@@ -35,12 +35,14 @@ NEEDS: dict[str, dict[str, Any]] = {
     "qa": {"dataset": QUESTIONS},
     "reward": {"dataset": PROMPTS, "reward_func": mentions_topic},
     "rescored": {"environment": QASolverEnv(dataset=QUESTIONS), "reward_fn": accepted},
+    "centralised": {"environment": {"env_type": "relay"}},
+    "difference": {"environment": MatrixEnvironment("xor"), "default": "A"},
 }
 """Arguments of the worlds that cannot be made without any."""
-BEST = {"math": 1.0, "qa": 1.0, "relay": 1.0, "length": 1.0, "matrix": 11.0}
+BEST = {"math": 1.0, "qa": 1.0, "relay": 1.0, "length": 1.0, "matrix": 11.0, "centralised": 1.0}
 """What an honest player earns per seat, where that is one number."""
 
-ONE_SITUATION = {"matrix"}
+ONE_SITUATION = {"matrix", "difference"}
 """Worlds in which nothing can be held out, because there is nothing but one situation."""
 ALL = registry.names("environments")
 

@@ -113,31 +113,40 @@ def test_dr_mas_means_of_equal_scores_are_equal() -> None:
 
 
 def test_spiral_after_every_episode_reads_the_baseline_before_it_moves() -> None:
-    spiral = SPIRAL(per_sample_update=True)
+    spiral = SPIRAL(per_sample_update=True, debias=False)
     plays = [group({"a": [reward]}) for reward in (1.0, -1.0, 1.0)]
     spiral.credit(plays)
     close([found(play, "a")[0][0] for play in plays], [1.0, -1.05, 1.0025])
-    assert spiral.baselines == pytest.approx({"a": 0.047625}, abs=1e-9)
+    assert spiral.baseline("a") == pytest.approx(0.047625, abs=1e-9)
 
 
 def test_spiral_moves_each_role_once_by_the_mean_of_a_batch() -> None:
-    spiral = SPIRAL(decay=0.5)
+    spiral = SPIRAL(decay=0.5, debias=False)
     plays = [group({"a": [reward], "b": [-reward]}) for reward in (1.0, 0.5)]
     spiral.credit(plays)
     close([found(play, "a")[0][0] for play in plays], [1.0, 0.5])
-    assert spiral.baselines == pytest.approx({"a": 0.375, "b": -0.375})
     assert spiral.metrics == pytest.approx({"baseline/a": 0.375, "baseline/b": -0.375})
     spiral.credit(plays)
     close([found(play, "b")[0][0] for play in plays], [-0.625, -0.125])
 
 
+def test_spiral_is_centred_from_its_first_move_on() -> None:
+    spiral = SPIRAL()
+    spiral.credit([group({"a": [1.0]}), group({"a": [0.5]})])
+    assert spiral.baseline("a") == pytest.approx(0.75)
+    later = group({"a": [1.0]})
+    spiral.credit([later])
+    close(found(later, "a"), [[0.25]])
+    assert spiral.baseline("a") == pytest.approx((0.95 * 0.75 + 1.0) / 1.95)
+
+
 def test_spiral_keeps_worlds_apart_and_its_state_in_checkpoints() -> None:
-    spiral, other = SPIRAL(decay=0.5), SPIRAL(decay=0.5)
+    spiral, other = SPIRAL(decay=0.5, debias=False), SPIRAL(decay=0.5, debias=False)
     plays = [group({"a": [1.0]}), group({"a": [-1.0]})]
     plays[0].episodes[0].environment, plays[1].episodes[0].environment = "chess", "poker"
     spiral.credit(plays)
     other.load_state_dict(json.loads(json.dumps(spiral.state_dict())))
-    assert other.baselines == {"chess/a": 0.5, "poker/a": -0.5}
+    assert other.averages == {"chess/a": (0.5, 1), "poker/a": (-0.5, 1)}
 
 
 def test_spiral_discounts_and_leaves_out_what_teaches_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mrlm.algorithms.router_r1 import RouterR1
-from mrlm.environments._routing import CostScale, blocks, form, route, routes, routing_reward
+from mrlm.environments._routing import asking_cost, blocks, form, route, routes, routing_reward
 from mrlm.environments._text import exact_match, f1
 
 MODELS = ("qwen2.5-7b-instruct", "llama-3.1-8b-instruct")
@@ -50,7 +50,7 @@ def test_a_transcript_as_it_should_be() -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_form_is_all_that_counts(name: str) -> None:
     assert form(BROKEN[name], MODELS) == -1.0
-    assert routing_reward(BROKEN[name], ["Paris"], MODELS, cheapness=1.0, cost_coef=0.5) == -1.0
+    assert routing_reward(BROKEN[name], ["Paris"], MODELS) == -1.0
 
 
 def test_whom_a_question_goes_to() -> None:
@@ -64,20 +64,14 @@ def test_answers_after_normalisation() -> None:
     assert f1("yes it is", ["yes"]) == 0.0
 
 
-def test_the_cost_counts_for_right_answers_only() -> None:
-    assert routing_reward(BASE, ["Rome"], MODELS, cheapness=1.0, cost_coef=0.5) == 0.0
-    assert routing_reward(BASE, ["Paris"], MODELS, 0.2, 0.5) == pytest.approx(0.6)
-    half = routing_reward(BASE, ["Paris France"], MODELS, 0.2, 0.5, metric="f1")
-    assert half == pytest.approx(0.5 * 2 / 3 + 0.5 * 0.2)
+def test_a_right_form_earns_what_its_answer_is_worth() -> None:
+    assert routing_reward(BASE, ["Rome"], MODELS) == 0.0
+    half = routing_reward(BASE, ["Paris France"], MODELS, metric="f1")
+    assert half == pytest.approx(2 / 3)
 
 
-def test_costs_are_rated_by_those_of_others() -> None:
-    scale = CostScale(window=3)
-    assert scale(4.0) == 0.5 and scale(4.0) == 0.5
-    assert scale(100.0) == 0.0
-    assert scale(0.0) == 1.0
-    # the first two are forgotten: roots 10, 0 and 5, of which the percentiles are .5 and 9.5
-    assert scale(25.0) == pytest.approx(0.5)
+def test_what_asking_costs() -> None:
+    assert asking_cost({"a": 100, "b": 10}, {"a": 0.5, "b": 2.0}) == pytest.approx(70.0)
 
 
 def test_its_settings_are_the_papers() -> None:

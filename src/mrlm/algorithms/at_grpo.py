@@ -45,6 +45,7 @@ class ATGRPO(GRPO):
     requires: ClassVar[frozenset[str]] = frozenset({"siblings", "tree"})
     reads_trees: ClassVar[bool] = True
     reads_pruned: ClassVar[bool] = True
+    decides: ClassVar[tuple[str, ...]] = ("key", "rewards")
 
     def __post_init__(self) -> None:
         super().__post_init__()

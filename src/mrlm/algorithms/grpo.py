@@ -11,17 +11,20 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Group, Rollout
+from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.credit import (
     EPSILON,
+    Key,
     all_members,
     assign,
     centred,
     clear,
     members,
     overlong_penalty,
+    several,
+    sides,
     standardised,
     trained_turns,
 )
@@ -49,6 +52,9 @@ class GRPO(PolicyGradient):
 
     Args:
         scale_rewards: what differences are divided by; `True` and `False` are `group` and `none`.
+        key: who is compared with whom: every `agent` with itself; all agents of a `task` with one
+            another (known as MAS-GRPO); or a mapping agent -> role, those of one role.
+        rewards: what agents are compared by: their `own` rewards, or the `team`'s.
         mask_truncated: leave turns that ran into the token limit out of the loss (they still count
             in the baseline).
         overlong_max_length: completion length at which the soft penalty reaches -1 (DAPO); `None`
@@ -63,6 +69,8 @@ class GRPO(PolicyGradient):
     scale_rewards: Annotated[Literal["group", "batch", "none"] | bool, AfterValidator(_scale)] = (
         "group"
     )
+    key: Key = "agent"
+    rewards: Literal["own", "team"] = "own"
     mask_truncated: bool = False
     overlong_max_length: int | None = Field(default=None, ge=1)
     overlong_cache: int = Field(default=0, ge=0)
@@ -73,6 +81,8 @@ class GRPO(PolicyGradient):
     requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
     scales: ClassVar[tuple[str, ...]] = ("group", "batch", "none")
     """The values of `scale_rewards` that fit who is compared here."""
+    decides: ClassVar[tuple[str, ...]] = ()
+    """Settings that an algorithm which refines this one does not leave open."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +91,12 @@ class GRPO(PolicyGradient):
                 f"scale_rewards={self.scale_rewards!r} does not fit what {type(self).__name__} "
                 f"compares; set it to {' or '.join(self.scales)}"
             )
+        for name in self.decides:
+            if getattr(self, name) != (usual := type(self).__dataclass_fields__[name].default):
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r}: {type(self).__name__} itself decides who is "
+                    f"compared by what; leave it at {usual!r}, or use grpo, dr_mas or marshal"
+                )
         if self.overlong_max_length is not None and self.overlong_cache > self.overlong_max_length:
             raise ConfigError(
                 f"overlong_cache ({self.overlong_cache}) is larger than overlong_max_length "
@@ -93,14 +109,16 @@ class GRPO(PolicyGradient):
 
     def keeps(self, group: Group) -> bool:
         clear([group])
-        self.credit_group(group)
+        with self.reshaped([group]):
+            self.credit_group(group)
         teaches = any(turn.advantages for episode in group for turn in episode.turns)
         clear([group])
         return teaches
 
-    def score(self, rollout: Rollout) -> float:
-        """What a rollout is compared by: its reward and the penalty for length."""
-        return rollout.reward + self.too_long(sum(len(turn) for turn in rollout.turns))
+    def score(self, episode: Episode, rollout: Rollout) -> float:
+        """What a rollout is compared by: what was earned, and the penalty for length."""
+        paid = episode.reward if self.rewards == "team" else rollout.reward
+        return paid + self.too_long(sum(len(turn) for turn in rollout.turns))
 
     def too_long(self, length: int) -> float:
         """The penalty for so many tokens, from 0 down to -1."""
@@ -114,24 +132,26 @@ class GRPO(PolicyGradient):
         return standardised(row) if self.scale_rewards == "group" else centred(row)
 
     def credit_group(self, group: Group) -> None:
-        for found in members(group).values():
-            advantages = self.compared([self.score(rollout) for _, rollout in found])
+        for found in sides(members(group), self.key).values():
+            advantages = np.zeros(len(found))
+            if several(found):
+                advantages = self.compared([self.score(*member) for member in found])
             for (_, rollout), advantage in zip(found, advantages, strict=True):
                 assign(rollout, advantage)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        everyone = all_members(groups)
+        everyone = sides(all_members(groups), self.key)
         if self.scale_rewards == "batch":
             table = {
-                agent: np.array([self.score(rollout) for _, rollout in found])
-                for agent, found in everyone.items()
+                side: np.array([self.score(*member) for member in found])
+                for side, found in everyone.items()
             }
             moments = ops.global_moments(table)
-            for agent, found in everyone.items():
+            for side, found in everyone.items():
                 for _, rollout in found:
                     for turn in trained_turns(rollout):
                         if turn.advantages is not None:
-                            scale = moments[agent].std + EPSILON
+                            scale = moments[side].std + EPSILON
                             turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]
         if self.mask_truncated:
             for found in everyone.values():

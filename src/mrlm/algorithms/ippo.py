@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
@@ -11,7 +10,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Rollout
 from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import trained_turns
+from mrlm.learn.credit import team_rewards
 from mrlm.trainer import Trainer
 
 
@@ -33,9 +32,7 @@ class IPPO(PPO):
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         if self.rewards == "own":
             return super().turn_rewards(episode, rollout)
-        team = episode.step_rewards or [episode.reward]
-        steps = [turn.step for turn in trained_turns(rollout)]
-        return [sum(team[start:end]) for start, end in pairwise([*steps, len(team)])]
+        return team_rewards(episode, rollout)
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -10,9 +10,9 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.config.words import FlatWords
-from mrlm.core.types import Group, Rollout
+from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import discounted, members, trained_turns
+from mrlm.learn.credit import discounted, members, several, sides, team_rewards, trained_turns
 from mrlm.trainer import Trainer
 
 
@@ -23,7 +23,8 @@ class MARSHAL(GRPO):
     the task (arXiv 2510.15414): first sum, then normalise, so that a reward halfway through counts
     for the turns that led to it and not for those after it. Then GRPO's surrogate.
 
-    Roles are normalised apart, because seats of a game may be worth different amounts. A role that
+    Roles are normalised apart, because seats of a game may be worth different amounts; every agent
+    is a role unless `key` names them. With `rewards="team"` the team is paid. A role that
     earned the same in every episode, turn by turn, or is left with one episode, gets exactly 0. A
     penalty for length (`overlong_max_length`) is paid on the last turn.
 
@@ -35,19 +36,21 @@ class MARSHAL(GRPO):
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
-    def turn_returns(self, rollout: Rollout) -> np.ndarray:
+    def turn_returns(self, episode: Episode, rollout: Rollout) -> np.ndarray:
         """Return of each trained turn (turns,) of an agent."""
-        paid = [turn.reward for turn in rollout.turns]
-        paid[-1] += self.score(rollout) - rollout.reward
-        found = zip(rollout.turns, discounted(paid, self.gamma), strict=True)
+        turns, paid = rollout.turns, [turn.reward for turn in rollout.turns]
+        if self.rewards == "team":
+            turns, paid = trained_turns(rollout), team_rewards(episode, rollout)
+        paid[-1] += self.too_long(sum(len(turn) for turn in rollout.turns))
+        found = zip(turns, discounted(paid, self.gamma), strict=True)
         to_go = {id(turn): value for turn, value in found}
         return np.array([to_go[id(turn)] for turn in trained_turns(rollout)])
 
     def credit_group(self, group: Group) -> None:
-        for found in members(group).values():
-            rows = [self.turn_returns(rollout) for _, rollout in found]
+        for found in sides(members(group), self.key).values():
+            rows = [self.turn_returns(*member) for member in found]
             returns = np.concatenate(rows)
-            same = all(np.array_equal(rows[0], other) for other in rows[1:])
+            same = all(np.array_equal(rows[0], other) for other in rows[1:]) or not several(found)
             advantages = np.zeros(len(returns)) if same else self.compared(returns)
             turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
             for turn, value, advantage in zip(turns, returns, advantages, strict=True):

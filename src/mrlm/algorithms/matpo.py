@@ -36,6 +36,7 @@ class MATPO(GRPO):
     planner: str | None = None
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
+    decides: ClassVar[tuple[str, ...]] = ("key",)
 
     def check_cast(self, policy_of: Mapping[str, str]) -> None:
         super().check_cast(policy_of)
@@ -53,7 +54,7 @@ class MATPO(GRPO):
             for episode in group.valid
             if planner in episode.rollouts and math.isfinite(episode.rollouts[planner].reward)
         ]
-        rewards = np.array([self.score(episode.rollouts[planner]) for episode in found])
+        rewards = np.array([self.score(episode, episode.rollouts[planner]) for episode in found])
         for episode, advantage in zip(found, self.compared(rewards), strict=True):
             for rollout in episode.rollouts.values():
                 assign(rollout, advantage)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -16,10 +18,10 @@ from mrlm.trainer import Trainer
 
 @dataclass(kw_only=True, config=STRICT)
 class ReMA(GRPO):
-    """GRPO's advantage, `(R - mean) / (std + 1e-6)` over the agent's rollouts of a task, in a
-    surrogate over turns (arXiv 2503.09501): the ratio is `exp(mean(l - o))` over the tokens of a
-    turn, with the exponent at most 3, clipped on both sides; a negative advantage costs at most 3
-    times itself (`dual_clip`).
+    """GRPO's advantage on the team's reward, `(R - mean) / (std + 1e-6)` over the agent's rollouts
+    of a task, in a surrogate over turns (arXiv 2503.09501): the ratio is `exp(mean(l - o))` over
+    the tokens of a turn, with the exponent at most 3, clipped on both sides; a negative advantage
+    costs at most 3 times itself (`dual_clip`).
 
     A token of a long turn alone moves the ratio little, and no turn is half clipped. Losses are
     averaged over a turn, then over the turns of a trajectory, then over trajectories; `turn_mean`
@@ -37,6 +39,7 @@ class ReMA(GRPO):
     loss_type: LossType = "turn"
     aggregation: Aggregation | None = "sequence_mean_turn_mean"
     dual_clip: float | None = Field(default=3.0, gt=1)
+    rewards: Literal["own", "team"] = "team"
     mask_unfinished: bool = True
     group_size: int = Field(default=16, ge=2)
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.words import FlatWords
+from mrlm.core.errors import TrainingError
+from mrlm.core.types import Episode, Group, Rollout
+from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Topology
+from mrlm.learn.credit import all_members
+from mrlm.learn.window import Window
 from mrlm.trainer import Trainer
+
+COST = "cost"
+"""Component of a reward by which a world says what asking has cost."""
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -23,7 +35,17 @@ class RouterR1(PPO):
     loss and the whitening). With gamma and lambda 1 the advantages of what the router wrote are the
     same but for the whitening.
 
-    The reward is the world's: form before outcome before cost.
+    The world pays form before outcome: -1 for a broken form, 0 for a wrong answer. Cost comes
+    third. With `cost_coef` c above 0 a rollout that earned something earns `(1 - c) R + c (1 - x)`,
+    where x is the place of the square root of its cost between the 5th and the 95th percentile of
+    the latest ones (0.5 where these are equal): cheap answers are worth more, cheap failures are
+    not. All rollouts of an iteration are counted before any is judged; what is remembered is part
+    of a checkpoint.
+
+    Args:
+        cost_coef: weight of the cost, which worlds report as the component `cost` of a reward
+            (price times tokens); 0 as in the authors' script.
+        cost_window: rollouts whose costs are remembered.
     """
 
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
@@ -33,6 +55,44 @@ class RouterR1(PPO):
     critic: Topology = "separate"
     update_epochs: int = Field(default=1, ge=1)
     num_minibatches: int = Field(default=2, ge=1)
+    cost_coef: float = Field(default=0.0, ge=0, le=1)
+    cost_window: int = Field(default=1000, ge=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.costs: Window = Window(self.cost_window)
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        if self.cost_coef:
+            found = [_cost(rollout) for row in all_members(groups).values() for _, rollout in row]
+            everywhere = [cost for part in ops.global_gather(found) for cost in part]
+            if everywhere and all(cost is None for cost in everywhere):
+                raise TrainingError(
+                    f"router_r1.cost_coef={self.cost_coef} weighs what asking costs, but no reward "
+                    f"has a component {COST!r}; report it from the world, or set cost_coef to 0"
+                )
+            self.costs.add(math.sqrt(cost or 0.0) for cost in everywhere)
+        super().credit_batch(groups)
+
+    def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
+        found = super().turn_rewards(episode, rollout)
+        if self.cost_coef and rollout.reward > 0:
+            cheap = 1 - self.costs.place(math.sqrt(_cost(rollout) or 0.0))
+            found[-1] += self.cost_coef * (cheap - rollout.reward)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"costs": self.costs.numbers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.costs.numbers = [float(cost) for cost in state["costs"]]
+
+
+def _cost(rollout: Rollout) -> float | None:
+    """What a rollout has cost; `None` where the world does not say."""
+    said = [turn.components[COST] for turn in rollout.turns if COST in turn.components]
+    return sum(said) if said else None
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -29,8 +29,10 @@ class SPIRAL(PolicyGradient):
     The baseline is read before it is updated. All rewards of an iteration move it once, by their
     mean over all processes, `b <- decay b + (1 - decay) mean(R)`: an order among episodes that were
     played together would be arbitrary. `per_sample_update` moves it after every episode, in the
-    order in which they stand, as the reference implementation does. It starts at 0, so that the
-    first advantages are not centred.
+    order in which they stand, as the reference implementation does. The average starts at 0 and is
+    divided by `1 - decay^n` after n moves, so that it is a mean of what was earned from the first
+    one on; with `debias=False`, as in the reference implementation, early advantages are not
+    centred.
 
     Decay .95, gamma 1, two epochs, no divergence: the authors' settings. They also set
     `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently leave
@@ -39,6 +41,7 @@ class SPIRAL(PolicyGradient):
     Args:
         decay: of the moving average.
         gamma: discount for each of the agent's own turns that follow.
+        debias: correct the average for its start at 0.
         per_sample_update: move the baseline after every episode.
         ignore_no_eos: leave turns that ran into the token limit out of the loss.
         drop_zeros: leave turns whose advantage is exactly 0 out of the loss and its denominators.
@@ -46,6 +49,7 @@ class SPIRAL(PolicyGradient):
 
     decay: float = Field(default=0.95, ge=0, lt=1)
     gamma: float = Field(default=1.0, ge=0, le=1)
+    debias: bool = True
     per_sample_update: bool = False
     ignore_no_eos: bool = False
     drop_zeros: bool = True
@@ -53,7 +57,12 @@ class SPIRAL(PolicyGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.baselines: dict[str, float] = {}
+        self.averages: dict[str, tuple[float, int]] = {}
+
+    def baseline(self, role: str) -> float:
+        """What a role is expected to earn now."""
+        average, moves = self.averages.get(role, (0.0, 0))
+        return average / (1 - self.decay**moves) if self.debias and moves else average
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         by_role: dict[str, list[Member]] = {}
@@ -68,7 +77,7 @@ class SPIRAL(PolicyGradient):
         for role, found in by_role.items():
             for (_, rollout), baseline in zip(found, read[role], strict=True):
                 self._assign(rollout.reward, baseline, trained_turns(rollout))
-        self.metrics |= {f"baseline/{role}": b for role, b in sorted(self.baselines.items())}
+        self.metrics |= {f"baseline/{role}": self.baseline(role) for role in sorted(self.averages)}
 
     def _assign(self, reward: float, baseline: float, turns: Sequence[Turn]) -> None:
         for following, turn in enumerate(reversed(turns)):
@@ -79,7 +88,7 @@ class SPIRAL(PolicyGradient):
 
     def _at_once(self, rewards: dict[str, list[float]]) -> dict[str, list[float]]:
         """The baseline of every reward, role by role; then one step of it."""
-        read = {role: [self.baselines.get(role, 0.0)] * len(x) for role, x in rewards.items()}
+        read = {role: [self.baseline(role)] * len(x) for role, x in rewards.items()}
         sums = ops.global_sum({role: [sum(x), len(x)] for role, x in rewards.items()})
         for role, (total, count) in sums.items():
             self._move(role, total / count)
@@ -93,23 +102,22 @@ class SPIRAL(PolicyGradient):
             for role, row in part.items():
                 found = []
                 for reward in row:
-                    found.append(self.baselines.get(role, 0.0))
+                    found.append(self.baseline(role))
                     self._move(role, reward)
                 if place == rank:
                     read[role] = found
         return read
 
     def _move(self, role: str, reward: float) -> None:
-        self.baselines[role] = float(
-            self.decay * self.baselines.get(role, 0.0) + (1 - self.decay) * reward
-        )
+        average, moves = self.averages.get(role, (0.0, 0))
+        self.averages[role] = (self.decay * average + (1 - self.decay) * reward, moves + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"baselines": dict(self.baselines)}
+        return super().state_dict() | {"averages": {k: list(v) for k, v in self.averages.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.baselines = {role: float(value) for role, value in state["baselines"].items()}
+        self.averages = {role: (float(b), int(n)) for role, (b, n) in state["averages"].items()}
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -181,6 +181,7 @@ class Turn:
             no engine sampled.
         message: the text view of the completion.
         reward: what the agent was paid for this turn.
+        components: by name, what the world says the reward was made of.
         step: index of the joint step of the world this turn belongs to.
         index: how many turns this agent had before in the episode.
         node: name of the state it was sampled from (`Episode.path` up to there).
@@ -218,6 +219,7 @@ class Turn:
     trained: bool = True
     opening: bool = True
     order: int = 0
+    components: dict[str, float] = field(default_factory=dict)
     advantages: Column | None = None
     returns: Column | None = None
     values: Column | None = None

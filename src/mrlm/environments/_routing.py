@@ -1,13 +1,11 @@
-"""What a router is paid for: the form of its transcript, then the answer, then what its questions
-to other models cost (Router-R1, arXiv 2506.09033)."""
+"""What a router is paid for: the form of its transcript, then the answer (Router-R1, arXiv
+2506.09033). Pure functions of text; what its questions to other models cost is counted here and
+weighed by the algorithm, because the scale follows from what others cost."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from mrlm.environments._text import exact_match, f1
@@ -78,62 +76,27 @@ def form(text: str, models: Collection[str]) -> float:
     return 0.0 if fits else WORST
 
 
-@dataclass(slots=True)
-class CostScale:
-    """Turns what a transcript cost into a number between 0 (dear) and 1 (cheap), by what others
-    cost lately.
-
-    Args:
-        window: how many are remembered.
-    """
-
-    window: int = 1000
-    _seen: deque[float] = field(default_factory=deque)
-
-    def __call__(self, cost: float) -> float:
-        """Remember `cost` (price times tokens, not negative) and rate it: one minus its square
-        root, scaled between the 5th and the 95th percentile of those in the window; 0.5 where these
-        are equal."""
-        root = math.sqrt(cost)
-        self._seen.append(root)
-        while len(self._seen) > self.window:
-            self._seen.popleft()
-        row = sorted(self._seen)
-        low, high = _percentile(row, 0.05), _percentile(row, 0.95)
-        if high <= low:
-            return 0.5
-        return 1.0 - (min(max(root, low), high) - low) / (high - low)
-
-
-def _percentile(row: Sequence[float], share: float) -> float:
-    """By linear interpolation between the neighbours in a sorted row."""
-    place = share * (len(row) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(row) - 1)
-    return row[below] + (place - below) * (row[above] - row[below])
+def asking_cost(tokens: Mapping[str, int], prices: Mapping[str, float]) -> float:
+    """What questions have cost: tokens times the price of one, over the models that were asked.
+    Worlds report it as the component `cost` of a reward; `router_r1` weighs it."""
+    return sum(count * prices[model] for model, count in tokens.items())
 
 
 def routing_reward(
     text: str,
     accepted: Sequence[str],
     models: Collection[str],
-    cheapness: float = 0.5,
-    cost_coef: float = 0.0,
     metric: Literal["em", "f1"] = "em",
 ) -> float:
-    """-1 where the form is broken, whatever the answer; 0 where the answer is wrong, whatever the
-    cost; else `(1 - c) outcome + c cheapness`.
+    """-1 where the form is broken, whatever the answer; else how good the answer is, from 0 to 1.
 
     Args:
         text: the whole transcript.
         accepted: answers that are right.
         models: names of those the router may ask.
-        cheapness: of its questions, 0 to 1 (`CostScale`).
-        cost_coef: `c`; 0, as in the authors' script, does not look at the cost.
         metric: exact match or token F1, after SQuAD's normalisation.
     """
     if form(text, models) < 0:
         return WORST
     (said,) = (body for tag, body in blocks(text) or () if tag == "answer")
-    outcome = (exact_match if metric == "em" else f1)(said, accepted)
-    return (1 - cost_coef) * outcome + cost_coef * cheapness if outcome else 0.0
+    return (exact_match if metric == "em" else f1)(said, accepted)

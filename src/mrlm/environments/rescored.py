@@ -6,13 +6,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mrlm.core.environment import Environment, Split, validated_reward
+from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.errors import RewardError
 from mrlm.core.types import Message, Reward, StepResult, Task
+from mrlm.environments._wrapped import Wrapped
 
 
-class RescoredEnvironment(Environment):
-    """Plays `environment` and pays what `reward_fn` says about the messages of each step.
+class RescoredEnvironment(Wrapped):
+    """Plays `environment` and pays what `reward_fn` says about the messages of each step. The
+    expert of the world does not know the new reward.
 
     Args:
         environment: the world.
@@ -22,29 +24,10 @@ class RescoredEnvironment(Environment):
     """
 
     def __init__(self, environment: Environment, reward_fn: Callable[..., Any]) -> None:
-        self.environment = environment
+        super().__init__(environment)
         self.reward_fn = reward_fn
-        self.agents: tuple[str, ...] = environment.agents
-        self.name: str = environment.name
-        self.max_turns: int | None = environment.max_turns
         self._task: Task | None = None
         self._seen: dict[str, list[Message]] = {}
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        """As the world underneath."""
-        return self.environment.num_tasks(split)
-
-    def task(self, seed: int, split: Split = "train") -> Task:
-        """As the world underneath."""
-        return self.environment.task(seed, split)
-
-    def state(self) -> str | None:
-        """As the world underneath."""
-        return self.environment.state()
-
-    def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """As the world underneath; its expert does not know the new reward."""
-        return self.environment.expert(agent, messages)
 
     def spawn(self) -> Environment:
         """A fresh copy of the world underneath, with the same function."""
@@ -53,13 +36,13 @@ class RescoredEnvironment(Environment):
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         """Start the world underneath."""
         self._task, self._seen = task, {}
-        return self._noted(await _settled(self.environment.reset(task, seed)))
+        return self._noted(await self.reset_underneath(task, seed))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         """Step the world underneath and replace its rewards."""
         prompts = [list(self._seen.get(agent, [])) for agent in actions]
         completions = [message.content for message in actions.values()]
-        result = self._noted(await _settled(self.environment.step(actions)))
+        result = self._noted(await self.step_underneath(actions))
         columns: dict[str, Any] = {}
         if self._task is not None:
             shared = {"answer": self._task.answer, **self._task.info}
@@ -68,7 +51,8 @@ class RescoredEnvironment(Environment):
         accepted = inspect.signature(self.reward_fn).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in accepted.values()):
             columns = {key: value for key, value in columns.items() if key in accepted}
-        values = await _settled(self.reward_fn(prompts=prompts, completions=completions, **columns))
+        values = self.reward_fn(prompts=prompts, completions=completions, **columns)
+        values = await values if inspect.isawaitable(values) else values
         if len(values) != len(actions):
             raise RewardError(
                 f"reward function {name}: {len(values)} rewards for {len(actions)} completions"
@@ -85,10 +69,6 @@ class RescoredEnvironment(Environment):
         for agent, observation in result.observations.items():
             self._seen.setdefault(agent, []).extend(observation.messages)
         return result
-
-
-async def _settled(answer: Any) -> Any:
-    return await answer if inspect.isawaitable(answer) else answer
 
 
 PLUGIN = RescoredEnvironment

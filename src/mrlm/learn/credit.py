@@ -6,7 +6,9 @@ It knows the nouns of the house but no algorithm, no model and no gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from mrlm.learn import ops
 from mrlm.learn.batch import as_column
 
 Member = tuple[Episode, Rollout]
+Key = Literal["agent", "task"] | dict[str, str]
+"""Who is compared with whom: every `agent` with itself, all agents of a `task` with one another, or
+by a mapping agent -> role those of one role; an agent that is not named is a role of its own."""
 EPSILON = 1e-6
 """Added to the deviation of a group before it divides."""
 
@@ -52,6 +57,35 @@ def all_members(groups: Iterable[Group]) -> dict[str, list[Member]]:
         for agent, rollouts in members(group).items():
             found.setdefault(agent, []).extend(rollouts)
     return found
+
+
+def sides(found: Mapping[str, list[Member]], key: Key) -> dict[str, list[Member]]:
+    """Side -> the rollouts that are compared with one another.
+
+    Args:
+        found: agent -> its rollouts (`members`, `all_members`).
+        key: who makes a side.
+    """
+    if key == "agent":
+        return dict(found)
+    together: dict[str, list[Member]] = {}
+    for agent, rollouts in found.items():
+        name = "task" if key == "task" else key.get(agent, agent)
+        together.setdefault(name, []).extend(rollouts)
+    return together
+
+
+def several(found: Iterable[Member]) -> bool:
+    """Whether rollouts come from more than one episode, so that comparing them tells anything."""
+    return len({id(episode) for episode, _ in found}) > 1
+
+
+def team_rewards(episode: Episode, rollout: Rollout) -> list[float]:
+    """What the team was paid from the joint step of each trained turn up to that of the agent's
+    next one."""
+    team = episode.step_rewards or [episode.reward]
+    steps = [turn.step for turn in trained_turns(rollout)]
+    return [sum(team[start:end]) for start, end in pairwise([*steps, len(team)])]
 
 
 def credited_turns(groups: Iterable[Group]) -> dict[str, list[Turn]]:

@@ -4,6 +4,7 @@ earned what."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar, Literal
 
 import torch
@@ -16,6 +17,7 @@ from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Algorithm
 from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.credit import clear, sibling_metrics
+from mrlm.learn.shaping import Shaping, shaped
 
 LossType = Literal[
     "reinforce",
@@ -71,6 +73,12 @@ class PolicyGradient(Algorithm):
             tokens drawn with top-p, top-k or min-p where the loss uses a ratio, else none. The
             kinds are those of `ops.mismatch_weights`.
         importance_cap, importance_floor: bounds of those weights.
+        shaping: reshape every turn's reward by what the team had reached before it, `Q`, the mean
+            reward of the turns of earlier joint steps; for worlds that score each answer between 0
+            and 1. `quality`: `r + a (Q r - (1 - Q) (1 - r))`. `margin`: `r + a (r - Q)`.
+        shaping_coef: `a` of these (0.5 as in MARTI).
+        outcome_coef: share of the last step's reward that every turn before it is paid as well;
+            0 is off, 0.5 is usual.
     """
 
     loss_type: LossType = "ppo"
@@ -87,6 +95,9 @@ class PolicyGradient(Algorithm):
     importance: Literal["auto", "none"] | ops.MismatchKind = "auto"
     importance_cap: float = Field(default=2.0, gt=0)
     importance_floor: float = Field(default=0.5, ge=0)
+    shaping: Shaping = "none"
+    shaping_coef: float = Field(default=0.5, ge=0)
+    outcome_coef: float = Field(default=0.0, ge=0)
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
     """Where `kl_coef` acts: in one place only."""
@@ -111,11 +122,16 @@ class PolicyGradient(Algorithm):
     def credit(self, groups: Sequence[Group]) -> None:
         self.metrics: dict[str, float] = {}
         clear(groups)
-        for group in groups:
-            self.credit_group(group)
-        self.credit_batch(groups)
+        with self.reshaped(groups):
+            for group in groups:
+                self.credit_group(group)
+            self.credit_batch(groups)
         if "siblings" in self.requires:
             self.metrics |= sibling_metrics(groups)
+
+    def reshaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:
+        """Where turns and episodes are paid what `shaping` makes of their rewards."""
+        return shaped(groups, self.shaping, self.shaping_coef, self.outcome_coef)
 
     def credit_group(self, group: Group) -> None:
         """Credit inside one group; nothing by default."""

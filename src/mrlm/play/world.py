@@ -276,9 +276,12 @@ class World:
                 key = f"{agent}/unspoken_reward"
                 self.episode.metrics[key] = self.episode.metrics.get(key, 0.0) + amount
         for agent, reward in paid.items():
-            for name, value in reward.components.items():
-                key = f"{agent}/{name}"
-                self.episode.metrics[key] = self.episode.metrics.get(key, 0.0) + float(value)
+            rollout = self.episode.rollouts.get(agent)
+            if rollout is not None and rollout.turns:
+                turn = rollout.turns[-1]
+                turn.components = _summed(turn.components, reward.components)
+            named = {f"{agent}/{name}": value for name, value in reward.components.items()}
+            self.episode.metrics = _summed(self.episode.metrics, named)
         team = sum(amounts.values()) / len(amounts) if amounts else 0.0
         self.episode.step_rewards.append(team)
         self.episode.reward += team
@@ -311,3 +314,10 @@ class World:
                 f"environment {self.episode.environment!r}: {what} of task "
                 f"{self.episode.task.id!r} took longer than {self.timeout:g} s"
             ) from error
+
+
+def _summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    found = dict(known)
+    for name, value in more.items():
+        found[name] = found.get(name, 0.0) + float(value)
+    return found

@@ -1,0 +1,41 @@
+"""Where a number stands among the latest ones, for scales that nobody knows beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class Window:
+    """The latest numbers.
+
+    Args:
+        size: how many are kept.
+        numbers: oldest first.
+
+    Example:
+        >>> window = Window(1000)
+        >>> window.add(range(101))
+        >>> window.place(50.0), window.place(-3.0), window.place(100.0)
+        (0.5, 0.0, 1.0)
+    """
+
+    size: int
+    numbers: list[float] = field(default_factory=list)
+
+    def add(self, numbers: Iterable[float]) -> None:
+        """Take more numbers in, in any order; the oldest leave."""
+        self.numbers = [*self.numbers, *sorted(map(float, numbers))][-self.size :]
+
+    def place(self, number: float) -> float:
+        """0 at the 5th percentile and below, 1 at the 95th and above, linear between; 0.5 where the
+        two are the same."""
+        if not self.numbers:
+            return 0.5
+        low, high = np.percentile(self.numbers, (5, 95))
+        if low == high:
+            return 0.5
+        return float((min(max(number, low), high) - low) / (high - low))
