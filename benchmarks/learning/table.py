@@ -63,10 +63,10 @@ TABLE: dict[str, Entry] = {
         relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
     ),
     "dpo": Entry(config=RATE, learns_from="pairs"),
-    "online_dpo": Entry(PAIRS, RATE),
-    "madpo": Entry(PAIRS, RATE),
-    "spin": Entry(config={"training.batch_size": 16, **RATE}, learns_from="rows"),
-    "malt": Entry({"group_size": 8, "threshold": 0.8}, RATE),
+    "online_dpo": Entry({**GROUP, "beta": 0.5}),
+    "madpo": Entry({**GROUP, "beta": 0.5}),
+    "spin": Entry({"passes_per_round": 4}, learns_from="rows"),
+    "malt": Entry(GROUP),
     "reward_model": Entry(config=RATE, learns_from="pairs", measure="rewards/accuracies"),
     # one agent, or each for itself
     "reinforce": Entry(  # nothing clips its steps: at twice the rate one of five seeds was lost
