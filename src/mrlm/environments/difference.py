@@ -49,7 +49,8 @@ class DifferenceEnvironment(Wrapped):
                 f"{self.environment.name or type(self.environment).__name__!r} has one: what one "
                 "agent does alone is the team's reward already"
             )
-        self.default, self.share = default, share
+        self.default: str = default
+        self.share: float = share
 
     def spawn(self) -> Environment:
         """A fresh copy of the world underneath."""
