@@ -410,11 +410,16 @@ def test_the_course_of_the_learning_rate(
 ) -> None:
     policy = fresh()
     policy.add_value_head()
-    stepper = Stepper(policy, LearnerSettings(learning_rate=2e-3, **settings))
+    stepper = Stepper(policy, LearnerSettings(learning_rate=5e-5, **settings))
     for step, share in expected.items():
-        assert stepper.begin(step) == pytest.approx(2e-3 * share, abs=1e-12)
+        assert stepper.begin(step) == pytest.approx(5e-5 * share, abs=1e-15)
         rates = [group["lr"] for group in stepper.optimizer.param_groups]
-        assert rates == pytest.approx([2e-3 * share, 2e-2 * share], abs=1e-12)
+        assert rates == pytest.approx([5e-5 * share, 5e-4 * share], abs=1e-15)
+
+
+@pytest.mark.parametrize(("rate", "critic"), [(1e-5, 1e-4), (3e-4, 1e-3), (5e-3, 5e-3)])
+def test_a_critic_learns_faster_but_not_without_bound(rate: float, critic: float) -> None:
+    assert LearnerSettings(learning_rate=rate).critic_rate == pytest.approx(critic)
 
 
 def test_a_critic_may_have_a_rate_of_its_own(fresh: Callable[..., Policy]) -> None:

@@ -128,7 +128,7 @@ class CORY(PPO):
             row[1] += 1
         for policy, (total, count) in sorted(ops.global_sum(sums).items()):
             coef, kl = self.kl_coef_of(policy), total / count
-            self.metrics |= {f"kl/{policy}": kl, f"kl_coef/{policy}": coef}
+            self.metrics.update({f"kl/{policy}": kl, f"kl_coef/{policy}": coef})
             if self.kl_target is not None:
                 self.kl_coefs[policy] = adaptive_kl_coef(
                     coef, kl, self.kl_target, int(count), self.kl_horizon

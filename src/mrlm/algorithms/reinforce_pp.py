@@ -48,7 +48,7 @@ class ReinforcePP(PolicyGradient):
                     "reinforce_pp.baseline='group' compares siblings, and reinforce_pp.group_size "
                     f"is {self.group_size}; set it to 2 or more"
                 )
-            self.requires = frozenset({"siblings"})  # pyright: ignore[reportAttributeAccessIssue]
+            self.requires: frozenset[str] = frozenset({"siblings"})  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def token_returns(self, rollout: Rollout) -> np.ndarray:
         """What each trained token (tokens,) of a rollout is followed by. A turn is paid on its last

@@ -113,7 +113,7 @@ class SAC(PPO):
         if found:
             self.metrics[name] = sum(found.values()) / len(found)
         if len(found) > 1:
-            self.metrics |= {f"{name}/{policy}": value for policy, value in found.items()}
+            self.metrics.update({f"{name}/{policy}": value for policy, value in found.items()})
 
     def _entropies(self, groups: Sequence[Group]) -> dict[str, float]:
         """Mean entropy of a trained token of each policy, over all processes."""

@@ -44,7 +44,7 @@ class RewardModel:
         dtype: str = "float32",
         max_tokens: int = 16384,
     ) -> None:
-        self.path = str(path)
+        self.path: str = str(path)
         self.device = device
         self.dtype = dtype
         self.max_tokens = max_tokens

@@ -71,13 +71,16 @@ class MatrixEnvironment(Environment):
     ) -> None:
         at_least("rounds", rounds, 1, whole=True)
         table = _table(game, None if agents is None else len(seats(agents)), payoffs, k)
-        self.sizes, self.payoffs = _flattened(table)
+        sizes, paid = _flattened(table)
+        self.sizes: tuple[int, ...] = sizes
+        self.payoffs: dict[Joint, float] = paid
         self.agents: tuple[str, ...] = seats(agents or _names(len(self.sizes)), len(self.sizes))
         self.words: tuple[str, ...] = _words(actions, max(self.sizes))
-        self.game, self.rounds = game, rounds
+        self.game: Game = game
+        self.rounds: int = rounds
         self.max_turns: int | None = rounds
         low, high = min(self.payoffs.values()), max(self.payoffs.values())
-        self.illegal = low if illegal is None else float(illegal)
+        self.illegal: float = low if illegal is None else float(illegal)
         if not math.isfinite(self.illegal):
             raise ConfigError(f"illegal must be a finite number, not {illegal!r}")
         if normalized and low == high:

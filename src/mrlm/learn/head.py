@@ -47,8 +47,10 @@ class Stretch:
     """
 
     def __init__(self, head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) -> None:
-        self.head, self.hidden, self.tokens = head, hidden, tokens
-        self.temperature = temperature[:, None]
+        self.head: Head = head
+        self.hidden: Tensor = hidden
+        self.tokens: Tensor = tokens
+        self.temperature: Tensor = temperature[:, None]
         logits = (hidden @ head.weight.t()).float()
         self.slope: Tensor | None = None
         if head.softcap is not None:
@@ -60,10 +62,12 @@ class Stretch:
         chosen = logits.gather(1, tokens[:, None])
         weights = logits.exp()
         total = weights.sum(-1, keepdim=True)
-        self.logprobs = (chosen - total.log())[:, 0]
+        self.logprobs: Tensor = (chosen - total.log())[:, 0]
         mean = torch.bmm(weights[:, None], logits[:, :, None])[:, 0] / total
-        self.entropy = (total.log() - mean)[:, 0]
-        self.logits, self.weights, self.total = logits, weights, total
+        self.entropy: Tensor = (total.log() - mean)[:, 0]
+        self.logits: Tensor = logits
+        self.weights: Tensor = weights
+        self.total: Tensor = total
 
     def gradient(self, by_logprob: Tensor, by_entropy: Tensor | None = None) -> Tensor:
         """What the loss says about the raw logits, (M, V), in the type of the hidden states, from

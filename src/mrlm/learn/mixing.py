@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,8 @@ class QMIXMixer(nn.Module):
         super().__init__()
         if layers not in (1, 2):
             raise ValueError(f"layers={layers}: a hypernetwork has 1 or 2 layers")
-        self.num_agents, self.embed = num_agents, embed
+        self.num_agents: int = num_agents
+        self.embed: int = embed
 
         def hypernet(width: int) -> nn.Module:
             if layers == 1:
@@ -144,8 +145,8 @@ class Mixing:
     target_rate: float = 1.0
     epochs: int = 32
 
-    def mixer(self, num_agents: int) -> VDNMixer | QMIXMixer:
-        """A fresh mixer for a team."""
+    def mixer(self, num_agents: int) -> Any:
+        """A fresh mixer for a team: a `VDNMixer` or a `QMIXMixer`."""
         if self.kind == "vdn":
             return VDNMixer()
         return QMIXMixer(num_agents, self.state_size, self.embed, self.layers, self.hidden)

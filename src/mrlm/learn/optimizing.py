@@ -52,10 +52,12 @@ class LearnerSettings:
 
     @property
     def critic_rate(self) -> float:
-        """Learning rate of critics and value heads: ten times the policy's, but at most 1e-3 where
-        it was not given. What is quick for an adapter throws a value about: with 1e-1, ten times
-        1e-2, values miss by more than the returns differ."""
-        return self.critic_learning_rate or min(10 * self.learning_rate, CRITIC_RATE_LIMIT)
+        """Learning rate of critics and value heads where it was not given: ten times the policy's,
+        but not beyond 1e-3, unless the policy's is. What is quick for an adapter throws a value
+        about: with 1e-1, ten times 1e-2, values miss by more than the returns differ."""
+        if self.critic_learning_rate:
+            return self.critic_learning_rate
+        return max(self.learning_rate, min(10 * self.learning_rate, CRITIC_RATE_LIMIT))
 
 
 class Steppable(Protocol):

@@ -80,7 +80,7 @@ class Policy:
         self.reference_moved: bool = False
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
-        self.lean = lean and precision != "fp16"
+        self.lean: bool = lean and precision != "fp16"
         self._passes: dict[str, LeanPass | None] = {}
         accepted = inspect.signature(_causal(model).forward).parameters
         free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())

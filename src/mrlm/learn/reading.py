@@ -98,9 +98,12 @@ class Reader:
         rounds: bool,
         states: bool,
     ) -> None:
-        self.body, self.decode = body, decode
+        self.body: Policy = body
+        self.decode: Decode = decode
         self.slots: dict[str, int] = {agent: slot for slot, agent in enumerate(agents)}
-        self.max_tokens, self.rounds, self.states = max_tokens, rounds, states
+        self.max_tokens: int = max_tokens
+        self.rounds: bool = rounds
+        self.states: bool = states
         self._cut = False
 
     @property

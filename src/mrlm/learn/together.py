@@ -123,7 +123,7 @@ class Meeting:
     """
 
     def __init__(self, members: int) -> None:
-        self.members = members
+        self.members: int = members
         self._waiting: list[tuple[Work, asyncio.Future[Loss]]] = []
 
     async def accumulate(self, work: Work) -> Loss:
