@@ -21,10 +21,9 @@ from mrlm import Environment, Message, Observation, Reward, StepResult, load_con
 from mrlm.core import registry
 
 NAMES = registry.names("algorithms")
-ROWS: dict[str, list[dict[str, str]]] = {
-    "dpo": [{"prompt": f"{i}+1?", "chosen": f"it is {i + 1}", "rejected": "no"} for i in range(8)],
-    "sft": [{"prompt": f"{i}+1?", "completion": f"it is {i + 1}"} for i in range(8)],
-}
+PAIRS = [{"prompt": f"{i}+1?", "chosen": f"it is {i + 1}", "rejected": "no"} for i in range(8)]
+ANSWERS = [{"prompt": f"{i}+1?", "completion": f"it is {i + 1}"} for i in range(8)]
+ROWS = {"dpo": PAIRS, "reward_model": PAIRS, "sft": ANSWERS, "spin": ANSWERS}
 TREES = {"at_grpo"}
 """Algorithms that compare answers to one state."""
 PROGRAM = """
@@ -61,7 +60,7 @@ def config_of(name: str, folder: Path, output: str) -> Path:
         "training": {
             "algorithm": name,
             "num_iterations": 3,
-            "batch_size": 4,
+            "batch_size": 8,
             "learning_rate": 1.0e-3,
             "seed": 11,
             "report_to": "none",
@@ -97,7 +96,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder

@@ -183,6 +183,7 @@ PREFERENCES = {
     "hinge": ({"loss_type": "hinge"}, 0.85),
     "ipo": ({"loss_type": "ipo", "normalize_lengths": False}, 12.25),
     "ipo, normalised": ({"loss_type": "ipo"}, 21.6225),
+    "with the chosen's likelihood": ({"rpo_alpha": 0.5}, 0.620957 + 0.5 * 10 / 4),
 }
 
 

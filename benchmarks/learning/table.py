@@ -62,7 +62,7 @@ TABLE: dict[str, Entry] = {
         {"training.batch_size": 16},
         relay={"training.batch_size": 32, "training.learning_rate": 5e-4},
     ),
-    "dpo": Entry(config=RATE, learns_from="pairs"),
+    "dpo": Entry({"rpo_alpha": 1.0}, RATE, learns_from="pairs"),
     "online_dpo": Entry({**GROUP, "beta": 0.5}),
     "madpo": Entry({**GROUP, "beta": 0.5}),
     "spin": Entry({"passes_per_round": 4}, learns_from="rows"),

@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from mrlm.core.types import StepResult as StepResult
     from mrlm.core.types import Task as Task
     from mrlm.core.types import Turn as Turn
+    from mrlm.engines.reward_model import RewardModel as RewardModel
     from mrlm.environments.math import BoxedReward as BoxedReward
     from mrlm.environments.qa import QASolverEnv as QASolverEnv
     from mrlm.generate import Generator as Generator
@@ -220,6 +221,7 @@ _WHERE = {
         "Task",
         "Turn",
     ),
+    "mrlm.engines.reward_model": ("RewardModel",),
     "mrlm.environments.math": ("BoxedReward",),
     "mrlm.environments.qa": ("QASolverEnv",),
     "mrlm.generate": ("Generator",),

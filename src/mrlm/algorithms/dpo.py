@@ -37,9 +37,14 @@ class DPO(Algorithm):
     dropped (`frac_dropped_pairs`). The reference is the policy as it was when the run began. beta
     0.1 and a learning rate of 1e-6 are the settings most reported results use.
 
+    Nothing in these losses keeps the chosen answer likely: both sides may fall as long as the
+    rejected one falls faster, to the gain of answers that are in no pair. `rpo_alpha` adds
+    `-rpo_alpha * log pi(chosen) / |chosen|` (arXiv 2404.19733, eq. 1), which does.
+
     Args:
         loss_type: see above.
         beta: how strongly the reference holds.
+        rpo_alpha: weight of the chosen answers' log-likelihood, per token; 0 leaves it out.
         label_smoothing: probability that a label is wrong; used by `sigmoid` and `robust`.
         normalize_lengths: `ipo` only: divide each side by its number of tokens.
         ref_update_freq: iterations after which the policy becomes its own reference, again and
@@ -48,6 +53,7 @@ class DPO(Algorithm):
 
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"
     beta: float = Field(default=0.1, gt=0)
+    rpo_alpha: float = Field(default=0.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     normalize_lengths: bool = True
     ref_update_freq: int = Field(default=0, ge=0)
@@ -112,6 +118,9 @@ class DPO(Algorithm):
             losses = self.pair_loss(chosen / lengths[0] - rejected / lengths[1])
         else:
             losses = self.pair_loss(chosen - rejected)
+        if self.rpo_alpha:
+            likely = ops.segment_sum(outputs.logprobs * sides[0], pair, size) / lengths[0]
+            losses = losses - self.rpo_alpha * likely
         good, bad = self.beta * chosen.detach(), self.beta * rejected.detach()
         metrics = {
             "rewards/chosen": good,
