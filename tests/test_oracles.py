@@ -15,6 +15,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.rloo import RLOO
 from mrlm.algorithms.sft import SFT
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
 from mrlm.learn import credit, ops
 from mrlm.learn.batch import Outputs, merge, pack
@@ -90,6 +91,37 @@ def test_clip_fraction_counts_the_tokens_without_gradient():
     close(GRPO().loss(b0(), outputs()).metrics["clip_fraction"], 1 / 6)
 
 
+def test_two_sided_clipping_bounds_what_a_negative_advantage_costs():
+    """Ratio exp(2) = 7.389: counted as 4 where `delta` is 4, and the token teaches nothing then."""
+    for delta, expected, slope in ((None, 7.389056, 7.389056), (4.0, 4.0, 0.0)):
+        logprobs = torch.tensor([-0.1], requires_grad=True)
+        ratio = (logprobs - torch.tensor([-2.1])).exp()
+        loss = ops.ppo_clip(ratio, torch.tensor([-1.0]), 0.2, delta=delta)
+        loss.sum().backward()
+        close(loss, [expected])
+        close(logprobs.grad, [slope])
+    close(GRPO(delta=1.3).loss(b0(), outputs()).total, -0.277836 - 0.049859 / 6)
+    close(GRPO(delta=4.0).loss(b0(), outputs()).total, -0.277836)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {"delta": 1.1},
+            r"delta=1.1 would clip before clip_range_high does, at 1.2; set it higher",
+        ),
+        ({"delta": 4.0, "loss_type": "cispo"}, r"delta=4.0: loss_type='cispo' clips no ratio"),
+        ({"kl_bias_correction": True}, r"kl_bias_correction .* kl_coef is 0; remove it"),
+    ],
+)
+def test_switches_of_the_loss_that_would_do_nothing_are_refused(settings, text):
+    with pytest.raises(ConfigError, match=text):
+        GRPO(**settings)
+    with pytest.raises(ConfigError, match="part of the reward here"):
+        RLOO(kl_coef=0.1, kl_bias_correction=True)
+
+
 def test_gspo_gradients_are_shared_by_the_sequence():
     found = outputs()
     GRPO(loss_type="gspo").loss(b0(), found).backward()
@@ -152,6 +184,28 @@ def test_kl_in_the_loss_is_averaged_like_the_loss():
     plain, pulled = (GRPO(kl_coef=c).loss(b0(), outputs()) for c in (0.0, 0.5))
     close(pulled.total - plain.total, 0.5 * 0.015046)
     close(pulled.metrics["kl"], 0.015046)
+
+
+def test_kl_in_the_loss_is_corrected_by_the_ratio():
+    """Its gradient is `rho (k3 + 1 - exp(-x))` = `rho x` per token, that of the divergence."""
+    x = np.array([0.2, -0.1, -0.2, 0.1, 0.2, -0.2])
+    k3 = np.array([0.018731, 0.005171, 0.021403, 0.004837, 0.018731, 0.021403])
+    rho = np.array([1.105171, 1.105171, 0.606531, 1.221403, 1.0, 1.349859])
+    plain, found = outputs(), outputs()
+    base = GRPO().loss(b0(), plain)
+    loss = GRPO(kl_coef=0.5, kl_bias_correction=True).loss(b0(), found)
+    close(loss.total - base.total, 0.5 * (rho * k3).mean())
+    close(loss.metrics["kl"], 0.015046)
+    base.backward()
+    loss.backward()
+    close(found.logprobs.grad - plain.logprobs.grad, 0.5 * rho * x / 6)
+
+
+def test_old_logprobs_are_computed_anew_where_that_is_asked_for():
+    assert "old_logprobs" not in GRPO().needs and "old_logprobs" in GRPO(recompute_old=True).needs
+    assert "old_logprobs" in GRPO(importance="token").needs
+    # without weights, only the ratio changes: it is to the trainer's own log-probs
+    close(GRPO(recompute_old=True, importance="none").loss(b0(), outputs()).total, -0.277836)
 
 
 @pytest.mark.parametrize(

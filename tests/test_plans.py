@@ -15,6 +15,7 @@ from mrlm import Callback, ExperimentConfig
 from mrlm.algorithms.at_grpo import ATGRPO
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.algorithms.maremax import MAREMAX
 from mrlm.algorithms.marloo import MARLOO
 from mrlm.algorithms.remax import ReMax
 from mrlm.build import plan_of
@@ -140,6 +141,69 @@ def test_remax_counts_what_follows_a_turn() -> None:
     assert [float(turn.advantages[0]) for turn in turns] == [2.5, 1.5]
 
 
+def test_a_team_can_be_compared_with_its_greedy_episode() -> None:
+    """Returns [1 + 0.9 * 2, 2] against the mean of [0.5 + 0.9 * 1, 1], for either agent."""
+
+    def two_steps(name: str, paid: list[float]) -> Episode:
+        rollouts = {}
+        for agent in "ab":
+            turns = [
+                Turn(agent, "p", [1], [2], [-0.5], reward=r, step=i, index=i)
+                for i, r in enumerate(paid)
+            ]
+            rollouts[agent] = Rollout(agent, "p", "t", turns)
+        return Episode(name, Task("t"), rollouts, sum(paid), list(paid), "done")
+
+    group = Group([two_steps("0", [1.0, 2.0]), two_steps("1", [0.5, 1.0])], "t")
+    greedy = greedy_of(group)
+    algorithm = MAREMAX(baseline="remax_greedy", group_size=1)
+    assert algorithm.requires == {"greedy"}
+    for agent in "ab":
+        algorithm.credit([group])
+        found = [turn.advantages for turn in group.episodes[0].rollouts[agent].turns]
+        np.testing.assert_allclose(found, [2.8 - 1.2, 2.0 - 1.2], atol=1e-6)
+    assert all(turn.advantages is None for turn in greedy.turns)
+    assert algorithm.metrics == {"frac_without_greedy": 0.0, "greedy_reward/mean": 1.5}
+    del greedy.rollouts["b"]
+    algorithm.credit([group])
+    assert group.episodes[0].rollouts["b"].turns[1].advantages == 2.0
+    greedy.status = "error"
+    algorithm.credit([group])
+    assert all(turn.advantages is None for episode in group for turn in episode.turns)
+
+
+def test_the_baselines_of_the_family_are_one_setting(tmp_path: Path) -> None:
+    found = [each().baseline for each in (MAGRPO, MARLOO, MAREMAX)]
+    assert found == ["mean", "leave_one_out", "group_max"]
+    words = {"mean": [-2, -1, 3], "raw": [1, 2, 6], "max": [-5, -4, 0], "rloo": [-3, -1.5, 4.5]}
+    for word, expected in words.items():
+        settings = experiment(tmp_path, "magrpo", advantage_mode=word).algorithm_settings()
+        group = played([1.0, 2.0, 6.0])
+        settings.credit([group])
+        advantages = [turn.advantages for episode in group for turn in episode.turns]
+        np.testing.assert_allclose(advantages, expected, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"group_max' compares siblings, and group_size is 1"):
+        MAREMAX(group_size=1)
+    with pytest.raises(ConfigError, match=r"joint_mode='cross' .* set joint_mode=aligned"):
+        MAGRPO(baseline="remax_greedy", joint_mode="cross")
+    greedy = {"baseline": "remax_greedy"}
+    with pytest.raises(ConfigError, match=r"'tree' tries several .* whole episodes with a greedy"):
+        plan_of(experiment(tmp_path, "maremax", maremax=greedy, workflow={"name": "tree"}), Parts())
+
+
+def test_maremax_with_a_greedy_episode_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    settings = {"group_size": 1, "baseline": "remax_greedy"}
+    more: dict[str, Any] = {
+        "maremax": settings,
+        "policies": {"row": {"lora": {"r": 2}}, "column": {}},
+    }
+    rows = [row for row in resumes_exactly(tmp_path, "maremax", **more) if row["step"]]
+    assert len(rows) == 4 and all(row["episodes/count"] == 4 for row in rows)
+    assert all("greedy_reward/mean" in row and np.isfinite(row["loss"]) for row in rows)
+    plan = arithmetic(experiment(tmp_path, "maremax", **more), num_agents=2, trained_agents=2)
+    assert plan.episodes == 8 and plan.sequences == 8
+
+
 def test_remax_does_not_learn_where_the_greedy_episode_failed() -> None:
     lost, whole = played([1.0, 0.0]), played([1.0, 0.5])
     greedy_of(lost).status = "error"
@@ -238,6 +302,55 @@ def test_at_grpo_compares_the_answers_of_an_agent_to_a_state(tokenizer: Any) -> 
         paid = np.array([0.5 * team[id(turn)] + turn.reward for turn in answers])
         expected = (paid - paid.mean()) / (paid.std(ddof=1) + 1e-6)
         np.testing.assert_allclose([turn.advantages for turn in answers], expected, atol=1e-6)
+
+
+FILTERS: dict[str, list[list[bool]]] = {
+    "none": [[True] * 4] * 3,
+    "zero_variance": [[True] * 4, [True] * 4, [False] * 4],
+    # spreads 0.25, 0.1875 and 0: the flat state and the next one
+    "variance": [[True] * 4, [False] * 4, [False] * 4],
+    # of [1, 0, 0, 1] and of equals the first two, of [0, 0, 0, 4] the last and the first
+    "deviation": [
+        [False, False, True, True],
+        [False, True, True, False],
+        [False, False, True, True],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_at_grpo_leaves_out_what_its_filter_says(name: Any) -> None:
+    paid = ([1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 4.0], [0.3] * 4)
+    groups = [played(rewards) for rewards in paid]
+    for group in groups:
+        for number, episode in enumerate(group):
+            episode.path = (number,)
+    algorithm = ATGRPO(alpha=0.0, filter=name, filter_ratio=0.67 if name == "variance" else 0.5)
+    algorithm.credit(groups)
+    turns = [[turn for episode in group for turn in episode.turns] for group in groups]
+    assert [[turn.advantages is not None for turn in row] for row in turns] == FILTERS[name]
+    assert len(samples_of(groups, "p")) == sum(map(sum, FILTERS[name]))
+    if name == "deviation":  # the rest is compared with itself
+        first = [turn.advantages for turn in turns[0]]
+        np.testing.assert_allclose(np.array(first[2:], float), [-0.707106, 0.707106], atol=1e-5)
+    left_out = {"zero_variance": 1 / 3, "variance": 2 / 3}.get(name)
+    assert algorithm.metrics.get("frac_filtered") == left_out
+
+
+def test_a_batch_of_which_everything_is_left_out_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    config = experiment(
+        tmp_path / "run",
+        "at_grpo",
+        environments=[{"env_type": "test_plans:Flat"}],
+        workflow={"name": "tree", "select": "best", "max_turns": 1},
+        at_grpo={"group_size": 2, "filter": "zero_variance"},
+    )
+    run_experiment(config)
+    rows = [row for row in logged(tmp_path / "run") if row["step"]]
+    assert len(rows) == 4 and all(row["frac_filtered"] == 1.0 for row in rows)
 
 
 def test_at_grpo_gives_the_numbers_of_grpo_on_one_state() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -11,7 +13,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Turn
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.credit import members, trained_turns
 from mrlm.learn.trees import Node, by_state
 from mrlm.trainer import Trainer
@@ -38,11 +40,20 @@ class ATGRPO(GRPO):
     Args:
         alpha: weight of the team's reward beside the agent's own; 1 adds them, as the authors' code
             does.
+        filter: what is left out of training. `zero_variance`: answers to a state that are all paid
+            the same (their advantage is 0 anyhow, but they no longer count in the loss's
+            denominators). `variance`: of all states of the batch, each agent's on its own, the
+            part `filter_ratio` whose answers vary least, by variance over squared range.
+            `deviation`: of the answers to each state, that part which is furthest from their mean;
+            the others are compared among themselves. All are options of the authors' code.
+        filter_ratio: the part that `variance` and `deviation` leave out, rounded down.
     """
 
     alpha: float = Field(default=1.0, ge=0)
+    filter: Literal["none", "zero_variance", "variance", "deviation"] = "none"
+    filter_ratio: float = Field(default=0.25, ge=0, lt=1)
 
-    requires: ClassVar[frozenset[str]] = frozenset({"siblings", "tree"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"siblings", "tree"})
     reads_trees: ClassVar[bool] = True
     reads_pruned: ClassVar[bool] = True
     decides: ClassVar[tuple[str, ...]] = ("key", "rewards")
@@ -56,6 +67,32 @@ class ATGRPO(GRPO):
             )
 
     def credit_group(self, group: Group) -> None:
+        for answers, scores in self.comparisons(group):
+            kept = self._kept(scores)
+            advantages = self.compared(scores[kept])
+            for place, advantage in zip(kept, advantages, strict=True):
+                for turn in answers[place]:
+                    turn.advantages = float(advantage)
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        super().credit_batch(groups)
+        if self.filter not in ("zero_variance", "variance"):
+            return
+        compared = [each for group in groups for each in self.comparisons(group)]
+        spread = [range_normalised_variance(scores) for _, scores in compared]
+        if self.filter == "variance":
+            count = int(len(compared) * self.filter_ratio)
+            dropped = sorted(range(len(compared)), key=spread.__getitem__)[:count]
+        else:
+            dropped = [place for place, value in enumerate(spread) if value == 0.0]
+        for place in dropped:
+            for turn in (turn for said in compared[place][0] for turn in said):
+                turn.advantages = None
+        if compared:
+            self.metrics["frac_filtered"] = len(dropped) / len(compared)
+
+    def comparisons(self, group: Group) -> Iterator[tuple[list[list[Turn]], np.ndarray]]:
+        """For every agent and state, what was said in each of K answers, and their scores (K,)."""
         for found in members(group).values():
             said: dict[Node, list[Turn]] = {}
             paid: dict[Node, float] = {}
@@ -65,16 +102,27 @@ class ATGRPO(GRPO):
                         node = episode.path[: turn.step + 1]
                         said.setdefault(node, []).append(turn)
                         paid[node] = self.alpha * episode.step_rewards[turn.step]
-            for answers in by_state(list(said)).values():
+            for nodes in by_state(list(said)).values():
                 scores = [
                     paid[node]
                     + sum(turn.reward for turn in said[node])
                     + self.too_long(sum(len(turn) for turn in said[node]))
-                    for node in answers
+                    for node in nodes
                 ]
-                for node, advantage in zip(answers, self.compared(scores), strict=True):
-                    for turn in said[node]:
-                        turn.advantages = float(advantage)
+                yield [said[node] for node in nodes], np.array(scores)
+
+    def _kept(self, scores: np.ndarray) -> np.ndarray:
+        """Places of the answers to a state that are compared: all, or those near their mean."""
+        if self.filter != "deviation":
+            return np.arange(len(scores))
+        far = np.argsort(-np.abs(scores - scores.mean()), kind="stable")
+        return np.sort(far[int(len(scores) * self.filter_ratio) :])
+
+
+def range_normalised_variance(scores: np.ndarray) -> float:
+    """Variance of scores (K,) over their squared range, from 0 (all equal) to 1/4."""
+    extent = float(scores.max() - scores.min())
+    return float(scores.var()) / extent**2 if extent else 0.0
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -15,7 +15,7 @@ from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Algorithm
+from mrlm.learn.algorithm import STRICT, Algorithm, Need
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample
 from mrlm.learn.credit import clear
 from mrlm.learn.preference import Pair, pair_samples, row_pairs
@@ -59,7 +59,7 @@ class DPO(Algorithm):
     ref_update_freq: int = Field(default=0, ge=0)
     group_size: int = Field(default=2, ge=2)
 
-    requires: ClassVar[frozenset[str]] = frozenset({"rows", "pairs"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"rows", "pairs"})
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
     reads_old: ClassVar[bool] = False
 

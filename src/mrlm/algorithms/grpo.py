@@ -13,7 +13,7 @@ from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.credit import (
     EPSILON,
     Key,
@@ -78,7 +78,7 @@ class GRPO(PolicyGradient):
     max_refills: int = Field(default=10, ge=1)
     group_size: int = Field(default=8, ge=2)
 
-    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     scales: ClassVar[tuple[str, ...]] = ("group", "batch", "none")
     """The values of `scale_rewards` that fit who is compared here."""
     decides: ClassVar[tuple[str, ...]] = ()

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.online_dpo import OnlineDPO
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.credit import trained_turns
 from mrlm.learn.preference import Pair, Rewards, row_pairs
 from mrlm.trainer import Trainer
@@ -34,7 +34,7 @@ class MADPO(OnlineDPO):
 
     rewards: Rewards = "team"
 
-    requires: ClassVar[frozenset[str]] = frozenset({"siblings", "pairs"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"siblings", "pairs"})
 
     def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
         turns = [t for e in group for r in e.rollouts.values() for t in trained_turns(r)]

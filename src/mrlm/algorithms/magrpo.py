@@ -12,13 +12,22 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Rollout
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import Member, discounted, members, trained_turns
+from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.learn.algorithm import STRICT, Need
+from mrlm.learn.credit import (
+    Member,
+    discounted,
+    greedy_metrics,
+    leave_one_out,
+    members,
+    trained_turns,
+)
 from mrlm.learn.ops import Aggregation
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.trees import Node, by_state, forked, node_returns
 from mrlm.trainer import Trainer
+
+Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -40,6 +49,12 @@ class MAGRPO(PolicyGradient):
     the reference implementation's settings.
 
     Args:
+        baseline: what a return is compared with: `none`, the `mean` over the siblings,
+            `leave_one_out` (the mean over the others), `group_max` (the best of them), or
+            `remax_greedy`: every task is played once more, greedily, and what an agent returned
+            there on average is its baseline (arXiv 2310.10505); needs no siblings, and learns
+            nothing from a task whose greedy episode failed. `mareinforce`, `marloo` and `maremax`
+            are this algorithm with other defaults.
         gamma: discount from one joint step to the next.
         returns: `joint`: the team's. `independent`: each agent's own rewards (a policy gradient per
             agent; the same thing where rewards are shared).
@@ -54,6 +69,7 @@ class MAGRPO(PolicyGradient):
 
     loss_type: LossType = "reinforce"
     aggregation: Aggregation | None = "turn_mean_token_sum"
+    baseline: Baseline = "mean"
     gamma: float = Field(default=0.9, ge=0, le=1)
     returns: Literal["joint", "independent"] = "joint"
     joint_mode: Annotated[
@@ -62,10 +78,29 @@ class MAGRPO(PolicyGradient):
     ] = "aligned"
     cross_credit: Literal["mean", "sum"] = "mean"
     max_joint_actions: int = Field(default=256, ge=1)
-    group_size: int = Field(default=2, ge=2)
+    group_size: int = Field(default=2, ge=1)
 
-    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "siblings" in self.requires and self.group_size < 2:
+            raise ConfigError(
+                f"baseline={self.baseline!r} compares siblings, and group_size is "
+                f"{self.group_size}; set it to 2 or more, or baseline to 'none' or 'remax_greedy'"
+            )
+        if self.crosses and "greedy" in self.requires:
+            raise ConfigError(
+                "joint_mode='cross' compares the answers that are combined with one another, and "
+                "baseline='remax_greedy' whole episodes with a greedy one; set joint_mode=aligned, "
+                "or another baseline"
+            )
+
+    @property
+    def requires(self) -> frozenset[Need]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if self.baseline == "remax_greedy":
+            return frozenset({"greedy"})
+        return frozenset() if self.baseline == "none" else frozenset({"siblings"})
 
     @property
     def crosses(self) -> bool:
@@ -89,11 +124,16 @@ class MAGRPO(PolicyGradient):
 
     def baselines(self, returns: np.ndarray) -> np.ndarray:
         """What each of G siblings is compared with (G,), from what they returned (G,)."""
-        return np.full(len(returns), returns.mean())
+        if self.baseline == "leave_one_out":
+            return returns - leave_one_out(returns)
+        level = {"mean": returns.mean(), "group_max": returns.max()}.get(self.baseline, 0.0)
+        return np.full(len(returns), level)
 
-    def turn_returns(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """Return of each trained turn of an agent."""
-        trained = trained_turns(rollout)
+    def turn_returns(
+        self, episode: Episode, rollout: Rollout, turns: Sequence[Turn] | None = None
+    ) -> list[float]:
+        """Return of each of some turns of an agent: of its trained ones by default."""
+        trained = trained_turns(rollout) if turns is None else turns
         if self.returns == "independent":
             steps = [turn.step for turn in rollout.turns]
             own = discounted([turn.reward for turn in rollout.turns], self.gamma, steps)
@@ -103,6 +143,9 @@ class MAGRPO(PolicyGradient):
         return [team[turn.step] if turn.step < len(team) else 0.0 for turn in trained]
 
     def credit_group(self, group: Group) -> None:
+        if self.baseline == "remax_greedy":
+            self._credit_greedy(group)
+            return
         if self.crosses:
             self._credit_cross(group)
             return
@@ -119,6 +162,24 @@ class MAGRPO(PolicyGradient):
                     turn.returns = float(value)
                     teaches = not same or "siblings" not in self.requires
                     turn.advantages = float(value - baseline) if teaches else 0.0
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        if self.baseline == "remax_greedy":
+            self.metrics |= greedy_metrics(groups)
+
+    def _credit_greedy(self, group: Group) -> None:
+        """The same against the greedy episode; an agent that did not speak there returned 0."""
+        reference = group.greedy
+        if reference is None:
+            return
+        for agent, found in members(group).items():
+            spoke = reference.rollouts.get(agent)
+            alone = [] if spoke is None else self.turn_returns(reference, spoke, spoke.turns)
+            baseline = sum(alone) / max(len(alone), 1)
+            for episode, rollout in found:
+                returns = self.turn_returns(episode, rollout)
+                for turn, value in zip(trained_turns(rollout), returns, strict=True):
+                    turn.returns, turn.advantages = float(value), float(value - baseline)
 
     def _credit_tree(self, found: Sequence[Member]) -> None:
         """The same for an agent whose answers form a tree."""

@@ -14,7 +14,7 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, merge
 from mrlm.learn.preference import Answer, Pair, Rewards, answers_by_state, pair_samples
 from mrlm.trainer import Trainer
@@ -47,7 +47,7 @@ class MALT(DPO):
     dpo_coef: float = Field(default=1.0, ge=0)
     rewards: Rewards = "team"
 
-    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.config.words import FlatWords
 from mrlm.learn.algorithm import STRICT
 from mrlm.trainer import Trainer
@@ -22,12 +19,8 @@ class MAREINFORCE(MAGRPO):
     with. It needs no siblings. Settings and loss are `MAGRPO`'s.
     """
 
+    baseline: Baseline = "none"
     group_size: int = Field(default=1, ge=1)
-
-    requires: ClassVar[frozenset[str]] = frozenset()
-
-    def baselines(self, returns: np.ndarray) -> np.ndarray:
-        return np.zeros(len(returns))
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.config.words import FlatWords
 from mrlm.learn.algorithm import STRICT
 from mrlm.trainer import Trainer
@@ -17,12 +16,12 @@ class MAREMAX(MAGRPO):
     baseline.
 
     No advantage is above 0 in one turn: it pushes away from what was worse and never pulls. It is
-    not ReMax (arXiv 2310.10505), whose baseline is the return of a greedy answer. Where all
-    siblings return the same the advantage is exactly 0. Settings and loss are `MAGRPO`'s.
+    not ReMax (arXiv 2310.10505), whose baseline is the return of a greedy answer; that is
+    `baseline="remax_greedy"`. Where all siblings return the same the advantage is exactly 0.
+    Settings and loss are `MAGRPO`'s.
     """
 
-    def baselines(self, returns: np.ndarray) -> np.ndarray:
-        return np.full(len(returns), returns.max())
+    baseline: Baseline = "group_max"
 
 
 @dataclass(kw_only=True, config=STRICT)

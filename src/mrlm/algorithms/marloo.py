@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.algorithms.magrpo import MAGRPO, Baseline
 from mrlm.config.words import FlatWords
 from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import leave_one_out
 from mrlm.trainer import Trainer
 
 
@@ -22,8 +20,7 @@ class MARLOO(MAGRPO):
     Settings and loss are `MAGRPO`'s.
     """
 
-    def baselines(self, returns: np.ndarray) -> np.ndarray:
-        return returns - leave_one_out(returns)
+    baseline: Baseline = "leave_one_out"
 
 
 @dataclass(kw_only=True, config=STRICT)

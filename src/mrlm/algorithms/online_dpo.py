@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.dpo import DPO
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.preference import Answer, Pair, Rewards, answers_by_state
 from mrlm.trainer import Trainer
 
@@ -37,7 +37,7 @@ class OnlineDPO(DPO):
     ties: Literal["drop", "first"] = "drop"
     group_size: int = Field(default=4, ge=2)
 
-    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
 
     def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:

@@ -10,9 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Rollout
-from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import members, sampled_kl, trained_turns
+from mrlm.learn.algorithm import STRICT, Need
+from mrlm.learn.credit import greedy_metrics, members, sampled_kl, trained_turns
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
 from mrlm.trainer import Trainer
 
@@ -39,7 +38,7 @@ class ReMax(PolicyGradient):
 
     loss_type: LossType = "reinforce"
 
-    requires: ClassVar[frozenset[str]] = frozenset({"greedy"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"greedy"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
     def credit_group(self, group: Group) -> None:
@@ -53,13 +52,7 @@ class ReMax(PolicyGradient):
                 self._write(rollout, baseline)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        rewards = [group.greedy.reward for group in groups if group.greedy]
-        sums = {"greedy": [len(groups), len(rewards), sum(rewards)]}
-        ((number, known, total),) = ops.global_sum(sums).values()
-        if number:
-            self.metrics["frac_without_greedy"] = 1 - known / number
-        if known:
-            self.metrics["greedy_reward/mean"] = total / known
+        self.metrics |= greedy_metrics(groups)
 
     def _write(self, rollout: Rollout, baseline: float) -> None:
         """Returns and advantages of a rollout's tokens, from the last turn to the first."""

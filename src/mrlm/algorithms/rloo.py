@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Rollout
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.credit import assign, leave_one_out, members, sampled_kl, trained_turns
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
 from mrlm.trainer import Trainer
@@ -31,7 +31,7 @@ class RLOO(PolicyGradient):
     loss_type: LossType = "sequence"
     group_size: int = Field(default=2, ge=2)
 
-    requires: ClassVar[frozenset[str]] = frozenset({"siblings"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
     def score(self, rollout: Rollout) -> float:

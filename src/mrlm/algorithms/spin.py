@@ -12,7 +12,7 @@ from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group, Turn
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.preference import Pair, row_pairs
 from mrlm.trainer import Trainer
 
@@ -47,7 +47,7 @@ class SPIN(DPO):
     passes_per_round: int = Field(default=1, ge=1)
     use_previous: bool = True
 
-    requires: ClassVar[frozenset[str]] = frozenset({"rows"})
+    requires: ClassVar[frozenset[Need]] = frozenset({"rows"})
     default_learning_rate: ClassVar[float] = 5e-7
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from mrlm.algorithms.mappo import MAPPO
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Topology
+from mrlm.learn.algorithm import STRICT, Need, Topology
 from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.joint import JointStep, as_one, in_rounds
 from mrlm.learn.mixing import Mixing, MixingMode
@@ -87,7 +87,7 @@ class VDN(MAPPO):
         )
 
     @property
-    def requires(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def requires(self) -> frozenset[Need]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return frozenset({"siblings"}) if self.mode == "bon" else frozenset()
 
     @property

@@ -58,6 +58,10 @@ def _separate(value: Any) -> Any:
     return {True: "separate", False: "shared"}.get(value, value) if value is not None else UNSET
 
 
+def _baseline(value: Any) -> Any:
+    return {"raw": "none", "max": "group_max", "rloo": "leave_one_out"}.get(value, value)
+
+
 def _optimizer(value: Any) -> Any:
     known = isinstance(value, str) and value.startswith("adamw_")
     return "adamw" if known and not value.endswith("bit") else value
@@ -110,6 +114,8 @@ WORDS: dict[str, Word] = {
     "ent_coef": Word("algorithm.entropy_coef"),
     "value_loss_coef": Word("algorithm.vf_coef"),
     "mask_truncated_completions": Word("algorithm.mask_truncated"),
+    "use_bias_correction_kl": Word("algorithm.kl_bias_correction"),
+    "advantage_mode": Word("algorithm.baseline", _baseline),
     # how tokens are drawn
     "max_new_tokens": Word("generation.max_new_tokens"),
     "max_completion_length": Word("generation.max_new_tokens"),
@@ -121,6 +127,7 @@ WORDS: dict[str, Word] = {
     "min_p": Word("generation.min_p"),
     "num_turns": Word("workflow.max_turns"),
     "max_turns": Word("workflow.max_turns"),
+    "early_termination_threshold": Word("workflow.termination_threshold"),
     # where it is written, how often
     "output_dir": Word("output_dir"),
     "experiment_name": Word("experiment_name"),
@@ -188,6 +195,8 @@ class FlatWords:
     ent_coef: float | None = None
     value_loss_coef: float | None = None
     mask_truncated_completions: bool | None = None
+    use_bias_correction_kl: bool | None = None
+    advantage_mode: str | None = None
     max_new_tokens: int | None = None
     max_completion_length: int | None = None
     response_length: int | None = None
@@ -198,6 +207,7 @@ class FlatWords:
     min_p: float | None = None
     num_turns: int | None = None
     max_turns: int | None = None
+    early_termination_threshold: float | None = None
     output_dir: str | None = None
     experiment_name: str | None = None
     run_name: str | None = None

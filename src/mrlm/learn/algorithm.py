@@ -22,6 +22,12 @@ policy, reading what the policy reads. `central`: one network for the team, read
 read and said, as text. `mixed`: one for the team that values every agent by itself and mixes the
 values into the team's."""
 
+Need = Literal["siblings", "greedy", "tree", "rows", "pairs"]
+"""What an algorithm asks of its source. `siblings`: several episodes of one task. `greedy`: one
+more of each, played greedily, that others are compared with and that is never trained. `tree`:
+several answers to every state. `rows`: a data set instead of play. `pairs`: where there are rows,
+they are preference pairs. Every combination of answers is asked for by `crosses`."""
+
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
@@ -65,10 +71,8 @@ class Algorithm:
     num_minibatches: int = Field(default=1, ge=1)
     target_kl: float | None = Field(default=None, gt=0)
 
-    requires: ClassVar[frozenset[str]] = frozenset()
-    """What the source must offer: `siblings` (several episodes of one task), `greedy` (one more of
-    each, played greedily), `tree` (several answers to every state), `rows` (a data set instead of
-    play), `pairs` (where there are rows, they are preference pairs)."""
+    requires: ClassVar[frozenset[Need]] = frozenset()
+    """What the source must offer."""
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "turn"
     """What packing never splits."""
     reads_trees: ClassVar[bool] = False

@@ -194,3 +194,13 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
     if not number:
         return {}
     return {"frac_zero_variance": flat / number, "frac_small_groups": small / number}
+
+
+def greedy_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What the greedy episodes of groups earned (`greedy_reward/mean`), and the share of the groups
+    that have none to compare with (`frac_without_greedy`), over all processes."""
+    rewards = [group.greedy.reward for group in groups if group.greedy]
+    sums = {"greedy": [len(groups), len(rewards), sum(rewards)]}
+    ((number, known, total),) = ops.global_sum(sums).values()
+    found = {"frac_without_greedy": 1 - known / number} if number else {}
+    return found | ({"greedy_reward/mean": total / known} if known else {})

@@ -156,11 +156,18 @@ def gspo_ratio(difference: Tensor, logprobs: Tensor, index: Tensor, size: int) -
 
 
 def ppo_clip(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float | None = None
+    ratio: Tensor,
+    advantages: Tensor,
+    clip_low: float,
+    clip_high: float | None = None,
+    delta: float | None = None,
 ) -> Tensor:
-    """`max(-A r, -A clip(r, 1 - low, 1 + high))`: the pessimistic side of the two (PPO, eq. 7)."""
+    """`max(-A r, -A clip(r, 1 - low, 1 + high))`: the pessimistic side of the two (PPO, eq. 7).
+    With `delta`, the `r` of the first is at most that, which bounds what a negative advantage costs
+    (arXiv 2505.07291)."""
     high = clip_low if clip_high is None else clip_high
-    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + high))
+    held = ratio if delta is None else ratio.clamp(max=delta)
+    return torch.maximum(-advantages * held, -advantages * ratio.clamp(1 - clip_low, 1 + high))
 
 
 def clipped(

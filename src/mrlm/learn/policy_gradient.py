@@ -12,6 +12,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Algorithm
@@ -64,15 +65,22 @@ class PolicyGradient(Algorithm):
         clip_range: how far below 1 (and above, unless `clip_range_high` is given) a ratio may earn.
         dual_clip: bound of the loss for negative advantages, as a multiple of them; `None` is off,
             3 is usual.
+        delta: the other way to the same end: a ratio counts as at most this where it is not clipped
+            (two-sided clipping, arXiv 2505.07291); above `1 + clip_range_high`, `None` is off.
         cispo_cap: bound of the weight of `cispo`; with `cispo_cap_mode="relative"` the clip ranges
             are used instead.
         kl_coef: weight of the divergence from the reference; above 0 a reference is kept.
         kl_estimator: how the divergence is estimated where it is part of the loss.
+        kl_bias_correction: multiply that estimate by the token's ratio, which makes its gradient
+            that of the divergence also where an older policy sampled (k3 alone is biased).
         entropy_coef: weight of an entropy bonus.
         importance: weights for sampling that differs from what is trained. `auto`: `token` for
             tokens drawn with top-p, top-k or min-p where the loss uses a ratio, else none. The
             kinds are those of `ops.mismatch_weights`.
         importance_cap, importance_floor: bounds of those weights.
+        recompute_old: take the ratio to log-probs that the trained model itself computes before the
+            update (known as decoupled), which weights by `importance` imply. Without it they are
+            the sampler's (known as bypass): a pass less, and the ratio corrects for the mismatch.
         shaping: reshape every turn's reward by what the team had reached before it, `Q`, the mean
             reward of the turns of earlier joint steps; for worlds that score each answer between 0
             and 1. `quality`: `r + a (Q r - (1 - Q) (1 - r))`. `margin`: `r + a (r - Q)`.
@@ -87,14 +95,17 @@ class PolicyGradient(Algorithm):
     clip_range: float = Field(default=0.2, gt=0)
     clip_range_high: float | None = Field(default=None, gt=0)
     dual_clip: float | None = Field(default=None, gt=1)
+    delta: float | None = Field(default=None, gt=1)
     cispo_cap: float = Field(default=5.0, gt=0)
     cispo_cap_mode: Literal["absolute", "relative"] = "absolute"
     kl_coef: float = Field(default=0.0, ge=0)
     kl_estimator: ops.KLEstimator = "k3"
+    kl_bias_correction: bool = False
     entropy_coef: float = 0.0
     importance: Literal["auto", "none"] | ops.MismatchKind = "auto"
     importance_cap: float = Field(default=2.0, gt=0)
     importance_floor: float = Field(default=0.5, ge=0)
+    recompute_old: bool = False
     shaping: Shaping = "none"
     shaping_coef: float = Field(default=0.5, ge=0)
     outcome_coef: float = Field(default=0.0, ge=0)
@@ -102,10 +113,32 @@ class PolicyGradient(Algorithm):
     kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
     """Where `kl_coef` acts: in one place only."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delta is not None:
+            high = 1 + (self.clip_range_high or self.clip_range)
+            if self.loss_type in ("reinforce", "cispo"):
+                raise ConfigError(
+                    f"delta={self.delta}: loss_type={self.loss_type!r} clips no ratio; remove it, "
+                    "or set loss_type=ppo"
+                )
+            if self.delta <= high:
+                raise ConfigError(
+                    f"delta={self.delta} would clip before clip_range_high does, at {high:g}; set "
+                    "it higher (4 is usual)"
+                )
+        if self.kl_bias_correction and not (self.kl_coef and self.kl_in == "loss"):
+            where = "kl_coef is 0" if self.kl_in == "loss" else "it is part of the reward here"
+            raise ConfigError(
+                f"kl_bias_correction is about a divergence in the loss, and {where}; remove it, or "
+                "use an algorithm such as grpo with kl_coef above 0"
+            )
+
     @property
     def needs(self) -> frozenset[str]:
         found = {"ref_logprobs"} if self.kl_coef else set()
-        if self.importance not in ("auto", "none") and self.loss_type != "reinforce":
+        weighted = self.importance not in ("auto", "none") and self.loss_type != "reinforce"
+        if weighted or self.recompute_old:
             found.add("old_logprobs")
         return frozenset(found)
 
@@ -157,8 +190,10 @@ class PolicyGradient(Algorithm):
             metrics["clip_fraction"] = _token_mean(was_clipped, batch)
         if self.kl_coef and self.kl_in == "loss":
             kl = ops.kl_estimate(outputs.logprobs, batch.ref_logprobs, self.kl_estimator)
-            total = total + self.kl_coef * self._aggregate(kl, batch)
             metrics["kl"] = _token_mean(kl, batch)
+            if self.kl_bias_correction:
+                kl = kl * difference.exp()
+            total = total + self.kl_coef * self._aggregate(kl, batch)
         if self.entropy_coef:
             total = total - self.entropy_coef * self._aggregate(outputs.entropy, batch)
         return Loss(total, {name: value.detach() for name, value in metrics.items()})
@@ -182,7 +217,7 @@ class PolicyGradient(Algorithm):
             was_clipped = (ratio > bounds[1]) | (ratio < (bounds[0] or 0.0))
             return ops.cispo(logprobs, ratio, advantages, *bounds), was_clipped.to(ratio.dtype)
         ratio, advantages = self._ratio(batch, logprobs, difference)
-        per_token = ops.ppo_clip(ratio, advantages, low, high)
+        per_token = ops.ppo_clip(ratio, advantages, low, high, self.delta)
         if self.dual_clip is not None:
             per_token = ops.dual_clip(per_token, advantages, self.dual_clip)
         return per_token, ops.clipped(ratio, advantages, low, high)
