@@ -16,6 +16,7 @@ import torch
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.core import registry
+from mrlm.core.errors import ConfigError
 from mrlm.learn import ops
 from mrlm.learn.batch import Totals, pack, split
 from mrlm.learn.policy_gradient import AGGREGATIONS
