@@ -1,6 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 #   make quickstart   install, then train the embedded model (offline once installed)
-#   make test         every test, with coverage
+#   make test         every test
+#   make coverage     the same, and which lines no test reaches
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -11,7 +12,7 @@ JOBS ?= 2
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check bench learning-curves clean
+.PHONY: help quickstart test coverage check bench learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -24,7 +25,10 @@ test: export OMP_NUM_THREADS = 1
 test: export TOKENIZERS_PARALLELISM = false
 test: export HF_HUB_OFFLINE = 1
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -n $(JOBS) --dist worksteal --cov --durations=10 $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations=10 $(ARGS)
+
+coverage: ARGS += --cov
+coverage: test
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

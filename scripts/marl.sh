@@ -5,8 +5,8 @@
 # What follows the name goes to `mrlm train`. Without a name: which algorithms there are.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
-python=$root/.venv/bin/python
-[ -x "$python" ] || python=python3
+python=${PYTHON:-$root/.venv/bin/python}
+command -v "$python" >/dev/null || python=python3
 
 names() {
   for file in "$root"/src/mrlm/algorithms/*.py; do

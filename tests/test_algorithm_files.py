@@ -140,7 +140,7 @@ def test_the_algorithm_of_the_page_ranks_siblings(
 
 
 def marl(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [str(MARL), *arguments],
         cwd=cwd,

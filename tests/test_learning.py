@@ -58,7 +58,7 @@ def test_a_run_that_fails_is_a_curve_with_its_reason(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_algorithms_learn_climbing_with_intervals(tmp_path: Path) -> None:
     """The long form on one game: three seeds, lower 95 % bound of the improvement above 0."""
-    names = ("reinforce", "magrpo", "mappo", "dpo")
+    names = ("mappo", "dpo")
     done = run(
         *("--games", "climbing", "--seeds", "3", "--output", str(tmp_path)),
         *("--algorithms", *names),

@@ -19,7 +19,7 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
 from benchmarks.learning import report  # noqa: E402 - after the number of threads is set
-from benchmarks.learning.runs import Curve, Job, jobs_of, prepare, train  # noqa: E402
+from benchmarks.learning.runs import Curve, Job, jobs_of, prepare, quiet, train  # noqa: E402
 from benchmarks.report import machine  # noqa: E402
 
 HERE = Path(__file__).parent.parent
@@ -83,7 +83,9 @@ def main(given: list[str] | None = None) -> int:
 
 def _trained(jobs: Sequence[Job], processes: int) -> Iterator[Curve]:
     """Run jobs side by side, models first; says how each of them went."""
-    with get_context("spawn").Pool(processes) as pool:  # who leaves takes the processes along
+    with get_context("spawn").Pool(
+        processes, initializer=quiet
+    ) as pool:  # who leaves takes the processes along
         for _ in pool.imap_unordered(prepare, {job.base: job for job in jobs}.values()):
             pass
         for count, curve in enumerate(pool.imap_unordered(train, jobs), 1):

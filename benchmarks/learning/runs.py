@@ -161,7 +161,6 @@ def settings_of(job: Job) -> dict[str, Any]:
 
 def prepare(job: Job) -> None:
     """Make the model that a job starts from, unless it is there already."""
-    _quiet()
     steps = {"matrix": 60, "relay": 150}[job.kind] * (1 + (job.game == "alone"))
     taught(job.base, job.kind, world_of(job.game), job.seed, steps)
 
@@ -170,7 +169,6 @@ def train(job: Job) -> Curve:
     """Run a job to its end; a failure is a curve with its reason."""
     from mrlm import ExperimentConfig, run_experiment
 
-    _quiet()
     entry, curve = TABLE[job.algorithm], Curve(job.algorithm, job.game, job.seed)
     started = time.perf_counter()
     try:
@@ -197,7 +195,7 @@ def sampled(row: dict[str, Any]) -> int:
     return round(math.prod(row.get(part) or 0.0 for part in parts))
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Warnings only: many runs share one terminal."""
     for name in ("mrlm", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)

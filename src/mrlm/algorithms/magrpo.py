@@ -165,7 +165,7 @@ class MAGRPO(PolicyGradient):
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "remax_greedy":
-            self.metrics |= greedy_metrics(groups)
+            self.metrics.update(greedy_metrics(groups))
 
     def _credit_greedy(self, group: Group) -> None:
         """The same against the greedy episode; an agent that did not speak there returned 0."""

@@ -52,7 +52,7 @@ class ReMax(PolicyGradient):
                 self._write(rollout, baseline)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        self.metrics |= greedy_metrics(groups)
+        self.metrics.update(greedy_metrics(groups))
 
     def _write(self, rollout: Rollout, baseline: float) -> None:
         """Returns and advantages of a rollout's tokens, from the last turn to the first."""

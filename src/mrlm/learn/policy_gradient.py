@@ -160,7 +160,7 @@ class PolicyGradient(Algorithm):
                 self.credit_group(group)
             self.credit_batch(groups)
         if "siblings" in self.requires:
-            self.metrics |= sibling_metrics(groups)
+            self.metrics.update(sibling_metrics(groups))
 
     def reshaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:
         """Where turns and episodes are paid what `shaping` makes of their rewards."""
