@@ -27,7 +27,7 @@ test: export HF_HUB_OFFLINE = 1
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations=10 $(ARGS)
 
-coverage: ARGS += --cov
+coverage: override ARGS += --cov
 coverage: test
 
 check: $(VENV)/.installed-dev
