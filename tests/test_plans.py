@@ -428,6 +428,8 @@ def test_trees_and_algorithms_that_do_not_go_together_are_refused(tmp_path: Path
     with pytest.raises(ConfigError, match=r"'at_grpo' has to play"):
         rows = [{"prompt": "a", "completion": "b"}]
         plan_of(experiment(tmp_path, "at_grpo", data={"dataset": rows}), Parts())
+    with pytest.raises(ConfigError, match=r"'grpo' has to play .* learn from rows with sft or dpo"):
+        plan_of(experiment(tmp_path, "grpo", data={"dataset": rows}), Parts())
 
 
 def test_at_grpo_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:

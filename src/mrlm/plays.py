@@ -23,7 +23,7 @@ def check_plays(
     """
     name = config.training.algorithm
     if has_rows:
-        if algorithm.requires & {"greedy", "tree"}:
+        if algorithm.reads_old or algorithm.requires & {"greedy", "tree"}:
             raise ConfigError(
                 f"training.algorithm={name!r} has to play its tasks itself, and data.dataset is "
                 "not played; set environments: instead (the environment 'reward' plays a data "

@@ -43,7 +43,15 @@ def message_record(message: Message) -> dict[str, Any]:
 
 
 _TURN = ("agent", "policy", "prompt_ids", "completion_ids", "logprobs", "reward", "step", "index")
-_TURN_MORE = ("node", "version", "finish_reason", "trained", "components")
+_TURN_MORE = (
+    "node",
+    "version",
+    "finish_reason",
+    "trained",
+    "components",
+    "opening",
+    "order",
+)
 
 
 def _rollout_record(rollout: Rollout) -> dict[str, Any]:

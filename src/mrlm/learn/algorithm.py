@@ -80,7 +80,8 @@ class Algorithm:
     reads_pruned: ClassVar[bool] = False
     """Whether it does so too where only some answers to a state were followed up."""
     reads_old: ClassVar[bool] = True
-    """Whether the loss reads `batch.old_logprobs`; then they are computed for turns without."""
+    """Whether the loss reads `batch.old_logprobs`: it learns from what the policies themselves
+    sampled, not from the rows of a data set."""
     default_order: ClassVar[Order] = "simultaneous"
     """How policies take turns in learning where `training.schedule.order` is not set."""
     orders: ClassVar[tuple[Order, ...]] = ("simultaneous", "alternating", "sequential")
