@@ -1,7 +1,8 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 #   make quickstart   install, then train the embedded model (offline once installed)
-#   make test         every test
-#   make coverage     the same, and which lines no test reaches
+#   make test         every test that is not slow
+#   make test-all     every test
+#   make coverage     make test, and which lines no test reaches
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -10,9 +11,10 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 BIN = $(VENV)/bin
+SELECT = -m "not slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test coverage check bench learning-curves clean
+.PHONY: help quickstart test test-all coverage check bench learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -25,7 +27,10 @@ test: export OMP_NUM_THREADS = 1
 test: export TOKENIZERS_PARALLELISM = false
 test: export HF_HUB_OFFLINE = 1
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations=10 $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations=10 $(SELECT) $(ARGS)
+
+test-all: SELECT =
+test-all: test
 
 coverage: override ARGS += --cov
 coverage: test

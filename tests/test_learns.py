@@ -154,7 +154,6 @@ def test_preferences_are_learned(tmp_path: Path) -> None:
     assert history[-1]["rewards/margins"] > 0.5 and history[-1]["rewards/accuracies"] == 1.0
 
 
-@pytest.mark.slow
 def test_a_thousand_steps_do_not_grow(tmp_path: Path) -> None:
     """Resident memory grows by less than 1 MB over 1,000 steps, after the first 200 have filled the
     caches."""

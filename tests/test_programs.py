@@ -45,7 +45,6 @@ def test_an_example_runs(program: Path, tmp_path: Path) -> None:
     assert SAYS[program.stem] in run(program, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_on_another_model(program: Path, tmp_path: Path, gpt2_path: str) -> None:
     assert SAYS[program.stem] in run(program, tmp_path, gpt2_path)
