@@ -1,7 +1,7 @@
 #!/bin/sh
 # Train with a multi-agent algorithm on its own config, which runs offline on the embedded model:
 #   scripts/marl.sh magrpo
-#   scripts/marl.sh mappo training.num_iterations=2 --output outputs/try
+#   scripts/marl.sh mappo stages.1.training.num_iterations=5 --output outputs/try
 # What follows the name goes to `mrlm train`. Without a name: which algorithms there are.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)

@@ -152,7 +152,8 @@ def marl(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_script_trains_a_team(tmp_path: Path) -> None:
-    short = ("training.num_iterations=1", "evaluation.episodes=2", "training.report_to=none")
+    short = [f"stages.{stage}.training.num_iterations=1" for stage in (0, 1)]
+    short += ["stages.1.evaluation.episodes=2", "training.report_to=none"]
     done = marl("magrpo", *short, "--output", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "out" / "final").is_dir()

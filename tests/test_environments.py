@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import subprocess
 import sys
 from typing import Any
@@ -329,6 +330,21 @@ def test_matrix_rounds_show_the_last_joint_action_and_share_the_best_reward() ->
     assert total == pytest.approx(1 / 3), "the best, and twice the worst"
     assert paid(MatrixEnvironment(normalized=True), "A", "A") == 1.0
     assert paid(MatrixEnvironment("xor", normalized=True, illegal=-1), "A", "") == -1.0
+
+
+def test_matrix_games_can_teach_words_without_what_they_are_worth() -> None:
+    world = MatrixEnvironment("climbing", teaches="any")
+
+    def said(seed: int) -> str:
+        opening = world.reset(world.task(seed, "train")).observations
+        return "".join(world.expert(agent, seen.messages) or "" for agent, seen in opening.items())
+
+    found = [said(seed) for seed in range(300)]
+    assert found == [said(seed) for seed in range(300)], "a task has one expert"
+    joints = ["".join(joint) for joint in itertools.product("ABC", "ABC")]
+    assert all(found.count(joint) > 15 for joint in joints)
+    with pytest.raises(ConfigError, match="teaches must be 'best' or 'any', not 'all'"):
+        MatrixEnvironment("climbing", teaches="all")  # pyright: ignore[reportArgumentType]
 
 
 def test_matrix_games_as_data() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import random
 import re
 from collections.abc import Sequence
 from string import ascii_uppercase
@@ -51,6 +52,8 @@ class MatrixEnvironment(Environment):
             the same share of it in every round, so that the best episode earns 1.
         rounds: how often the game is played in an episode; every agent is shown the last joint
             action.
+        teaches: what its `expert` says: the `best` joint action, or `any` of the words, whatever
+            they pay: a model that learns from it knows how answers look and nothing else.
 
     Raises:
         ConfigError: the table, the seats and the words do not fit together.
@@ -68,8 +71,11 @@ class MatrixEnvironment(Environment):
         illegal: float | None = None,
         normalized: bool = False,
         rounds: int = 1,
+        teaches: Literal["best", "any"] = "best",
     ) -> None:
         at_least("rounds", rounds, 1, whole=True)
+        if teaches not in ("best", "any"):
+            raise ConfigError(f"teaches must be 'best' or 'any', not {teaches!r}")
         table = _table(game, None if agents is None else len(seats(agents)), payoffs, k)
         sizes, paid = _flattened(table)
         self.sizes: tuple[int, ...] = sizes
@@ -87,7 +93,9 @@ class MatrixEnvironment(Environment):
             raise ConfigError("normalized=true needs a table with two different numbers")
         self._low, self._span = (low, (high - low) * rounds) if normalized else (0.0, 1.0)
         self.best: Joint = max(self.payoffs, key=lambda joint: self.payoffs[joint])
+        self.teaches: Literal["best", "any"] = teaches
         self._played: list[tuple[str, ...]] = []
+        self._drawn = random.Random(0)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         prompt = [Message(self.question(self.agents[0]))]
@@ -98,6 +106,7 @@ class MatrixEnvironment(Environment):
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._played = []
+        self._drawn = random.Random(task.id if task is not None else seed)
         return StepResult(self._shown())
 
     def step(self, actions: dict[str, Message]) -> StepResult:
@@ -137,7 +146,10 @@ class MatrixEnvironment(Environment):
         return f"{self.game}, round {len(self._played) + 1} of {self.rounds}: {played or 'nothing'}"
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        return self.words[self.best[self.agents.index(agent)]]
+        place = self.agents.index(agent)
+        if self.teaches == "any":
+            return self._drawn.choice(self.words[: self.sizes[place]])
+        return self.words[self.best[place]]
 
     # -- data --------------------------------------------------------------------------------------
 
