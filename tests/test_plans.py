@@ -408,6 +408,33 @@ def test_an_answer_that_fails_ends_its_own_branch(tokenizer: Any) -> None:
     assert all(turn.advantages is None for episode in failed for turn in episode.turns)
 
 
+class BreaksLater(Echo):
+    """Fails for long answers after the first."""
+
+    def step(self, actions: Any) -> Any:
+        if self.left == 1 and len(actions["a"].content) >= 2:
+            raise ValueError("too long for me")
+        return super().step(actions)
+
+    def spawn(self) -> Any:
+        return BreaksLater(self.rounds)
+
+
+def test_what_led_to_a_failure_is_learned_from_in_another_branch(tokenizer: Any) -> None:
+    group, _ = grown(tokenizer, BreaksLater(2), size=16, branches=2)
+    MAGRPO().credit([group])
+    lost = [episode for episode in group if episode.failed and episode.path[-1] == 0]
+    seen = {
+        first: [each.rollouts["a"].turns[0] for each in group.valid if each.path[0] == first]
+        for first in {episode.path[0] for episode in lost}
+    }
+    assert any(seen.values()), "some first branches failed and the second did not"
+    for turns in seen.values():
+        assert [turn.advantages is not None for turn in turns] == [True] * len(turns)
+    given = [episode for episode in lost if seen[episode.path[0]]]
+    assert not any(episode.rollouts["a"].turns[0].trained for episode in given)
+
+
 def test_a_tree_that_is_too_large_is_refused(tokenizer: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"branches=4 gives \d+ episodes .* max_leaves=10"):
         grown(tokenizer, Echo(3), branches=4, max_leaves=10)

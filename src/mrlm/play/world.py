@@ -146,6 +146,23 @@ class World:
         """Joint steps taken so far."""
         return len(self.episode.step_rewards)
 
+    def hand_over(self) -> None:
+        """Let what was said before an episode of the family failed be learned from in the first of
+        the others that has it as context."""
+        whole = [world.episode for world in self.family if not world.episode.failed]
+        for failed in (world.episode for world in self.family if world.episode.failed):
+            for agent, rollout in failed.rollouts.items():
+                copies = {
+                    id(turn.completion_ids): turn
+                    for episode in reversed(whole)
+                    if agent in episode.rollouts
+                    for turn in episode.rollouts[agent].turns
+                }
+                for turn in rollout.turns:
+                    heir = copies.get(id(turn.completion_ids))
+                    if turn.trained and heir is not None:
+                        heir.trained, turn.trained = True, False
+
     async def reset(self) -> StepResult:
         """First observations: agent -> what it sees."""
         result = self._opening

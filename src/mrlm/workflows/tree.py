@@ -29,8 +29,7 @@ class Tree:
     (turns - 1)`. With `select="best"` the answers to one state are scored by what the team is paid
     for the step, the best one's world goes on (the first of equals), and its siblings end there
     (arXiv 2510.11062, section 4.1): the number of episodes grows as `branches * turns`. An answer
-    that failed ends its own branch only. A fork copies what led to it; the copy that is learned
-    from is that of the first branch, so where the first branch fails, what led to it is not.
+    that failed ends its own branch only; what led to it is learned from in the other branches.
 
     Args:
         max_turns: joint steps until an episode is cut short; `None`: the world's own limit.
@@ -91,6 +90,7 @@ class Tree:
     async def __call__(self, task: Task, agents: Agents, env: World) -> None:
         await env.reset()
         await self._grow(env, [(world, {name: [] for name in agents}) for world in env.open()])
+        env.hand_over()
 
     async def _grow(self, root: World, states: Sequence[State]) -> None:
         """Answers to one state, each in a world of its own, and everything that follows."""
