@@ -166,6 +166,7 @@ def questions(tmp_path: Path) -> Path:
 def test_the_preset_of_self_play_dry_runs(questions: Path) -> None:
     config = load_config(ROOT / "configs" / "spin_gsm8k.yaml", [f"data.dataset={questions}"])
     text, problems = dry_run(config)
+    assert "each round begins with one completion of every row" in text
     assert not problems and "4 iterations" in text and "use_previous: true" in text
 
 

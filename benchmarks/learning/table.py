@@ -65,7 +65,7 @@ TABLE: dict[str, Entry] = {
     "dpo": Entry({"rpo_alpha": 1.0}, RATE, learns_from="pairs"),
     "online_dpo": Entry({**GROUP, "beta": 0.5}),
     "madpo": Entry({**GROUP, "beta": 0.5}),
-    "spin": Entry({"passes_per_round": 4}, learns_from="rows"),
+    "spin": Entry({"passes_per_round": 4, "rpo_alpha": 1.0}, learns_from="rows"),
     "malt": Entry(GROUP),
     "reward_model": Entry(config=RATE, learns_from="pairs", measure="rewards/accuracies"),
     # one agent, or each for itself

@@ -244,6 +244,11 @@ def arithmetic(
             f"groups that teach nothing are replaced, so up to {1 + algorithm.refills} times as "
             "many are played"
         )
+    if (outer := algorithm.rounds(1, 1)) is not None:
+        plan.notes.append(
+            f"each round begins with one completion of every row, goes over them {outer.passes} "
+            f"time(s){' and over those of the round before' if outer.previous else ''}"
+        )
     plan.memory = _memory(config, algorithm, plan, parameters or {}, shapes)
     if plan.memory:
         plan.notes.append(
