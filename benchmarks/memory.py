@@ -69,7 +69,9 @@ def main(shape: str, agents: int) -> None:
     process = psutil.Process()
     prompts = 2 * AGENTS[-1] // agents  # as many tokens, and activations, whatever the agents
     for warm in ("tiny", shape):  # the first step loads what is loaded late
-        work = Work(warm, prompts=prompts, group=2, read=16, written=16, agents=agents, weights="lora")
+        work = Work(
+            warm, prompts=prompts, group=2, read=16, written=16, agents=agents, weights="lora"
+        )
         before = process.memory_info().rss
         ours = playing(work, "magrpo")
         ours.step()

@@ -31,20 +31,22 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     Args:
         weights: on one device.
         dtype: of the products.
-        single: the products will be with one row, which reading the weights bounds: not packed.
+        single: the products will be with one row, which reading the weights bounds: packed only
+            where several threads read, as the default kernel has one read everything.
     """
     first = weights[0].detach()
     on_processor = first.device.type == "cpu" and dtype == torch.float32
-    packed = on_processor and not single and sum(w.numel() for w in weights) >= LARGE
-    packed = packed and onednn_is_exact()
+    rows = 1 if single else TYPICAL_ROWS
+    packed = on_processor and (not single or torch.get_num_threads() > 1)
+    packed = packed and sum(w.numel() for w in weights) >= LARGE and onednn_is_exact()
     if len(weights) == 1 and first.dtype == dtype:
         if packed:
-            return _packed(first)
+            return _packed(first, rows)
         tall = first.shape[0] <= first.shape[1]
         return first if tall or not on_processor else first.t().contiguous().t()
     joined = torch.cat([weight.detach().to(dtype) for weight in weights])
     if packed:
-        return _packed(joined)
+        return _packed(joined, rows)
     return joined.t().contiguous().t() if on_processor else joined
 
 
@@ -61,8 +63,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def _packed(weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
+def _packed(weight: Tensor, rows: int) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
 
 
 @cache
@@ -70,6 +72,6 @@ def onednn_is_exact() -> bool:
     """Whether oneDNN is at hand and computes float32 products in float32."""
 
     def product(a: Tensor, b: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(a, _packed(b), None, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(a, _packed(b, TYPICAL_ROWS), None, "none", [], "")
 
     return torch.backends.mkldnn.is_available() and exact(product)
