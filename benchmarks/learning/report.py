@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learning.runs import Curve
-from benchmarks.learning.table import GAMES, TABLE
+from benchmarks.learning.table import GAMES
 from mrlm.statistics import Interval, mean_interval
 
 RESULTS = "curves.json"
@@ -75,13 +75,12 @@ def findings(curves: Sequence[Curve]) -> list[Finding]:
 
 def _finding(algorithm: str, game: str, found: list[Curve]) -> Finding:
     gain = mean_interval([curve.gain for curve in found])
-    expected = game not in TABLE[algorithm].cannot
     if len(found) == 1:
         verdict = "one seed"
     elif gain[1] > 0:
-        verdict = "learns" if expected else "learns, which was not expected"
+        verdict = "learns"
     else:
-        verdict = "does not learn" if expected else "as expected"
+        verdict = "does not learn"
     return Finding(
         algorithm,
         game,

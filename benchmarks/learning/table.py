@@ -29,8 +29,7 @@ class Entry:
         learns_from: what it is given: `play` in the world, `rows` or `pairs` of the world's best
             joint action.
         world: more arguments of the world.
-        games: on what it is tried; nothing for those that train no policy.
-        cannot: game -> why no improvement is expected there.
+        games: on what it is tried.
         measure: metric that is expected to rise: the evaluations' reward, or one of the updates'
             where the policy is not what learns to play.
         relay: for those that are tried on `relay` too: keys that are laid over the rest there.
@@ -41,7 +40,6 @@ class Entry:
     learns_from: Literal["play", "rows", "pairs"] = "play"
     world: Words = field(default_factory=dict)
     games: tuple[str, ...] = ("climbing", "penalty", "xor")
-    cannot: Mapping[str, str] = field(default_factory=dict)
     measure: str = REWARD
     relay: Words | None = None
 
@@ -94,10 +92,7 @@ TABLE: dict[str, Entry] = {
     "happo": Entry({"update_epochs": 4}, CRITIC, relay={"happo.update_epochs": 2}),
     "marft": Entry(config={**CRITIC, **RATE}, relay=MANY),
     "cory": Entry({"kl_coef": 0.01, "kl_target": None}, CRITIC),
-    "vdn": Entry(
-        config={**CRITIC, **RATE},
-        cannot={"xor": "a sum of what each is worth alone cannot tell it apart"},
-    ),
+    "vdn": Entry(config={**CRITIC, **RATE}),
     "qmix": Entry(config={"training.batch_size": 64, **RATE}),
     "dr_mas": Entry(GROUP),
     "spiral": Entry(config={"training.batch_size": 64}),
