@@ -61,6 +61,7 @@ ONE_FILE_OF = {
     "trackio": "trackers",
     "mlflow": "trackers",
     "math_verify": "environments",
+    "pyseccomp": "sandbox",
 }
 """Heavy library -> the room whose one file may import it."""
 

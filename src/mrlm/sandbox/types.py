@@ -62,10 +62,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            value = getattr(self, name)
+            value: float | None = getattr(self, name)
             if value is None and name == "cpu":
                 continue
-            if isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+            if value is None or value is True or not math.isfinite(value) or value <= 0:
                 raise ConfigError(f"limit {name!r} must be a positive number, not {value!r}")
 
     @property
@@ -131,6 +131,7 @@ class Session(Protocol):
         """Send a request and wait for the answer to this very request, for `wall` seconds.
 
         Raises:
+            AnswerError: `answer` raised; the session goes on.
             SessionEnded: it answered nothing in time, something that is no answer, or it is gone.
                 The session is closed then.
             SandboxError: the sandbox failed.
@@ -142,7 +143,11 @@ class Session(Protocol):
         ...
 
 
-class SessionEnded(Exception):  # noqa: N818 - it is an outcome as much as an error
+class AnswerError(Exception):
+    """The program's `answer` raised; the message is what the program said about it."""
+
+
+class SessionEnded(Exception):
     """A session has no answer and is closed.
 
     Args:
@@ -191,7 +196,7 @@ class Sandbox(Protocol):
         """Start a program that answers requests; `limits.wall` counts for its start.
 
         The program defines `answer(request)`; what it returns is sent back. Requests and answers
-        are plain JSON values. CPU time is limited by the deadlines of the requests.
+        are plain JSON values. Of CPU time it has `limits.cpu` in all, or ten times `limits.wall`.
 
         Raises:
             SessionEnded: the program did not start.

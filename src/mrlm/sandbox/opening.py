@@ -1,0 +1,158 @@
+"""Opens a sandbox by the word a user writes, and proves with a canary that it holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+from pathlib import Path
+from typing import Literal
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+from mrlm.sandbox.local import LocalSandbox
+from mrlm.sandbox.tiers import INSTALL, TIER_A, TIER_B, TIER_C
+from mrlm.sandbox.types import Limits, Sandbox, SandboxError, SandboxUnavailableError
+
+log = logging.getLogger(__name__)
+
+Isolation = Literal["auto", "bubblewrap", "landlock", "none-i-understand"]
+TIERS = {"bubblewrap": TIER_A, "landlock": TIER_B, "none-i-understand": TIER_C}
+CANARY_LIMITS = Limits(wall=10.0)
+
+CANARY = """
+import ctypes, json, os, socket
+done = []
+def attempt(name, work):
+    try:
+        if work(): done.append(name)
+    except BaseException: pass
+def connects(family, address):
+    with socket.socket(family) as s:
+        s.settimeout(1); s.connect(address); return True
+attempt("read a file of the host", lambda: open(GIVEN["file"]).read())
+attempt("wrote a file of the host", lambda: open(GIVEN["folder"] + "/new", "w"))
+attempt("removed a file of the host", lambda: os.remove(GIVEN["file"]) or True)
+attempt("saw an environment variable of the host", lambda: GIVEN["secret"] in repr(os.environ))
+attempt("reached a port of the host", lambda: connects(2, ("127.0.0.1", GIVEN["port"])))
+attempt("reached a socket of the host", lambda: connects(1, chr(0) + GIVEN["socket"]))
+attempt("signalled a process of the host", lambda: os.kill(GIVEN["pid"], 0) is None)
+attempt("read a process of the host", lambda: open("/proc/%d/environ" % GIVEN["pid"]).read())
+attempt("traced a process", lambda: ctypes.CDLL(None).ptrace(16, GIVEN["pid"], 0, 0) == 0)
+attempt("made a namespace", lambda: ctypes.CDLL(None).unshare(0x10000000) == 0)
+attempt("is root", lambda: os.getuid() == 0)
+print(json.dumps(done))
+"""
+
+_opened: dict[str, LocalSandbox] = {}
+_lock = threading.Lock()
+
+
+def open_sandbox(
+    isolation: Isolation | str = "auto",
+    limits: Limits | None = None,
+) -> Sandbox:
+    """The sandbox that a word stands for. Local ones are opened once per process and shared.
+
+    Args:
+        isolation: `auto` (bubblewrap, else Landlock, else an error that says what to install), one
+            of them by name, `none-i-understand` (limits only: what a program does, the host
+            suffers).
+        limits: of programs that bring none.
+
+    Raises:
+        SandboxUnavailableError: programs cannot be isolated as asked.
+        ConfigError: no such word.
+    """
+    words = ("auto", *TIERS)
+    if isolation not in words:
+        raise ConfigError(unknown(isolation, list(words), "isolation"))
+    if isolation in ("docker", "remote"):
+        return _elsewhere(isolation, limits, dict(options or {}))
+    if options:
+        raise ConfigError(
+            f"isolation {isolation!r} takes no options, but {', '.join(options)} given"
+        )
+    with _lock:
+        if isolation not in _opened or _opened[isolation].closed:
+            _opened[isolation] = _first_that_holds(isolation)
+        shared = _opened[isolation]
+    return shared if limits is None else shared.with_limits(limits)
+
+
+def _first_that_holds(isolation: str) -> LocalSandbox:
+    wanted = (TIER_A, TIER_B) if isolation == "auto" else (TIERS[isolation],)
+    reasons = []
+    for tier in wanted:
+        sandbox = LocalSandbox(tier)
+        try:
+            broken = [] if tier is TIER_C else probe(sandbox)
+            if not broken:
+                _say(sandbox, reasons)
+                return sandbox
+            reasons.append(f"{tier.name}: a program {', '.join(broken)}")
+        except (SandboxUnavailableError, SandboxError) as error:
+            reasons.append(str(error))
+        sandbox.close()
+    raise SandboxUnavailableError(
+        f"programs cannot be isolated here, so none is run ({'; '.join(reasons)}). "
+        f"Install bubblewrap: {INSTALL}; where user namespaces are forbidden, allow them "
+        "(sysctl kernel.unprivileged_userns_clone=1, "
+        "kernel.apparmor_restrict_unprivileged_userns=0) or use a kernel with Landlock (5.13 or "
+        "newer); or set isolation: docker or remote"
+    )
+
+
+def _say(sandbox: LocalSandbox, reasons: list[str]) -> None:
+    if sandbox.tier is TIER_C:
+        log.warning(
+            "isolation none-i-understand: programs that a model writes run as you, with limits and "
+            "no isolation; what they delete is gone"
+        )
+    elif reasons:
+        log.warning("sandbox: %s in place of %s", sandbox.name, "; ".join(reasons))
+    else:
+        log.info("sandbox: %s", sandbox.name)
+
+
+def probe(sandbox: LocalSandbox) -> list[str]:
+    """What a program could do in a sandbox that none may: it tries to read, change, reach and
+    signal a canary outside.
+
+    Raises:
+        SandboxError: it cannot be run.
+    """
+    folder = tempfile.mkdtemp(prefix="mrlm-canary-")
+    os.chmod(folder, 0o777)
+    canary = Path(folder, "canary")
+    secret = secrets.token_hex(16)
+    canary.write_text(secret)
+    canary.chmod(0o666)
+    name = f"mrlm-{secret}"
+    with socket.create_server(("127.0.0.1", 0)) as port, socket.socket(socket.AF_UNIX) as local:
+        local.bind("\0" + name)
+        local.listen()
+        given = {
+            "file": str(canary),
+            "folder": folder,
+            "secret": secret,
+            "port": port.getsockname()[1],
+            "socket": name,
+            "pid": os.getpid(),
+        }
+        os.environ["MRLM_CANARY"] = secret
+        try:
+            result = sandbox.run_now(f"GIVEN = {given!r}\n{CANARY}", limits=CANARY_LIMITS)
+            untouched = os.listdir(folder) == ["canary"] and canary.read_text() == secret
+        finally:
+            del os.environ["MRLM_CANARY"]
+            shutil.rmtree(folder)
+    if not result.ok:
+        said = result.reason or result.stderr.strip()[-500:] or result.status
+        raise SandboxError(f"{sandbox.name}: {said}")
+    return json.loads(result.stdout) + ([] if untouched else ["changed a file of the host"])

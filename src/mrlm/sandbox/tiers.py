@@ -1,0 +1,170 @@
+"""The ways to shut a program in on this machine: which command starts the harness, as whom, and
+what it is told. It starts nothing."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import platform
+import pwd
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrlm.sandbox.filters import STANDS_FOR_PID, seccomp
+from mrlm.sandbox.types import SandboxUnavailableError
+
+SCRATCH = "/tmp/w"
+"""Working folder of a program that has file systems of its own."""
+FIRST_UNUSED = 64_200
+UNUSED = 1_000
+"""Where users are looked for that nobody is."""
+READABLE = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/dev/urandom", "/dev/null")
+BOOT = (
+    "import os,sys;f=os.fdopen(int(sys.argv.pop(1)));t=f.read();f.close();"
+    "exec(compile(t,'<harness>','exec'))"
+)
+INSTALL = "apt-get install bubblewrap (Fedora: dnf install bubblewrap; Arch: pacman -S bubblewrap)"
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One way.
+
+    Args:
+        letter: A (bubblewrap, seccomp, limits), B (Landlock, seccomp, limits) or C (limits).
+        name: `bubblewrap`, `landlock` or `bare`.
+        namespaces: whether a program has file systems and processes of its own.
+        landlock: whether the kernel keeps it from the host's files.
+        filtered: whether its system calls are filtered.
+    """
+
+    letter: str
+    name: str
+    namespaces: bool = False
+    landlock: bool = False
+    filtered: bool = True
+
+    def setup(self) -> dict[str, Any]:
+        """What the harness is told when it starts.
+
+        Raises:
+            SandboxUnavailableError: what this way needs is missing.
+        """
+        return {
+            "namespaces": self.namespaces,
+            "landlock": self.landlock,
+            "readable": [*READABLE, *_trees_of(python())],
+            "filter": base64.b64encode(seccomp(self.landlock)).decode() if self.filtered else "",
+            "stands_for_pid": STANDS_FOR_PID,
+        }
+
+    def command(self, source: int, control: int) -> list[str]:
+        """Program and arguments that start the harness, whose text and control socket are the
+        descriptors `source` and `control`.
+
+        Raises:
+            SandboxUnavailableError: what this way needs is missing.
+        """
+        inside = [python(), "-s", "-S", "-B", "-X", "utf8", "-c", BOOT, str(source), str(control)]
+        return [*_bubblewrap(), *inside] if self.namespaces else inside
+
+
+TIER_A = Tier("A", "bubblewrap", namespaces=True)
+TIER_B = Tier("B", "landlock", landlock=True)
+TIER_C = Tier("C", "bare", filtered=False)
+
+
+def environment(folder: str) -> dict[str, str]:
+    """All that a program sees of an environment."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": folder,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def strangers() -> list[int]:
+    """Users that have no name here, to run as where we are root; none where we are not."""
+    if os.getuid() != 0:
+        return []
+    known = {entry.pw_uid for entry in pwd.getpwall()}
+    return [uid for uid in range(FIRST_UNUSED, FIRST_UNUSED + UNUSED) if uid not in known]
+
+
+@functools.cache
+def python() -> str:
+    """The Python that programs run in: the one that runs this, if everybody may read it, else the
+    system's.
+
+    Raises:
+        SandboxUnavailableError: there is none.
+    """
+    if platform.system() != "Linux":
+        raise SandboxUnavailableError(
+            f"programs cannot be isolated on {platform.system()}: the sandbox needs Linux; use "
+            "isolation: docker, or isolation: remote with an executor that runs on Linux"
+        )
+    own = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    for found in (str(own), *(f"{folder}/python3" for folder in ("/usr/bin", "/usr/local/bin"))):
+        if os.access(found, os.X_OK) and (os.getuid() != 0 or _readable_by_all(Path(found))):
+            return found
+    raise SandboxUnavailableError(
+        f"there is no Python that an ordinary user may run ({own} is in a private folder): "
+        "apt-get install python3"
+    )
+
+
+def _readable_by_all(path: Path) -> bool:
+    real = path.resolve()
+    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (real, *real.parents))
+
+
+def _trees_of(interpreter: str) -> list[str]:
+    """Folders outside the system's own that a Python is made of."""
+    home = str(Path(interpreter).resolve().parent.parent)
+    places = {home, str(Path(interpreter).parent.parent)}
+    return sorted(place for place in places if place not in ("/", "/usr"))
+
+
+def _bubblewrap() -> Sequence[str]:
+    """`bwrap` and what it shuts in with."""
+    program = shutil.which(
+        "bwrap", path="/usr/bin:/bin:/usr/local/bin:" + os.environ.get("PATH", "")
+    )
+    if program is None:
+        raise SandboxUnavailableError(f"bubblewrap is not installed: {INSTALL}")
+    system: list[str] = ["--ro-bind", "/usr", "/usr"]
+    for name in ("lib", "lib64", "lib32", "bin", "sbin"):
+        path = Path("/", name)
+        if path.is_symlink():
+            system += ["--symlink", os.readlink(path), str(path)]
+        elif path.is_dir():
+            system += ["--ro-bind", str(path), str(path)]
+    for tree in _trees_of(python()):
+        system += ["--ro-bind", tree, tree]
+    if os.path.exists("/etc/ld.so.cache"):
+        system += ["--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    return [
+        program, *system,
+        "--proc", "/proc", *_devices(), "--tmpfs", "/tmp", "--remount-ro", "/",
+        "--unshare-all", "--unshare-user", "--as-pid-1", "--new-session", "--hostname", "sandbox",
+        "--cap-add", "ALL", "--chdir", "/tmp",
+    ]  # fmt: skip
+
+
+def _devices() -> list[str]:
+    """The harmless ones. Bubblewrap's own `--dev` would also make terminals, and for them a second
+    user namespace, in which the harness could not make a program its own."""
+    words = ["--tmpfs", "/dev", "--dir", "/dev/shm", "--symlink", "/proc/self/fd", "/dev/fd"]
+    for name in ("null", "zero", "full", "random", "urandom"):
+        words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        words += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
+    return [*words, "--remount-ro", "/dev"]

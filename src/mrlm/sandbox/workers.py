@@ -1,0 +1,372 @@
+"""A worker is one running harness: it takes a program, and what the program writes is read here,
+with a deadline and a bound. Everything in this file blocks; it knows no event loop."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mrlm.sandbox.scratch import remove_tree
+from mrlm.sandbox.tiers import SCRATCH, Tier, environment, strangers
+from mrlm.sandbox.types import Limits, SandboxError, SandboxResult, SandboxUnavailableError, Usage
+
+HARNESS = Path(__file__).with_name("_harness.py")
+STARTING = 10.0
+"""Seconds a worker may take to start."""
+ENDING = 0.3
+"""Seconds in which a program that was killed has to be gone; its worker is given up then."""
+MOST_REQUESTS = 2000
+"""After which a worker is replaced."""
+
+_turn = threading.Lock()
+_next = 0
+
+
+def _stranger() -> int | None:
+    """A user to run as: another one for each worker, as long as there are."""
+    global _next
+    free = strangers()
+    if not free:
+        return None
+    with _turn:
+        _next += 1
+        return free[(os.getpid() * 31 + _next) % len(free)]
+
+
+def held(data: bytes) -> int:
+    """A descriptor of an unnamed file that holds `data`."""
+    fd = os.memfd_create("mrlm")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Files in one piece: a line that lists them, then what they hold."""
+    listed = json.dumps([[path, len(data)] for path, data in files.items()])
+    return listed.encode() + b"\n" + b"".join(files.values())
+
+
+@dataclass(slots=True)
+class Exit:
+    """How the process of a program ended.
+
+    Args:
+        code: its exit code, negative for a signal; `None` if it was killed from outside.
+        cause: why it was killed, if it was.
+        cpu: seconds.
+        peak: bytes.
+        failed: why it could not be started.
+    """
+
+    code: int | None = None
+    cause: str | None = None
+    cpu: float = 0.0
+    peak: int = 0
+    failed: str = ""
+
+
+@dataclass(slots=True)
+class Running:
+    """A program that runs in a worker.
+
+    Args:
+        output, errors: descriptors that are read from.
+        folder: its scratch folder on the host, where it has one.
+        started: `time.monotonic()`.
+    """
+
+    output: int
+    errors: int
+    folder: str | None
+    started: float = field(default_factory=time.monotonic)
+
+
+class Worker:
+    """One harness.
+
+    Args:
+        tier: how programs are shut in.
+
+    Raises:
+        SandboxUnavailableError: what the tier needs is missing.
+        SandboxError: it does not start; the message has what it said.
+    """
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.requests = 0
+        self.user = _stranger()
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        source = held(HARNESS.read_bytes())
+        said = os.memfd_create("mrlm-said")
+        try:
+            self.process = subprocess.Popen(
+                tier.command(source, theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=(source, theirs.fileno()),
+                cwd="/",
+                env=environment(SCRATCH),
+                start_new_session=True,
+                **({} if self.user is None else _as_user(self.user)),
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            self.control.close()
+            raise SandboxError(f"{tier.name}: it cannot be started: {error}") from error
+        except SandboxUnavailableError:
+            self.control.close()
+            raise
+        finally:
+            os.close(source)
+            theirs.close()
+            if not hasattr(self, "process"):
+                os.close(said)
+        try:
+            self._tell(tier.setup() | {"others": self._others()})
+            if self._hear(STARTING) is None:
+                raise SandboxError(f"it did not start within {STARTING:.0f} s")
+        except (OSError, SandboxError) as error:
+            self.close()
+            words = os.pread(said, 2000, 0).decode("utf-8", "replace").strip()
+            raise SandboxError(f"{tier.name}: {words or error}") from error
+        finally:
+            os.close(said)
+
+    def _others(self) -> int:
+        """Processes that count towards a program's limit beside its own."""
+        if self.tier.namespaces or self.user is not None:
+            return 3
+        uid, found = os.getuid(), 0
+        for name in os.listdir("/proc"):
+            with suppress(OSError):
+                if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
+                    found += len(os.listdir(f"/proc/{name}/task"))
+        return found + 3
+
+    def _tell(self, message: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.control.sendmsg([json.dumps(message).encode()], rights)
+
+    def _hear(self, wait: float) -> dict[str, Any] | None:
+        """The next message; `None` if none comes in time.
+
+        Raises:
+            SandboxError: the worker is gone.
+        """
+        if not select.select([self.control], [], [], max(wait, 0.0))[0]:
+            return None
+        try:
+            data = self.control.recv(1 << 18)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise SandboxError(f"{self.tier.name}: the worker is gone")
+        return json.loads(data)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it has served long enough."""
+        return self.requests >= MOST_REQUESTS or self.process.poll() is not None
+
+    def begin(
+        self,
+        program: bytes,
+        files: Mapping[str, bytes],
+        limits: Limits,
+        stdin: int,
+        stdout: int | None = None,
+    ) -> Running:
+        """Start a program.
+
+        Args:
+            program, files, limits: as the protocol has them.
+            stdin: descriptor of its input.
+            stdout: of its answers, for a session; its output is then thrown away.
+
+        Raises:
+            SandboxError: the worker is gone.
+        """
+        self.requests += 1
+        folder = None if self.tier.namespaces else self._folder()
+        given = [held(program), held(packed(files))]
+        (output, its_output), (errors, its_errors) = os.pipe(), os.pipe()
+        request = {
+            "session": stdout is not None,
+            "folder": folder or SCRATCH,
+            "limits": {
+                "memory": limits.memory,
+                "cpu": limits.cpu_seconds,
+                "processes": limits.processes,
+                "file_size": limits.file_size,
+                "open_files": limits.open_files,
+                "disk": limits.disk,
+            },
+        }
+        running = Running(output, errors, folder)
+        try:
+            outward = its_output if stdout is None else stdout
+            self._tell(request, (stdin, outward, its_errors, *given))
+        except OSError as error:
+            self.release(running)
+            raise SandboxError(f"{self.tier.name}: the worker is gone: {error}") from error
+        finally:
+            for fd in (*given, its_output, its_errors):
+                os.close(fd)
+        return running
+
+    def _folder(self) -> str:
+        folder = tempfile.mkdtemp(prefix="mrlm-run-")
+        if self.user is not None:
+            os.chown(folder, self.user, self.user)
+        return folder
+
+    def kill(self, cause: str) -> None:
+        """End the program that runs; it is not gone yet."""
+        with suppress(OSError):
+            self._tell({"kill": cause})
+
+    def exited(self, wait: float) -> Exit | None:
+        """How the program ended; `None` if it still runs after `wait` seconds.
+
+        Raises:
+            SandboxError: the worker is gone.
+        """
+        found = self._hear(wait)
+        return None if found is None else Exit(**found)
+
+    def end(self, cause: str) -> Exit:
+        """Kill the program and wait until it is gone.
+
+        Raises:
+            SandboxError: it does not go; the worker is closed.
+        """
+        self.kill(cause)
+        found = self.exited(ENDING)
+        if found is None:
+            self.close()
+            raise SandboxError(f"{self.tier.name}: a program did not end when it was killed")
+        return found
+
+    def release(self, running: Running) -> None:
+        """Let go of what a program left."""
+        os.close(running.output)
+        os.close(running.errors)
+        if running.folder is not None:
+            remove_tree(running.folder)
+
+    def close(self) -> None:
+        """Kill whatever runs in it."""
+        self.control.close()
+        try:
+            self.process.wait(0.2 if self.tier.namespaces else 1.0)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, 9)
+            self.process.wait()
+
+
+def _as_user(user: int) -> dict[str, Any]:
+    return {"user": user, "group": user, "extra_groups": []}
+
+
+def run(
+    worker: Worker, program: bytes, stdin: bytes, files: Mapping[str, bytes], limits: Limits
+) -> SandboxResult:
+    """Run a program to its end.
+
+    Raises:
+        SandboxError: the worker failed; it is of no use any more.
+    """
+    source = held(stdin)
+    try:
+        running = worker.begin(program, files, limits, source)
+    finally:
+        os.close(source)
+    written: dict[int, bytearray] = {running.output: bytearray(), running.errors: bytearray()}
+    try:
+        end = _watched(worker, running, written, limits)
+        for fd in written:  # whoever wrote to them is gone: what is left is all there is
+            _drained(fd, written, limits.output)
+        if sum(map(len, written.values())) >= limits.output:
+            end.cause = "output_limit"
+        wall = time.monotonic() - running.started
+    finally:
+        worker.release(running)
+    if end.failed:
+        raise SandboxError(f"{worker.tier.name}: a program could not be started: {end.failed}")
+    out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
+    return _result(end, out, err, Usage(wall, end.cpu, end.peak))
+
+
+def _watched(
+    worker: Worker, running: Running, written: dict[int, bytearray], limits: Limits
+) -> Exit:
+    """Read what a program writes until it is gone."""
+    deadline = running.started + limits.wall
+    poll = select.poll()
+    for fd in (worker.control.fileno(), *written):
+        poll.register(fd, select.POLLIN)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return worker.end("timeout")
+        for fd, _ in poll.poll(left * 1000 + 1):
+            if fd == worker.control.fileno():
+                found = worker.exited(0)
+                if found is not None:
+                    return found
+            elif not _drained(fd, written, limits.output, once=True):
+                poll.unregister(fd)
+        if sum(map(len, written.values())) >= limits.output:
+            return worker.end("output_limit")
+
+
+def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = False) -> bool:
+    """Read what is there; whether more may come."""
+    while select.select([fd], [], [], 0)[0]:
+        room = most - sum(map(len, written.values()))
+        data = os.read(fd, min(max(room, 0), 1 << 16)) if room > 0 else b""
+        if not data:
+            return False
+        written[fd] += data
+        if once:
+            return True
+    return True
+
+
+def _result(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
+    reasons = {
+        "timeout": "its time is over",
+        "oom": "its processes held too much memory",
+        "output_limit": "it wrote too much",
+        "disk": "it filled its scratch space",
+    }
+    if end.cause in ("timeout", "oom", "output_limit"):
+        return SandboxResult(end.cause, out, err, usage, None, reasons[end.cause])  # type: ignore[arg-type]
+    if end.cause is not None or end.code is None:
+        reason = reasons.get(end.cause or "", "it was killed")
+        return SandboxResult("killed", out, err, usage, None, reason)
+    if end.code == -24:  # SIGXCPU
+        return SandboxResult("timeout", out, err, usage, end.code, "its CPU time is over")
+    if end.code < 0:
+        return SandboxResult("killed", out, err, usage, end.code, f"signal {-end.code}")
+    if end.code == 0:
+        return SandboxResult("ok", out, err, usage, 0)
+    memory = "MemoryError" in err[-300:]
+    return SandboxResult("oom" if memory else "error", out, err, usage, end.code)
