@@ -183,7 +183,7 @@ def shut_in(setup, request):
         resource.setrlimit(number, (most, most))
     called("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     if setup["landlock"]:
-        landlock(setup["readable"], [request["folder"]])
+        landlock(setup["readable"], [request["folder"], os.devnull])
     called("prctl", DUMPABLE, 1, 0, 0, 0)
     if setup["filter"]:
         filtered(base64.b64decode(setup["filter"]), setup["stands_for_pid"])
@@ -224,8 +224,9 @@ def run_text(text, modules):
         print(code, file=sys.stderr)
         return 1
     except BaseException as error:
-        trace = error.__traceback__
-        sys.excepthook(type(error), error, trace and trace.tb_next)
+        trace = error.__traceback__ and error.__traceback__.tb_next  # without our own line
+        BaseException.with_traceback(error, trace)
+        sys.excepthook(type(error), error, trace)
         return 1
 
 
@@ -238,6 +239,16 @@ def ended(code):
         except BaseException:
             code = code or 120
     os._exit(code)
+
+
+def started(text, modules):
+    """Run a program that is to answer requests; raises what it says if it cannot."""
+    sys.stderr = said = io.StringIO()
+    if run_text(text, modules) or not modules:
+        raise RuntimeError(said.getvalue().strip()[-400:] or "the program ended")
+    if not callable(getattr(modules[0], "answer", None)):
+        raise RuntimeError("the program defines no answer(request)")
+    return True
 
 
 def frames(text):
@@ -262,9 +273,7 @@ def frames(text):
         reply = {"id": message["id"]}
         try:
             if not modules:
-                if run_text(text, modules) or not modules:
-                    raise RuntimeError("the program did not start")
-                reply["answer"] = True
+                reply["answer"] = started(text, modules)
             else:
                 reply["answer"] = modules[0].answer(message["request"])
             data = json.dumps(reply).encode()
@@ -352,16 +361,16 @@ def descendants(pid):
     return found
 
 
-def resident(pids):
-    """Bytes of memory that processes hold together."""
-    total = 0
+def used(pids):
+    """Bytes of memory that processes hold together, and seconds of CPU time that they have had."""
+    memory = ticks = 0
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/statm") as file:
-                total += int(file.read().split()[1])
-        except (OSError, IndexError, ValueError):
-            pass
-    return total * resource.getpagesize()
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it is gone by now
+            with open(f"/proc/{pid}/stat") as file:
+                words = file.read().rpartition(")")[2].split()
+            ticks += int(words[11]) + int(words[12])
+            memory += int(words[21])
+    return memory * resource.getpagesize(), ticks / os.sysconf("SC_CLK_TCK")
 
 
 def overfull(folder, limits):
@@ -391,7 +400,7 @@ class Run:
 
     def __init__(self, setup, request, fds):
         self.setup, self.request = setup, request
-        self.peak, self.cause = 0, None
+        self.peak, self.cpu, self.cause = 0, 0.0, None
         self.results, report = os.pipe()
         not_for_it = [setup["control"], self.results]
         if setup["namespaces"]:
@@ -413,8 +422,9 @@ class Run:
 
     def look(self):
         """Whether it holds too much."""
-        limits, held = self.request["limits"], resident(self.processes())
-        self.peak = max(self.peak, held)
+        limits = self.request["limits"]
+        held, cpu = used(self.processes())
+        self.peak, self.cpu = max(self.peak, held), max(self.cpu, cpu)
         if held > limits["memory"]:
             self.kill("oom")
         elif not self.setup["namespaces"] and overfull(self.request["folder"], limits):
@@ -451,6 +461,7 @@ class Run:
         os.close(self.results)
         found = json.loads(said) if said else {} if self.setup["namespaces"] else {"code": code}
         peak = max(self.peak, usage.ru_maxrss * 1024)
+        cpu = max(self.cpu, cpu)  # of killed processes nothing comes with the status
         return {"code": None, "failed": "", **found, "cause": self.cause, "cpu": cpu, "peak": peak}
 
 
