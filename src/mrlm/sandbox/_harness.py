@@ -45,6 +45,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import types
 import typing
 
@@ -226,7 +227,10 @@ def run_text(text, modules):
     except BaseException as error:
         trace = error.__traceback__ and error.__traceback__.tb_next  # without our own line
         BaseException.with_traceback(error, trace)
-        sys.excepthook(type(error), error, trace)
+        if sys.excepthook is sys.__excepthook__:
+            traceback.print_exception(error)  # it knows the lines of a file that is none
+        else:
+            sys.excepthook(type(error), error, trace)
         return 1
 
 
