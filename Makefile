@@ -3,6 +3,7 @@
 #   make test         every test that is not slow
 #   make test-all     every test
 #   make coverage     make test, and which lines no test reaches
+#   make soak         10,000 programs through the sandbox, honest and hostile (minutes)
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -14,7 +15,7 @@ BIN = $(VENV)/bin
 SELECT = -m "not slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all coverage check bench learning-curves clean
+.PHONY: help quickstart test test-all coverage soak check bench learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -34,6 +35,9 @@ test-all: test
 
 coverage: override ARGS += --cov
 coverage: test
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python tests/safety/soak.py $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

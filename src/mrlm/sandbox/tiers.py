@@ -87,6 +87,7 @@ def environment(folder: str) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "1",  # else every thread takes 64 MiB of address space
     }
 
 

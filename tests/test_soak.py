@@ -1,0 +1,28 @@
+"""A short form of `make soak`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mrlm.sandbox import LocalSandbox, SandboxError, SandboxUnavailableError, probe
+from mrlm.sandbox.tiers import TIER_A, TIER_B, Tier
+
+sys.path.insert(0, str(Path(__file__).parent / "safety"))
+import soak
+
+
+@pytest.mark.parametrize("tier", [TIER_A, TIER_B], ids=lambda tier: tier.name)
+def test_three_hundred_programs_leave_nothing(tier: Tier) -> None:
+    sandbox = LocalSandbox(tier, workers=2)
+    try:
+        probe(sandbox)
+    except (SandboxError, SandboxUnavailableError) as error:
+        pytest.skip(str(error))
+    found = soak.campaign(sandbox, 300, seed=1)
+    sandbox.close()
+    assert (found.wrong, found.left) == ([], [])
+    assert found.late <= soak.SLACK
+    assert found.growth < 0.1  # of so few; `make soak` allows 2 %
