@@ -3,6 +3,7 @@ command line and the trainers call this; it knows neither."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -27,6 +28,7 @@ from mrlm.learn.policy import Policy
 from mrlm.metrics import episode_metrics
 from mrlm.profile import Profiler
 from mrlm.run import Callback, Run
+from mrlm.sandbox import opened
 from mrlm.scheduling import schedule_of
 from mrlm.train import evaluate_groups, train
 
@@ -126,6 +128,7 @@ def run_to_end(run: Run) -> TrainResult:
             run_async(train(run))
         save_policies(run, run.folder / "final")
     finally:
+        _note_sandboxes(run.folder)
         run.log.close()
         if profiler is not None:
             run.log.say(str(profiler.report))
@@ -134,6 +137,13 @@ def run_to_end(run: Run) -> TrainResult:
     for row in history:
         metrics |= {key: value for key, value in row.items() if value is not None}
     return TrainResult(metrics, history, run.folder)
+
+
+def _note_sandboxes(folder: Path) -> None:
+    """Write down how the programs of a run were shut in, if there were any."""
+    found = opened()
+    if found and folder.is_dir():
+        (folder / "sandbox.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
 def evaluate(

@@ -6,7 +6,7 @@ rewards."""
 from __future__ import annotations
 
 from mrlm.sandbox.local import LocalSandbox
-from mrlm.sandbox.opening import open_sandbox, probe
+from mrlm.sandbox.opening import open_sandbox, opened, probe
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -31,5 +31,6 @@ __all__ = [
     "SessionEnded",
     "Usage",
     "open_sandbox",
+    "opened",
     "probe",
 ]

@@ -79,6 +79,16 @@ def open_sandbox(
     return shared if limits is None else shared.with_limits(limits)
 
 
+def opened() -> list[dict[str, str]]:
+    """The local sandboxes that this process has opened: what a run writes down of them."""
+    found = {}
+    for sandbox in _opened.values():
+        tier = sandbox.tier
+        kept = "not probed" if tier is TIER_C else "a canary did not escape"
+        found[tier.name] = {"name": tier.name, "tier": tier.letter, "probe": kept}
+    return list(found.values())
+
+
 def _first_that_holds(isolation: str) -> LocalSandbox:
     wanted = (TIER_A, TIER_B) if isolation == "auto" else (TIERS[isolation],)
     reasons = []
