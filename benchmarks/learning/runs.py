@@ -131,7 +131,8 @@ def settings_of(job: Job) -> dict[str, Any]:
 
     entry = TABLE[job.algorithm]
     matrix = job.kind == "matrix"
-    steps = 60 if matrix else 100 * (1 + (job.game == "alone"))
+    alone = job.game == "alone"
+    steps = 60 if matrix else entry.relay_steps * (1 + alone)  # as many tokens as two agents say
     steps = steps * 2 // 5 if job.quick else steps
     world = world_of(job.game, entry)
     made = environment_factory(EnvironmentConfig(**world))
@@ -144,14 +145,17 @@ def settings_of(job: Job) -> dict[str, Any]:
             "algorithm": job.algorithm,
             "num_iterations": steps,
             "batch_size": 8 if matrix else 16,
-            "learning_rate": 2e-3 if matrix else 1e-4,
+            "learning_rate": 2e-3 if matrix else 2e-4,
             "seed": job.seed,
             "report_to": "none",
             "threads": 1,
         },
-        "generation": {"max_new_tokens": 1 if matrix else 4 * (1 + (job.game == "alone"))},
+        "generation": {"max_new_tokens": 1 if matrix else 4 * (1 + alone)},
         "evaluation": {"every": max(1, steps // 8), "episodes": EPISODES, "greedy": False},
     }
+    if not matrix:
+        config["training"] |= {"warmup_steps": 10, "adam_beta2": 0.95}
+        config["generation"]["temperature"] = 0.4
     if entry.settings:
         config[job.algorithm] = dict(entry.settings)
     if entry.learns_from != "play" and matrix:
@@ -161,7 +165,7 @@ def settings_of(job: Job) -> dict[str, Any]:
 
 def prepare(job: Job) -> None:
     """Make the model that a job starts from, unless it is there already."""
-    steps = {"matrix": 60, "relay": 150}[job.kind] * (1 + (job.game == "alone"))
+    steps = {"matrix": 60, "relay": 100}[job.kind] * (1 + (job.game == "alone"))
     taught(job.base, job.kind, world_of(job.game), job.seed, steps)
 
 
