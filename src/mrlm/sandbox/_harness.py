@@ -92,6 +92,11 @@ def send(control, **message):
     control.send(json.dumps(message).encode())
 
 
+def tell(report, **found):
+    """A line of a report; the first one counts."""
+    os.write(report, json.dumps(found).encode() + b"\n")
+
+
 def content(fd):
     """All of a file that was handed over, which is closed."""
     with os.fdopen(os.dup(fd), "rb") as file:
@@ -173,7 +178,7 @@ def shut_in(setup, request):
         ("NPROC", limits["processes"] + setup["others"]),
         ("FSIZE", limits["file_size"]),
         ("NOFILE", limits["open_files"]),
-        ("CORE", 0),
+        ("CORE", 1),  # at 0 the kernel would still pipe it to the host's handler
         ("STACK", 64 << 20),
         ("MSGQUEUE", 0),
         ("MEMLOCK", 64 << 10),
@@ -300,7 +305,11 @@ def program(setup, request, fds, report):
     folder = request["folder"]
     os.chdir(folder)
     os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
-    unpack(files)
+    try:
+        unpack(files)
+    except (OSError, ValueError) as error:
+        tell(report, refused=f"its files: {error}")
+        os._exit(125)
     sys.path.insert(0, folder)
     sys.argv[:] = [FILE]
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -326,7 +335,7 @@ def init(setup, request, fds, report):
         found, status = os.wait()
         if found == pid:
             code = os.waitstatus_to_exitcode(status)
-            os.write(report, json.dumps({"code": code}).encode())
+            tell(report, code=code)
             os._exit(0)
 
 
@@ -341,7 +350,7 @@ def forked(work, setup, request, fds, report, *not_for_it):
         work(setup, request, fds, report)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.write(report, json.dumps({"failed": repr(error)}).encode())
+            tell(report, failed=repr(error))
     finally:
         os._exit(125)
 
@@ -377,10 +386,23 @@ def used(pids):
     return memory * resource.getpagesize(), ticks / os.sysconf("SC_CLK_TCK")
 
 
-def overfull(folder, limits):
+def unlinked(pids, device):
+    """Bytes on a device of files that no folder names any more and that processes hold open."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it is gone by now
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    file = os.stat(f"/proc/{pid}/fd/{name}")
+                    if stat.S_ISREG(file.st_mode) and (file.st_nlink, file.st_dev) == (0, device):
+                        found[file.st_ino] = file.st_blocks * 512
+    return sum(found.values())
+
+
+def overfull(folder, limits, pids):
     """Whether more lies below a folder than may: bytes, entries, or folders in folders. No link is
-    followed."""
-    size = count = 0
+    followed; a folder that cannot be read may hold anything."""
+    size, count = unlinked(pids, os.stat(folder).st_dev), 0
     open_ = [(folder, 0)]
     while open_:
         path, depth = open_.pop()
@@ -394,9 +416,11 @@ def overfull(folder, limits):
                         open_.append((entry.path, depth + 1))
                     if size > limits["disk"] or count > MOST_ENTRIES or depth > DEEPEST:
                         return True
+        except PermissionError:
+            return True
         except OSError:
             pass  # it is gone by now
-    return False
+    return size > limits["disk"]
 
 
 class Run:
@@ -427,11 +451,12 @@ class Run:
     def look(self):
         """Whether it holds too much."""
         limits = self.request["limits"]
-        held, cpu = used(self.processes())
+        pids = self.processes()
+        held, cpu = used(pids)
         self.peak, self.cpu = max(self.peak, held), max(self.cpu, cpu)
         if held > limits["memory"]:
             self.kill("oom")
-        elif not self.setup["namespaces"] and overfull(self.request["folder"], limits):
+        elif not self.setup["namespaces"] and overfull(self.request["folder"], limits, pids):
             self.kill("disk")
 
     def kill(self, cause):
@@ -463,7 +488,13 @@ class Run:
             time.sleep(0.0005)
         said = os.read(self.results, 1 << 16)
         os.close(self.results)
-        found = json.loads(said) if said else {} if self.setup["namespaces"] else {"code": code}
+        found = (
+            json.loads(said.splitlines()[0])
+            if said
+            else {}
+            if self.setup["namespaces"]
+            else {"code": code}
+        )
         peak = max(self.peak, usage.ru_maxrss * 1024)
         cpu = max(self.cpu, cpu)  # of killed processes nothing comes with the status
         return {"code": None, "failed": "", **found, "cause": self.cause, "cpu": cpu, "peak": peak}

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
+import struct
 import tempfile
+from socket import AF_UNIX
 from typing import Any
 
 from mrlm.sandbox.types import SandboxUnavailableError
@@ -27,8 +30,10 @@ FORBIDDEN = _names("""
     swapoff acct syslog quotactl quotactl_fd nfsservctl vhangup iopl ioperm modify_ldt
     settimeofday clock_settime clock_adjtime adjtimex stime sethostname setdomainname
     open_by_handle_at name_to_handle_at mknod mknodat personality uselib ustat sysfs _sysctl
-    memfd_create memfd_secret shmget shmat shmctl msgget semget mq_open mbind set_mempolicy
-    migrate_pages move_pages socket connect bind listen accept accept4
+    memfd_create memfd_secret shmget shmat shmctl msgget msgsnd msgrcv msgctl semget semop
+    semtimedop semctl mq_open mq_unlink mbind set_mempolicy migrate_pages move_pages
+    sched_setscheduler sched_setparam sched_setattr setpriority ioprio_set sync syncfs
+    socket connect bind listen accept accept4
 """)
 
 OF_HOST_FILES = _names("""
@@ -45,6 +50,21 @@ NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 
 """Flags of `clone` that make a new namespace."""
 THREAD = 0x10000
 TERMINAL_INPUT, TERMINAL_LINUX = 0x5412, 0x541C
+SHARED_UNNAMED, HUGE_PAGES = 0x21, 0x40000
+"""Flags of `mmap` for memory that no limit counts: shared pages of no file stay when all but one of
+them are given back; huge pages come from a store of their own."""
+OWNERS_OF_FDS = (8, 10, 15)
+"""Commands of `fcntl` that say whom a descriptor signals, and how: F_SETOWN, F_SETSIG,
+F_SETOWN_EX."""
+IOCTLS_OF_HOST_FILES = (0x8901, 0x8902, 0x40086602, 0x401C5820)
+"""The same by `ioctl` (FIOSETOWN, SIOCSPGRP), and flags of files (FS_IOC_SETFLAGS,
+FS_IOC_FSSETXATTR)."""
+SET_DUMPABLE = 4
+CORE = 4
+"""RLIMIT_CORE. At 1 no core is written or piped to the host's handler, at 0 it may be piped."""
+NEWEST = 442
+"""From this number on (it is the same on every processor) system calls do not exist: the library
+may not know them by name."""
 
 
 @functools.cache
@@ -84,15 +104,45 @@ def seccomp(alone: bool) -> bytes:
         forbid("clone", library.Arg(0, library.MASKED_EQ, flag, flag))
     for request in (TERMINAL_INPUT, TERMINAL_LINUX):
         forbid("ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
-    # a datagram socket could be sent elsewhere than to its pair
-    forbid("socketpair", library.Arg(1, library.MASKED_EQ, 0xF, 2))
+    # a datagram socket could be sent elsewhere than to its pair; a raw one is one too
+    for kind in (0, 2, 3, 4):
+        forbid("socketpair", library.Arg(1, library.MASKED_EQ, 0xF, kind))
+    forbid("socketpair", library.Arg(0, library.NE, AF_UNIX))
     forbid("sendto", library.Arg(4, library.NE, 0))
+    for flags in (SHARED_UNNAMED, HUGE_PAGES):
+        forbid("mmap", library.Arg(3, library.MASKED_EQ, flags, flags))
+    # limits of others: no permission but the same user is asked for
+    forbid("prlimit64", library.Arg(0, library.NE, 0))
+    forbid("prlimit64", library.Arg(1, library.EQ, CORE), library.Arg(2, library.NE, 0))
+    forbid("setrlimit", library.Arg(0, library.EQ, CORE))
+    forbid("sched_setaffinity", library.Arg(0, library.NE, 0))
     if alone:
         forbid("clone", library.Arg(0, library.MASKED_EQ, THREAD, 0))
         for name in SIGNALS:
             forbid(name, library.Arg(0, library.NE, STANDS_FOR_PID))
+        for command in OWNERS_OF_FDS:
+            forbid("fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
+        for request in IOCTLS_OF_HOST_FILES:
+            forbid("ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
+        # what it holds open has to be seen from outside
+        forbid("prctl", library.Arg(0, library.EQ, SET_DUMPABLE))
+        # opened to read and yet made empty: old Landlocks let that pass
+        for name, at in (("open", 1), ("openat", 2)):
+            empties = library.Arg(at, library.MASKED_EQ, os.O_TRUNC | os.O_ACCMODE, os.O_TRUNC)
+            forbid(name, empties)
+        made.add_rule(library.ERRNO(errno.ENOSYS), "openat2")  # its flags cannot be read here
     made.add_rule(library.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be read here
     with tempfile.TemporaryFile() as file:
         made.export_bpf(file)
         file.seek(0)
-        return file.read()
+        return _none_newer() + file.read()
+
+
+def _none_newer() -> bytes:
+    """Instructions before all others: a system call from `NEWEST` on fails with ENOSYS."""
+    load, at_least, give = 0x20, 0x35, 0x06  # BPF_LD | W | ABS, BPF_JMP | JGE, BPF_RET
+    missing = 0x00050000 | errno.ENOSYS  # SECCOMP_RET_ERRNO
+    return b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in ((load, 0, 0, 0), (at_least, 0, 1, NEWEST), (give, 0, 0, missing))
+    )

@@ -304,10 +304,12 @@ class LocalSession:
             self._worker.close()
             raise SandboxError(f"a program could not be started: {end.failed}")
         self._sandbox.give_back(self._worker)
+        if end.refused:
+            raise SessionEnded("refused", end.refused)
 
     def close_now(self) -> None:
         """`close` for callers that may block."""
-        with self._lock, suppress(SandboxError):  # it is gone all the same
+        with self._lock, suppress(SandboxError, SessionEnded):  # it is gone all the same
             self._ended("killed")
 
     async def close(self) -> None:

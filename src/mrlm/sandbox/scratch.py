@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 
@@ -23,8 +24,9 @@ def remove_tree(path: str) -> None:
     try:
         fd = _opened(name, above)
         try:
-            numbers = itertools.count()
-            while _lifted(fd, numbers):
+            mark = secrets.token_hex(8)  # whoever filled the folder cannot have used it
+            names = (f"{mark}.{number}" for number in itertools.count())
+            while _lifted(fd, names):
                 pass
         finally:
             os.close(fd)
@@ -35,7 +37,7 @@ def remove_tree(path: str) -> None:
         os.close(above)
 
 
-def _lifted(fd: int, numbers: Iterator[int]) -> bool:
+def _lifted(fd: int, names: Iterator[str]) -> bool:
     """Remove what lies in a folder; folders inside its folders are moved up to it. Whether it
     holds any after that."""
     left = False
@@ -47,7 +49,8 @@ def _lifted(fd: int, numbers: Iterator[int]) -> bool:
             for below in os.listdir(inner):
                 if not _removed(below, inner):
                     left = True
-                    os.rename(below, f"{next(numbers)}.lifted", src_dir_fd=inner, dst_dir_fd=fd)
+                    os.close(_opened(below, inner))  # what moves must be writable itself
+                    os.rename(below, next(names), src_dir_fd=inner, dst_dir_fd=fd)
         finally:
             os.close(inner)
         os.rmdir(name, dir_fd=fd)

@@ -161,10 +161,11 @@ def _bubblewrap() -> Sequence[str]:
 
 
 def _devices() -> list[str]:
-    """The harmless ones. Bubblewrap's own `--dev` would also make terminals, and for them a second
-    user namespace, in which the harness could not make a program its own."""
+    """The harmless ones: /dev/zero, mapped as shared, would be memory that no limit counts, and
+    bubblewrap's own `--dev` would also make terminals, and for them a second user namespace, in
+    which the harness could not make a program its own."""
     words = ["--tmpfs", "/dev", "--dir", "/dev/shm", "--symlink", "/proc/self/fd", "/dev/fd"]
-    for name in ("null", "zero", "full", "random", "urandom"):
+    for name in ("null", "full", "random", "urandom"):
         words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         words += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]

@@ -71,6 +71,7 @@ class Exit:
         cpu: seconds.
         peak: bytes.
         failed: why it could not be started.
+        refused: why it cannot be: its files do not go into its folder.
     """
 
     code: int | None = None
@@ -78,6 +79,7 @@ class Exit:
     cpu: float = 0.0
     peak: int = 0
     failed: str = ""
+    refused: str = ""
 
 
 @dataclass(slots=True)
@@ -206,6 +208,8 @@ class Worker:
         folder = None if self.tier.namespaces else self._folder()
         given = [held(program), held(packed(files))]
         (output, its_output), (errors, its_errors) = os.pipe(), os.pipe()
+        for fd in (output, errors):  # the program may read from them too, before we do
+            os.set_blocking(fd, False)
         request = {
             "session": stdout is not None,
             "folder": folder or SCRATCH,
@@ -251,16 +255,17 @@ class Worker:
         return None if found is None else Exit(**found)
 
     def end(self, cause: str) -> Exit:
-        """Kill the program and wait until it is gone.
+        """Kill the program and wait until it is gone. If that takes long, as with much memory on a
+        busy machine, the worker is closed; the verdict stands all the same.
 
         Raises:
-            SandboxError: it does not go; the worker is closed.
+            SandboxError: the worker is gone.
         """
         self.kill(cause)
         found = self.exited(ENDING)
         if found is None:
             self.close()
-            raise SandboxError(f"{self.tier.name}: a program did not end when it was killed")
+            return Exit(cause=cause)
         return found
 
     def release(self, running: Running) -> None:
@@ -310,6 +315,8 @@ def run(
         worker.release(running)
     if end.failed:
         raise SandboxError(f"{worker.tier.name}: a program could not be started: {end.failed}")
+    if end.refused:
+        return SandboxResult("refused", reason=end.refused)
     out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
     return _result(end, out, err, Usage(wall, end.cpu, end.peak))
 
@@ -339,15 +346,17 @@ def _watched(
 
 def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = False) -> bool:
     """Read what is there; whether more may come."""
-    while select.select([fd], [], [], 0)[0]:
+    while True:
         room = most - sum(map(len, written.values()))
-        data = os.read(fd, min(max(room, 0), 1 << 16)) if room > 0 else b""
+        try:
+            data = os.read(fd, min(room, 1 << 16)) if room > 0 else b""
+        except BlockingIOError:
+            return True
         if not data:
             return False
         written[fd] += data
         if once:
             return True
-    return True
 
 
 def _result(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
