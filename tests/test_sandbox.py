@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -34,6 +33,9 @@ from mrlm.sandbox import (
 )
 from mrlm.sandbox.scratch import remove_tree
 from mrlm.sandbox.tiers import TIER_A, TIER_B, TIER_C, Tier
+
+sys.path.insert(0, str(Path(__file__).parent / "safety"))
+import soak
 
 SHORT = Limits(wall=1.0, memory=128 << 20)
 
@@ -182,19 +184,14 @@ def test_nothing_is_left(sandbox: LocalSandbox) -> None:
         "import os\nos.makedirs('a/b'); open('a/b/c', 'w').close()",
         "print(1)",
     ]
-    own = psutil.Process()
-
-    def state() -> tuple[int, int, set[str]]:
-        folders = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("mrlm-")}
-        return own.num_fds(), len(own.children(recursive=True)), folders
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(sandbox.run_now, ["1"] * 8))
-    sandbox.run_now("1")
-    before = state()
-    for program in programs * 2:
-        sandbox.run_now(program, limits=Limits(wall=0.5))
-    assert state() == before
+    with soak.own_temporary_files():
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(sandbox.run_now, ["1"] * 8))
+        sandbox.run_now("1")
+        before = soak.things()
+        for program in programs * 2:
+            sandbox.run_now(program, limits=Limits(wall=0.5))
+        assert soak.things() == before
 
 
 def test_closing_ends_everything() -> None:

@@ -8,12 +8,14 @@ import argparse
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -99,15 +101,28 @@ class Found:
         return self.memory_after / self.memory_before - 1
 
 
+@contextmanager
+def own_temporary_files() -> Iterator[None]:
+    """A folder for temporary files that nobody else uses; everybody may pass through it."""
+    before = tempfile.tempdir
+    folder = tempfile.mkdtemp(prefix="soak-")
+    os.chmod(folder, 0o755)
+    tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        shutil.rmtree(folder)
+
+
 def things() -> dict[str, int]:
     """What may not become more: processes, descriptors, mounts, temporary files."""
     own = psutil.Process()
-    names = os.listdir(tempfile.gettempdir())
     return {
         "processes": len(own.children(recursive=True)),
         "descriptors": own.num_fds(),
         "mounts": len(Path("/proc/self/mounts").read_text().splitlines()),
-        "files": sum(name.startswith("mrlm-") for name in names),
+        "files": len(os.listdir(tempfile.gettempdir())),
     }
 
 
@@ -143,19 +158,19 @@ def campaign(sandbox: LocalSandbox, count: int, seed: int = 0) -> Found:
 
     started = time.monotonic()
     first = max(count // 10, 20)
-    with ThreadPoolExecutor(sandbox.workers) as pool:
-        list(pool.map(sandbox.run_now, ["import time; time.sleep(0.1)"] * sandbox.workers))
-        before = things()
-        list(pool.map(one, jobs[:first]))
-        found.memory_before = memory()
-        list(pool.map(one, jobs[first:]))
-    found.memory_after = memory()
-    found.seconds = time.monotonic() - started
-    found.statuses = dict(statuses.most_common())
-    after = things()
-    found.left = [
-        f"{after[name] - before[name]} {name}" for name in after if after[name] > before[name]
-    ]
+    with own_temporary_files():
+        with ThreadPoolExecutor(sandbox.workers) as pool:
+            list(pool.map(sandbox.run_now, ["import time; time.sleep(0.1)"] * sandbox.workers))
+            before = things()
+            list(pool.map(one, jobs[:first]))
+            found.memory_before = memory()
+            list(pool.map(one, jobs[first:]))
+        found.memory_after = memory()
+        found.seconds = time.monotonic() - started
+        found.statuses = dict(statuses.most_common())
+        after = things()
+    more = {name: after[name] - before[name] for name in after}
+    found.left = [f"{count} {name}" for name, count in more.items() if count > 0]
     return found
 
 
