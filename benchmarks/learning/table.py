@@ -73,7 +73,7 @@ TABLE: dict[str, Entry] = {
     "reinforce": Entry(  # nothing clips its steps: at twice the rate one of five seeds was lost
         {"baseline": "mean"},
         {"training.batch_size": 64, **RATE},
-        relay=MANY,
+        relay={**MANY, "training.learning_rate": 2e-4},
     ),
     "remax": Entry(GROUP),
     "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}, relay_steps=150),
@@ -93,7 +93,11 @@ TABLE: dict[str, Entry] = {
     "ippo": Entry(config=CRITIC, relay=MANY, relay_steps=100),
     "mappo": Entry(config=CRITIC, relay=MANY, relay_steps=80),
     "happo": Entry({"update_epochs": 4}, CRITIC, relay=MANY, relay_steps=80),
-    "marft": Entry(config={**CRITIC, **RATE}, relay=MANY, relay_steps=80),
+    "marft": Entry(
+        config={**CRITIC, **RATE},
+        relay={**MANY, "training.learning_rate": 2e-4},
+        relay_steps=80,
+    ),
     "cory": Entry({"kl_coef": 0.01, "kl_target": None}, CRITIC),
     "vdn": Entry(config={**CRITIC, **RATE}),
     "qmix": Entry(config={"training.batch_size": 64, **RATE}),
