@@ -76,7 +76,7 @@ TABLE: dict[str, Entry] = {
         relay={**MANY, "training.learning_rate": 2e-4},
     ),
     "remax": Entry(GROUP),
-    "rloo": Entry(GROUP, relay={"rloo.update_epochs": 4}, relay_steps=150),
+    "rloo": Entry(GROUP, relay={}),
     "grpo": Entry(GROUP, relay={"grpo.update_epochs": 4}, relay_steps=150),
     "reinforce_pp": Entry(config={"training.batch_size": 64}),
     "at_grpo": Entry(
