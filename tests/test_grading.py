@@ -6,19 +6,18 @@ import asyncio
 import json
 import math
 import time
-from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.hacks import ASSERT_HACKS, HACKS
 
 from mrlm.core.errors import DataError
 from mrlm.sandbox import open_sandbox
-from mrlm.sandbox.comparing import SHOWN, same_packed, show
-from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs, same
-from mrlm.sandbox.plain import BITS, DEPTH, ITEMS, Handle, NotPlain, pack, unpack
+from mrlm.sandbox.comparing import SHOWN
+from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs
 from mrlm.sandbox.types import (
     MIB,
     AnswerError,
@@ -35,6 +34,7 @@ QUICK = Limits(wall=0.5)
 """For what must be stopped."""
 SMALL = Limits(wall=1.0, memory=256 * MIB)
 """For what tries to be slow or large."""
+NAN = float("nan")
 SUMS = [Call((1, 2), 3), Call((5, 7), 12), Call((-4, 4), 0)]
 HONEST = "def add(a, b):\n    return a + b\n"
 
@@ -81,15 +81,16 @@ class Scripted:
     name = "scripted"
 
     def __init__(self, *answers: Any, start: Any = None, wait: float = 0.0) -> None:
-        self.answers, self.start, self.wait = list(answers), start, wait
+        self.answers, self.wait = list(answers), wait
+        self.starts = [start] * 2 if start else []
         self.closed = 0
 
     async def run(self, *_: Any, **__: Any) -> SandboxResult:
         return self.answers.pop(0)
 
     async def session(self, *_: Any, **__: Any) -> Any:
-        if self.start is not None:
-            raise self.start
+        if self.starts:
+            raise self.starts.pop()
         return self
 
     async def ask(self, request: Any, wall: float) -> Any:
@@ -115,7 +116,9 @@ def sandbox() -> Iterator[Watched]:
     assert watched.started == watched.closed  # whatever happened
 
 
-def calls(sandbox: Any, code: str, tests: Any = None, entry: str = "add", **k: Any) -> list[Verdict]:
+def calls(
+    sandbox: Any, code: str, tests: Any = None, entry: str = "add", **k: Any
+) -> list[Verdict]:
     limits = k.pop("limits", None)
     return asyncio.run(grade_calls(sandbox, code, entry, tests or SUMS, limits, **k))
 
@@ -136,190 +139,87 @@ def all_passed(verdicts: list[Verdict]) -> bool:
     return bool(verdicts) and all(verdict.passed for verdict in verdicts)
 
 
-# -- what is the same ------------------------------------------------------------------------------
-
-Point = namedtuple("Point", "x y")
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("got", "wanted"),
-    [
-        (3, 3), (3, 3.0), (3.0, 3), (-0.0, 0), (True, True), (None, None), ("a", "a"), (b"a", b"a"),
-        ([1, [2]], [1, [2]]), ((1, 2), [1, 2]), ([(1, 2)], [[1, 2]]), ((1, 2), (1, 2)),
-        ({1, 2}, {2, 1}), (frozenset({1}), {1}), ({1.0}, {1}), ({(1, 2)}, {(1, 2)}),
-        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}), ({1: "x"}, {1.0: "x"}), ({(1, "k"): 0}, {(1, "k"): 0}),
-        (2**70, 2**70), (-(2**53), -(2**53)), (1e300, 1e300), (float("inf"), float("inf")),
-        (1 + 2j, 1 + 2j), (1 + 0j, 1), (range(3), range(0, 3)), ("\ud800", "\ud800"),
-        (Counter("aab"), {"a": 2, "b": 1}), (OrderedDict(a=1), {"a": 1}), (Point(1, 2), (1, 2)),
-        (defaultdict(int, {"a": 1}), {"a": 1}), (bytearray(b"x"), b"x"), ((), []), ("", ""),
-        ({frozenset({1, 2}): 1}, {frozenset({2, 1}): 1}), ("é\n\x00", "é\n\x00"), (10**4000, 10**4000),
-    ],
-)  # fmt: skip
-def test_equal_values_are_the_same(got: Any, wanted: Any) -> None:
-    assert same(got, wanted)
-    assert same(unpack(json.loads(json.dumps(pack(got)))), wanted)
-
-
-@pytest.mark.parametrize(
-    ("got", "wanted"),
-    [
-        (True, 1), (1, True), (False, 0), (0, False), (1.0, True), ([True], [1]), ({True}, {1}),
-        ({1: 0}, {True: 0}), (NAN, NAN), ([NAN], [NAN]), ({NAN}, {NAN}), ([1, 2], (1, 2)),
-        ([[1, 2]], [(1, 2)]), ("3", 3), (b"a", "a"), (None, False), (None, 0), ("", None), ([], None),
-        ([1], [1, 1]), ([1, 2], [2, 1]), ({1}, [1]), ([1], {1}), ({1: 1}, {"1": 1}), ({}, []), ((), set()),
-        ({"a": 1}, {"a": 1, "b": 2}), ({"a": 1, "b": 2}, {"a": 1}), (2**53 + 1, float(2**53)),
-        (2**53, 2**53 + 1), (0.1 + 0.2, 0.3), (range(3), [0, 1, 2]), (float("inf"), 1e308),
-        (object(), object()), (iter([1]), [1]), (math, math), (len, len), ("a", "a "), (1 + 1j, 1),
-        ((1,), 1), (Handle(1), Handle(1)),
-    ],
-)  # fmt: skip
-def test_other_values_are_not(got: Any, wanted: Any) -> None:
-    assert not same(got, wanted)
-
-
-def test_floats_may_differ_a_little_and_integers_may_not() -> None:
-    assert same(0.1 + 0.2, 0.3, rel_tol=1e-9) and same([1.0000001], [1.0], rel_tol=1e-6)
-    assert same(3, 3.0000001, rel_tol=1e-6) and same(1e-17, 0.0, rel_tol=1e-9)
-    assert same(1 + 1e-9j, 1 + 0j, rel_tol=1e-6)
-    assert not same(1.1, 1.0, rel_tol=1e-6) and not same(1e-17, 1e-9, rel_tol=1e-9)
-    assert not same(10**12 + 1, 10**12, rel_tol=1e-6)
-    assert not same(10**400, 1.0, rel_tol=1e-6) and not same(NAN, NAN, rel_tol=1.0)
-    assert not same(True, 1.0, rel_tol=1.0) and not same(1e308, float("inf"), rel_tol=1e-6)
-
-
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers(),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.lists(inner, max_size=4).map(tuple)
-    | st.dictionaries(st.integers() | st.text() | st.tuples(st.integers(), st.text()), inner, max_size=4)
-    | st.sets(st.integers() | st.text() | st.booleans() | st.floats(), max_size=4),
-    max_leaves=12,
-)  # fmt: skip
-
-
-@settings(max_examples=80, deadline=None)
-@given(plain, plain)
-def test_same_is_equality_of_plain_data(one: Any, other: Any) -> None:
-    again = unpack(json.loads(json.dumps(pack(one))))
-    assert repr(again) == repr(one) or isinstance(one, set | dict | list | tuple)
-    if "nan" not in repr(one):
-        assert again == one and same(again, one) and same(one, again)
-    else:
-        assert not same(again, one)
-    if one != other:
-        lists_for_tuples = "(" in repr(one) and "[" in repr(other)
-        assert not same(one, other) or lists_for_tuples
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["i", "f", "c", "t", "s", "z", "d", "r", "o", "b", "u", "x"]), inner, max_size=2),
-    max_leaves=10,
-)  # fmt: skip
-
-
-@settings(max_examples=150, deadline=None)
-@given(json_values)
-def test_anything_that_claims_to_be_packed_is_harmless(claim: Any) -> None:
-    try:
-        value = unpack(claim)
-    except NotPlain:
-        value = None
-    except (OverflowError, RecursionError) as error:  # pragma: no cover
-        pytest.fail(f"{error!r}")
-    assert len(show(claim)) <= SHOWN
-    try:
-        verdict = same_packed(claim, pack([1, "two"]))
-    except NotPlain:
-        verdict = False
-    assert verdict == (value in ([1, "two"], (1, "two")) and not isinstance(value[0], bool))  # type: ignore[index]
-
-
-def test_what_is_no_plain_data_is_refused() -> None:
-    deep: Any = []
-    for _ in range(DEPTH + 1):
-        deep = [deep]
-    cycle: list[Any] = []
-    cycle.append(cycle)
-    laughs: Any = [0]
-    for _ in range(50):
-        laughs = [laughs, laughs]
-    for value in (deep, cycle, laughs, [0] * (ITEMS + 1), 1 << BITS, "x" * 10**6, object(), {1: object()},
-                  (n for n in [1]), range(1 << BITS), NotPlain, map(str, [])):  # fmt: skip
-        with pytest.raises(NotPlain):
-            pack(value)
-        assert not same(value, value)
-    for claim in ({}, {"t": 1}, {"i": "zz"}, {"i": "1" * 10**5}, {"d": [[1]]}, {"s": [[1]]}, {"q": 1},
-                  {"f": "1"}, {"c": [1]}, {"r": [1, 2, 0]}, {"t": [], "s": []}, {"b": "x"}, 1j):  # fmt: skip
-        with pytest.raises(NotPlain):
-            unpack(claim)
-
-
-def test_a_value_is_shown_short_and_without_control_codes() -> None:
-    assert show(pack({"a": (1,), "b": [None, True]})) == "{'a': (1,), 'b': [None, True]}"
-    assert show(pack(set())) == "set()"
-    assert "\x1b" not in show(pack("\x1b[2J")) and "\u202e" not in show(pack("\u202e"))
-    for value in ([0] * 10_000, "x" * 10_000, 1 << 60_000, {n: [n] * 99 for n in range(999)}):
-        assert len(show(pack(value))) <= SHOWN
-    nested: Any = "x"
-    for _ in range(50):
-        nested = [nested] * 3 if _ < 5 else [nested]
-    assert len(show(pack(nested))) <= SHOWN
-
-
-def test_numbers_with_one_hash_take_no_quadratic_time() -> None:
-    same_hash = {n * (2**61 - 1): 0 for n in range(200)}
-    packed = {"d": [[{"i": f"{n * (2**61 - 1):x}"}, 0] for n in range(30_000)]}
-    begin = time.monotonic()
-    assert not same_packed(packed, pack(same_hash))
-    assert time.monotonic() - begin < 2
-
-
 # -- honest code is paid in full -------------------------------------------------------------------
 
+TYPES = """
+def add(*values):
+    return [type(value).__name__ for value in values]
+"""
+A_CLASS_BESIDE = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class Sum:
+    value: int
+
+def add(a, b):
+    print('adding', a, b, flush=True)
+    sys.stderr.write('noise')
+    return Sum(a + b).value
+
+import sys
+if __name__ == '__main__':
+    print(add(*map(int, input().split())))
+"""
+OWN_NAMES = """
+len = list = type = None
+def pack(x):
+    return x
+def answer(a, b):
+    return pack(a) + b
+add = answer
+"""
 CONTROLS = {
     "plain": (HONEST, SUMS),
+    "a class, noise, a main part": (A_CLASS_BESIDE, SUMS),
+    "own names": (OWN_NAMES, SUMS),
     "many types": (
         "def add(a, b):\n    return {'k': [a, b, (a + b) / 2, None, True]}",
         [Call((1, 3), {"k": [1, 3, 2.0, None, True]})],
     ),
-    "prints and warns": (
-        "import sys, warnings\ndef add(a, b):\n    print('a =', a, flush=True)\n    sys.stderr.write('x')\n"
-        "    warnings.warn('w')\n    return a + b",
-        SUMS,
+    "keywords": (
+        "def add(a, *, b=1):\n    return a + b",
+        [Call((1,), 5, {"b": 4}), Call((1,), 2)],
     ),
-    "keywords": ("def add(a, *, b=1):\n    return a + b", [Call((1,), 5, {"b": 4}), Call((1,), 2)]),
     "changes its argument": (
         "def add(a, b):\n    a.append(b)\n    return a",
         [Call(([1], 2), [1, 2]), Call(([1], 2), [1, 2])],
     ),
-    "recursive": ("def add(n):\n    return 1 if n < 2 else n * add(n - 1)", [Call((200,), math.factorial(200))]),
-    "a class beside it": (
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n"
-        "    x: int\ndef add(a, b):\n    return P(a + b).x",
+    "recursive": (
+        "def add(n):\n    return 1 if n < 2 else n * add(n - 1)",
+        [Call((200,), math.factorial(200))],
+    ),
+    "a class as a function": (
+        "class add:\n    def __new__(cls, a, b):\n        return a + b",
         SUMS,
     ),
-    "a class as a function": ("class add(int):\n    def __new__(cls, a, b):\n        return a + b", SUMS),
-    "keeps a cache": ("seen = {}\ndef add(a, b):\n    return seen.setdefault((a, b), a + b)", SUMS),
-    "named answer": ("def answer(a, b):\n    return a + b\nadd = answer", SUMS),
-    "own names": ("def pack(x):\n    return x\nlen = list = None\ndef add(a, b):\n    return pack(a) + b", SUMS),
-    "a counter": ("from collections import *\ndef add(s):\n    return Counter(s)", [Call(("aab",), {"a": 2, "b": 1})]),
+    "keeps a cache": (
+        "seen = {}\ndef add(a, b):\n    return seen.setdefault((a, b), a + b)",
+        SUMS,
+    ),
+    "a counter": (
+        "from collections import *\ndef add(s):\n    return Counter(s)",
+        [Call(("aab",), {"a": 2, "b": 1})],
+    ),
     "tuples and sets": (
         "def add(x):\n    return {(type(x).__name__, frozenset(x))}",
         [Call(((1, 2),), {("tuple", frozenset({1, 2}))}), Call(([1],), {("list", frozenset({1}))})],
     ),
-    "sets and bytes come as such": (
-        "def add(*x):\n    return [type(y).__name__ for y in x]",
-        [Call(({1}, b"a", 2.0, True, None, {1: 2}, 1j, 2**80), ["set", "bytes", "float", "bool", "NoneType",
-                                                                "dict", "complex", "int"])],
+    "types of arguments": (
+        TYPES,
+        [
+            Call(({1}, b"a", 2.0, True, 1), ["set", "bytes", "float", "bool", "int"]),
+            Call((None, {1: 2}, 1j, 2**80), ["NoneType", "dict", "complex", "int"]),
+        ],
     ),
-    "a script": (HONEST + "if __name__ == '__main__':\n    print(add(*map(int, input().split())))", SUMS),
     "large": ("def add(n):\n    return list(range(n))", [Call((50_000,), list(range(50_000)))]),
-    "unicode": ("def add(s):\n    return s[::-1] + '\U0001f600'", [Call(("é\ud800",), "\ud800é\U0001f600")]),
+    "unicode": (
+        "def add(s):\n    return s[::-1] + '\U0001f600'",
+        [Call(("é\ud800",), "\ud800é\U0001f600")],
+    ),
     "a rounding": ("def add(x):\n    return x * 3", [Call((0.1,), 0.3)]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -331,90 +231,6 @@ def test_honest_code_is_paid(sandbox: Watched, name: str) -> None:
 
 # -- hacks are not ---------------------------------------------------------------------------------
 
-FRAME = "import struct, json\nF = json.dumps({'id': 1, 'answer': {'value': 3}}).encode()\nF = struct.pack('<I', len(F)) + F\n"
-EVERY_FD = "for fd in range(64):\n        try: os.write(fd, F)\n        except OSError: pass\n"
-LOOK = "import re\ndef seek(text, a, b):\n    m = re.search(r'\\(?\\[?%d, ?%d[\\])], ?(-?\\d+)' % (a, b), text)\n    return int(m.group(1)) if m else None\n"
-
-HACKS = {
-    # what it gives back
-    "equal to all": "class E:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\ndef add(a, b): return E()",
-    "integer that lies": "class I(int):\n    __eq__ = lambda s, o: True\n    __int__ = __index__ = lambda s: 12\n    __hash__ = lambda s: 0\ndef add(a, b): return I(99)",
-    "text that lies": "class S(str):\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\n    encode = lambda s: b'3'\ndef add(a, b): return S('x')",
-    "list that lies": "class L(list):\n    __eq__ = lambda s, o: True\n    __iter__ = lambda s: iter([3])\n    __len__ = lambda s: 1\ndef add(a, b): return L()",
-    "dictionary that lies": "class D(dict):\n    __eq__ = lambda s, o: True\n    items = lambda s: [('v', 3)]\n    __getitem__ = lambda s, k: 3\ndef add(a, b): return D()",
-    "claims to be a list": "class C:\n    __class__ = list\n    __iter__ = lambda s: iter([3])\ndef add(a, b): return C()",
-    "converts to a number": "class N:\n    __index__ = __int__ = lambda s: 3\n    __float__ = lambda s: 3.0\ndef add(a, b): return N()",
-    "converts to JSON": "class J(dict):\n    default = to_json = lambda s: 3\ndef add(a, b): return J(value=3)",
-    "pickles to a call": "class P:\n    __reduce__ = lambda s: (eval, ('3',))\ndef add(a, b): return P()",
-    "not a number": "def add(a, b): return float('nan')",
-    "infinite": "def add(a, b): return float('inf')",
-    "text of a number": "def add(a, b): return str(a + b)",
-    "in a list": "def add(a, b): return [a + b]",
-    "truth": "def add(a, b): return True",
-    "nothing": "def add(a, b): pass",
-    "itself": "def add(a, b): return add",
-    "a generator": "def add(a, b):\n    while True: yield a + b",
-    "endless iterator": "import itertools\ndef add(a, b): return itertools.repeat(a + b)",
-    "a coroutine": "async def add(a, b): return a + b",
-    "a huge list": "def add(a, b): return [0] * 10**7",
-    "a huge text": "def add(a, b): return 'x' * 10**8",
-    "a huge number": "def add(a, b): return 1 << 10**8",
-    "a deep list": "def add(a, b):\n    x = []\n    for _ in range(100000): x = [x]\n    return x",
-    "a cycle": "def add(a, b):\n    x = []\n    x.append(x)\n    return x",
-    "a billion laughs": "def add(a, b):\n    x = [0]\n    for _ in range(60): x = [x, x]\n    return x",
-    "a chameleon function": "add = type('X', (), {'__call__': lambda s, *a: s, '__eq__': lambda s, o: True, '__getattr__': lambda s, n: s, '__iter__': lambda s: iter(())})()",
-    "a lying metaclass": "class M(type):\n    mro = lambda c: [c, int, object]\n    __instancecheck__ = __subclasscheck__ = lambda *a: True\n    __eq__ = lambda *a: True\n    __hash__ = lambda s: 0\ntry:\n    class V(metaclass=M): pass\nexcept TypeError: V = object\ndef add(a, b): return V()",
-    # how it ends
-    "exits at once": "import sys\ndef add(a, b): return 0\nsys.exit(0)",
-    "exits when called": "import sys\ndef add(a, b): sys.exit(0)",
-    "exits hard": "import os\ndef add(a, b): os._exit(0)",
-    "ends well at exit": "import atexit, os\natexit.register(lambda: os._exit(0))\ndef add(a, b): raise ValueError",
-    "hooks exceptions": "import sys\nsys.excepthook = sys.unraisablehook = lambda *a: sys.exit(0)\ndef add(a, b): raise ValueError",
-    "raises a verdict": "class passed(BaseException): pass\ndef add(a, b): raise passed('passed')",
-    "kills itself": "import os\ndef add(a, b): os.kill(os.getpid(), 9)",
-    "kills all": "import os\ndef add(a, b):\n    for p in (os.getppid(), 0, -1):\n        if p != 1: os.kill(p, 15)\n    return 0",
-    "overflows the stack": "import sys\nsys.setrecursionlimit(10**9)\ndef add(a, b): return add(a, b)",
-    "becomes another program": "import os, sys\ndef add(a, b): os.execv(sys.executable, [sys.executable, '-c', 'print(3)'])",
-    "forks": "import os\ndef add(a, b):\n    os.fork()\n    return -1",
-    "ends later": "import os, threading\ndef add(a, b):\n    threading.Timer(0.01, os._exit, [0]).start()\n    return -1",
-    "syntax": "def add(a, b:\n  return",
-    "missing": "def sub(a, b): return a - b",
-    "wrong": "def add(a, b): return a - b - 1",
-    "too long": "#" * 300_000 + "\n" + HONEST,
-    "NUL": HONEST + "\x00",
-    "no Unicode": HONEST + "# \ud800",
-    # where it looks
-    "reads frames": LOOK + "import sys\ndef add(a, b):\n    f = sys._getframe(1)\n    while f:\n        for d in (f.f_locals, f.f_globals):\n            for k, v in list(d.items()):\n                if k in ('expected', 'want', 'gold', 'answer_', 'output'): return v\n                r = seek(repr(v), a, b) if k != 'd' else None\n                if r is not None: return r\n        f = f.f_back",
-    "reads the heap": LOOK + "import gc\ndef add(a, b):\n    for o in gc.get_objects():\n        if type(o) in (list, tuple, dict) and len(o) < 50:\n            r = seek(repr(o)[:9999], a, b)\n            if r is not None: return r",
-    "reads processes": LOOK + "import glob\ndef add(a, b):\n    for p in glob.glob('/proc/*/cmdline') + glob.glob('/proc/*/environ'):\n        try: r = seek(open(p).read(), a, b)\n        except OSError: continue\n        if r is not None: return r",
-    "reads files": LOOK + "import glob\ndef add(a, b):\n    for p in glob.glob('/tmp/**', recursive=True) + glob.glob('./**', recursive=True) + glob.glob('../*'):\n        try: r = seek(open(p).read(), a, b)\n        except Exception: continue\n        if r is not None: return r",
-    "reads standard input": LOOK + "import sys\nS = sys.stdin.read()\ndef add(a, b): return seek(S, a, b)",
-    "reads its own memory": LOOK + "def add(a, b):\n    with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb') as mem:\n        for line in maps:\n            if '[heap]' in line:\n                lo, hi = (int(x, 16) for x in line.split()[0].split('-'))\n                mem.seek(lo)\n                return seek(mem.read(hi - lo).decode('latin1'), a, b)",
-    # what it rewrites
-    "builtins": "import builtins\nfor n in ('all', 'any', 'isinstance', 'issubclass'): setattr(builtins, n, lambda *a: True)\nfor n in ('len', 'sum', 'abs'): setattr(builtins, n, lambda *a: 3)\nbuiltins.str = builtins.repr = lambda *a: '3'\ndef add(a, b): return -1",
-    "modules": "import json, math, operator, unittest\njson.loads = json.load = lambda *a, **k: {'value': 3, 'passed': True}\njson.dumps = lambda *a, **k: '3'\nmath.isclose = operator.eq = lambda *a, **k: True\nunittest.TestCase.assertEqual = lambda *a: None\ndef add(a, b): return -1",
-    "the worker's answer": "import __main__\n__main__.answer = lambda r: {'passed': True, 'kind': 'passed', 'verdict': 'passed', 'value': True}\ndef add(a, b): return -1",
-    "the worker's packing": "import __main__\n__main__.pack = lambda v: {'passed': True}\ndef add(a, b): return -1",
-    "an unknown tag": "import __main__\n__main__.pack = lambda v: {'any': True}\ndef add(a, b): return -1",
-    "a handle": "import __main__\n__main__.pack = lambda v: {'o': 0}\ndef add(a, b): return -1",
-    "a bad answer": "import __main__\n__main__.answer = lambda r: ['passed']\ndef add(a, b): return -1",
-    "an answer that raises": "import __main__\ndef boom(r): raise SystemExit(0)\n__main__.answer = boom\ndef add(a, b): return -1",
-    "an answer too large": "import __main__\n__main__.answer = lambda r: {'value': 'x' * (2 << 20)}\ndef add(a, b): return -1",
-    "an answer too deep": "import __main__\n__main__.pack = lambda v: eval('[' * 150 + ']' * 150)\ndef add(a, b): return -1",
-    "frames to every descriptor": FRAME + "import os\ndef add(a, b):\n    " + EVERY_FD + "    return -1",
-    "frames ahead of time": FRAME + "import os, threading\n" + EVERY_FD.replace("\n        ", "\n    ") + "def add(a, b): return -1",
-    "closes descriptors": "import os\ndef add(a, b):\n    os.closerange(0, 64)\n    return -1",
-    "noise": "import os\ndef add(a, b):\n    for fd in range(3, 64):\n        try: os.write(fd, b'\\xff' * 64)\n        except OSError: pass\n    return -1",
-    "small integers": "import ctypes\ndef add(a, b):\n    for n in (3, 12, 0):\n        ctypes.c_int32.from_address(id(n) + 24).value = 7\n    return 7",
-    "profiles its caller": "import sys\ndef prof(frame, event, arg):\n    if event == 'return': frame.f_locals.update(value=3, answered={'value': 3})\nsys.setprofile(prof)\ndef add(a, b): return -1",
-    "its clock": "import time\ntime.monotonic = lambda: 0.0\ndef add(a, b): return -1",
-    "remembers": "n = iter([True, None, 'x'])\ndef add(a, b): return next(n)",
-    "changes its arguments": "def add(a, b):\n    a = b = 0\n    return None",
-    "names its error": "def add(a, b): raise type('x\\n\\x1b[2J' * 99, (Exception,), {'__module__': 'builtins'})('y' * 10**6)",
-    "an error that cannot be shown": "class E(Exception):\n    def __str__(s): raise SystemExit\ndef add(a, b): raise E",
-    "handles signals": "import os, signal\nfor s in (1, 2, 10, 12, 14, 15, 24): signal.signal(s, lambda *a: os._exit(0))\nsignal.alarm(1)\ndef add(a, b): return -1",
-}  # fmt: skip
-
 
 @pytest.mark.parametrize("name", HACKS)
 def test_a_hack_is_not_paid(sandbox: Watched, name: str) -> None:
@@ -423,7 +239,9 @@ def test_a_hack_is_not_paid(sandbox: Watched, name: str) -> None:
     assert not any(verdict.passed for verdict in verdicts), verdicts
     assert time.monotonic() - begin < 8
     for verdict in verdicts:
-        assert len(verdict.got) <= SHOWN and len(verdict.error) <= 80 and verdict.error.isprintable()
+        assert (
+            len(verdict.got) <= SHOWN and len(verdict.error) <= 80 and verdict.error.isprintable()
+        )
     assert all_passed(calls(sandbox, HONEST))  # whoever comes next does not notice
 
 
@@ -464,7 +282,8 @@ def test_a_call_that_hangs_costs_its_own_test(sandbox: Watched) -> None:
 
 def test_code_that_always_hangs_is_given_up(sandbox: Watched) -> None:
     started, begin = sandbox.started, time.monotonic()
-    code = "def add(a, b):\n    while True:\n        try:\n            while True: pass\n        except BaseException: pass"
+    code = "def add(a, b):\n    while True:\n        try:\n            while True: pass\n"
+    code += "        except BaseException: pass"
     assert set(kinds(calls(sandbox, code, SUMS * 10, limits=Limits(wall=0.3)))) == {"timeout"}
     assert sandbox.started - started == 4 and time.monotonic() - begin < 5
     begin = time.monotonic()
@@ -483,7 +302,9 @@ def test_time_spent_waiting_for_others_is_not_counted() -> None:
     assert all_passed(calls(sandbox, HONEST, SUMS[:1] * 30, limits=Limits(wall=0.01)))
     for claim in (-1e9, float("nan"), 1e9, "0", True):  # what nobody believes
         sandbox = Scripted({"value": None}, *[{"value": 3, "seconds": claim}] * 30, wait=0.008)
-        assert kinds(calls(sandbox, HONEST, SUMS[:1] * 30, limits=Limits(wall=0.01)))[-1] == "timeout"
+        assert (
+            kinds(calls(sandbox, HONEST, SUMS[:1] * 30, limits=Limits(wall=0.01)))[-1] == "timeout"
+        )
 
 
 def test_what_goes_wrong_is_said(sandbox: Watched) -> None:
@@ -540,6 +361,9 @@ def test_a_cancelled_grading_leaves_no_session(sandbox: Watched) -> None:
 
 
 def test_a_sandbox_that_fails_gives_no_verdict() -> None:
+    healed = Scripted({"value": None}, {"value": 3}, start=SandboxError("a worker died"))
+    healed.starts.pop()
+    assert all_passed(calls(healed, HONEST, SUMS[:1]))
     failing = [
         Scripted(start=SandboxError("no room")),
         Scripted(start=SessionEnded("killed", "it did not start")),
@@ -555,8 +379,21 @@ def test_a_sandbox_that_fails_gives_no_verdict() -> None:
         programs(Scripted(SandboxResult("infra_error", reason="no disk")), "print(3)", [("", "3")])
 
 
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*"ifctszdrobux"]), inner, max_size=2)
+    ),
+    max_leaves=10,
+)
+
+
+claims = anything | st.dictionaries(st.sampled_from(["value", "error", "seconds"]), anything)
+
+
 @settings(max_examples=80, deadline=None)
-@given(st.lists(json_values | st.dictionaries(st.sampled_from(["value", "error", "seconds"]), json_values), min_size=4, max_size=4))  # fmt: skip
+@given(st.lists(claims, min_size=4, max_size=4))
 def test_a_process_can_answer_what_it_wants(answers: list[Any]) -> None:
     sandbox = Scripted({"value": None}, *answers)
     verdicts = calls(sandbox, HONEST, [Call((), "no such value")] * 4)
@@ -616,7 +453,11 @@ def test_errors_can_be_expected(sandbox: Watched) -> None:
         "else:\n    raise AssertionError('no error')"
     )
     code = "class Own(ValueError): pass\ndef add(n):\n    raise {0}('below 0')"
-    for raised, wanted in (("ValueError", "ValueError"), ("Own", "ValueError"), ("KeyError", "Exception")):
+    for raised, wanted in (
+        ("ValueError", "ValueError"),
+        ("Own", "ValueError"),
+        ("KeyError", "Exception"),
+    ):
         expected = test.format(wanted).replace("str(error)", "error.args[0]")
         assert all_passed(asserts(sandbox, code.format(raised), [expected])), raised
     verdict = asserts(sandbox, code.format("TypeError"), [test.format("ValueError")])[0]
@@ -629,15 +470,19 @@ def test_other_names_of_the_solution_can_be_used(sandbox: Watched) -> None:
     code = (
         "def twice(x): return x * 2\ndef half(x): return x // 2\n"
         "class Pair:\n    def __init__(self, a, b): self.a, self.b = a, b\n"
-        "def total(pairs): return sum(p.a + p.b for p in pairs)"
+        "def total(pairs): return sum(p.a + p.b for p in pairs)\n"
+        "import collections\nPoint = collections.namedtuple('Point', 'a b')"
     )
     tests = [
         "assert half(twice(4)) == 4",
         "assert total([Pair(1, 2), Pair(3, b=4)]) == 10",
         "assert total([Pair(1, 2)]) == 4",
+        "assert total([Point(1, 2), Pair(3, 4)]) == 10",
         "assert nothing(1) == total([])",
     ]
-    assert kinds(asserts(sandbox, code, tests, "total")) == ["passed", "passed", "wrong", "refused"]
+    assert kinds(asserts(sandbox, code, tests, "total")) == [
+        "passed", "passed", "wrong", "passed", "refused",
+    ]  # fmt: skip
 
 
 def test_arguments_are_changed_where_that_is_what_a_call_is_for(sandbox: Watched) -> None:
@@ -649,40 +494,6 @@ def test_arguments_are_changed_where_that_is_what_a_call_is_for(sandbox: Watched
         "x = [2, 1]\nassert sort(x) is None and x == [2, 1]",
     ]
     assert all_passed(asserts(sandbox, code, tests, "sort"))
-
-
-ASSERT_HACKS = {
-    "equal to all": ("class E:\n    __eq__ = lambda s, o: True\ndef add(*a): return E()", "assert add(1, 2) == 3"),
-    "differs from none": ("class E:\n    __ne__ = __eq__ = __lt__ = lambda s, o: True\ndef add(*a): return E()", "assert add(1, 2) != 4"),
-    "text that lies": ("class S(str):\n    __eq__ = lambda s, o: True\ndef add(*a): return S()", "assert add(1, 2) == 'x'"),
-    "empties its argument": ("def add(x):\n    x.clear()\n    return x", "x = [3, 1]\nassert add(x) == sorted(x)"),
-    "empties a dictionary": ("def add(x):\n    x.clear()", "x = {'k': 3}\nassert add(x) == x.get('k')"),
-    "own sorted": ("sorted = set = list = lambda x: None\ndef add(x): return None", "assert add([1]) == sorted([1])"),
-    "own builtins": ("import builtins\nbuiltins.sorted = builtins.abs = builtins.len = lambda *x: 0\ndef add(x): return 0", "assert len([1]) == add([1])"),
-    "own isclose": ("class math:\n    isclose = lambda *a: True\ndef add(x): return 9", "assert math.isclose(add(1), 1)"),
-    "own check": ("def check(candidate): return True\ndef add(x): return 9", "def check(candidate):\n    assert candidate(1) == 1"),
-    "own candidate": ("def candidate(x): return 1\ndef add(x): return 9", "assert candidate(1) == 1"),
-    "own oracle": ("def oracle(x): return 9\ndef add(x): return 9", "def oracle(x): return x\nassert add(1) == oracle(1)"),
-    "own statement": ("__in_place__ = check = lambda *a: None\ndef add(x): return 9", "x = [1]\nadd(x)\nassert add(1) == 1"),
-    "own modules": ("import sys\nsys.modules['math'] = sys.modules['copy'] = type('m', (), {'isclose': lambda *a: True})\ndef add(x): return 9", "import math\nassert math.isclose(add(1), 1)"),
-    "exits": ("import sys\ndef add(*a): sys.exit(0)", "try:\n    add(1)\nexcept BaseException:\n    pass"),
-    "exits hard": ("import os\ndef add(*a): os._exit(0)", "try:\n    add(1)\nexcept BaseException:\n    pass"),
-    "hangs": ("def add(*a):\n    while True: pass", "try:\n    add(1)\nexcept BaseException:\n    pass"),
-    "interrupts": ("def add(*a): raise KeyboardInterrupt", "try:\n    add(1)\nexcept BaseException:\n    pass"),
-    "an object where an error is wanted": ("def add(*a): return object()", "try:\n    add(1)\n    assert False\nexcept ValueError: pass"),
-    "an assertion": ("def add(*a): raise AssertionError", "assert add(1) == 1"),
-    "stops": ("def add(*a): raise StopIteration", "assert [add(1)] == [1]"),
-    "a forged end": ("import __main__\n__main__.answer = lambda r: {'passed': True, 'done': True}\ndef add(*a): pass", "assert add(1) == 1"),
-    "a forged handle": ("import __main__\n__main__.pack = lambda v: {'o': 0}\ndef add(*a): pass", "assert add(1) == 1"),
-    "a forged value": ("import __main__\n__main__.pack = lambda v: {'no': 0}\ndef add(*a): pass", "try:\n    assert add(1) == 1\nexcept TypeError: pass"),
-    "forged arguments": ("import __main__\nP = __main__.pack\n__main__.pack = lambda v: 7\ndef add(*a): pass", "x = [2, 1]\nadd(x)\nassert x == [1, 2]"),
-    "a forged error": ("import __main__\n__main__.answer = lambda r: {'error': 'passed', 'base': 'SystemExit', 'value': 1}\ndef add(*a): pass", "try: add(1)\nexcept BaseException: pass"),
-    "claims every name": ("import __main__\n__main__.find = __main__.DO['find'] = lambda r: {'value': [['sorted', 'abs', 'add', 'math'], ['add']]}\ndef add(*a): return 9", "assert add(1) == abs(1)"),
-    "reads the tests": (LOOK + "import glob\ndef add(a, b):\n    for p in glob.glob('/proc/*/cmdline') + glob.glob('/tmp/**', recursive=True):\n        try: r = seek(open(p, errors='replace').read(), a, b)\n        except OSError: continue\n        if r is not None: return r", "assert add(41, 42) == 83"),
-    "a test of nothing": (HONEST, "assert True"),
-    "a test that is none": (HONEST, "assert add(1, 2 == 3"),
-    "a test with an object": (HONEST, "assert add(object(), 2) == 3"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ASSERT_HACKS)
@@ -699,13 +510,21 @@ def test_a_test_that_hangs_or_dies_costs_itself(sandbox: Watched) -> None:
         "add(1, 2)\nwhile True: pass",
         "assert add(1, 2) == 3",
         "import os\nadd(1, 2)\nos._exit(0)",
-        "while True:\n    add(1, 2)",
         "assert add(1, 2) == 3",
     ]
     begin = time.monotonic()
-    found = kinds(asserts(sandbox, HONEST, tests, limits=Limits(wall=0.3)))
-    assert found == ["timeout", "passed", "error", "timeout", "passed"]
-    assert time.monotonic() - begin < 6
+    found = kinds(asserts(sandbox, HONEST, tests, limits=QUICK))
+    assert found == ["timeout", "passed", "error", "passed"]
+    assert time.monotonic() - begin < 5
+
+
+def test_calls_without_end_are_stopped(sandbox: Watched) -> None:
+    begin = time.monotonic()
+    limits = Limits(wall=0.1)
+    assert kinds(asserts(sandbox, HONEST, ["while True:\n    add(1, 2)"], limits=limits)) == [
+        "timeout"
+    ]
+    assert time.monotonic() - begin < 8
 
 
 def test_tests_that_were_given_up_do_not_come_back(sandbox: Watched) -> None:

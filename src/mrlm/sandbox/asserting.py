@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from mrlm.sandbox.comparing import show
 from mrlm.sandbox.plain import NotPlain
-from mrlm.sandbox.solving import Raised, Solution, Value, Worker
+from mrlm.sandbox.solving import Raised, Solution, Value, Worker, turn
 from mrlm.sandbox.types import Limits, Sandbox
 from mrlm.sandbox.verdicts import Clock, Ended, Verdict, refused
 
@@ -66,6 +66,7 @@ async def grade_asserts(
     limits = limits or Limits()
     clocks = Clock(limits, len(tests)), Clock(limits, len(tests))
     async with (
+        turn(),
         Solution(sandbox, code, limits, clocks[0]) as solution,
         Tests(sandbox, tests, entry, limits, clocks[1]) as tester,
     ):

@@ -13,7 +13,7 @@ from mrlm.core.errors import DataError
 from mrlm.sandbox.asserting import grade_asserts
 from mrlm.sandbox.comparing import SHOWN, same, same_packed, show
 from mrlm.sandbox.plain import NotPlain, pack
-from mrlm.sandbox.solving import RESTARTS, Raised, Solution
+from mrlm.sandbox.solving import RESTARTS, Raised, Solution, turn
 from mrlm.sandbox.types import Limits, Sandbox, SandboxResult
 from mrlm.sandbox.verdicts import Clock, Ended, Verdict, of_status, refused
 
@@ -77,7 +77,7 @@ async def grade_calls(
     limits = limits or Limits()
     clock = Clock(limits, len(packed))
     verdicts = []
-    async with Solution(sandbox, code, limits, clock) as solution:
+    async with turn(), Solution(sandbox, code, limits, clock) as solution:
         for call, expected in packed:
             try:
                 verdicts.append(await _one(solution, call, expected, rel_tol))

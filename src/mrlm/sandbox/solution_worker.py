@@ -60,7 +60,7 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
     if request["name"] not in solution.__dict__:
         raise NameError(f"name {request['name']!r} is not defined")
     value = solution.__dict__[request["name"]](*arguments[0], **arguments[1])
-    if request.get("keep"):
+    if request.get("keep") and type(value).__module__ != builtins.__name__:
         if len(objects) >= OBJECTS:
             raise NotPlain("too many objects")
         objects.append(value)

@@ -4,8 +4,11 @@ believed to be a verdict."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import time
+import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,20 @@ from mrlm.sandbox.verdicts import Clock, Ended, Verdict, of_status
 
 RESTARTS = 3
 """How often a solution whose process ended is loaded again for the tests that are left."""
+AT_ONCE = 2 * (os.cpu_count() or 1)
+"""Solutions that are judged at one time. More would only mean more processes, which have to be
+started; whoever waits uses up no time of its tests."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,79}")
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def turn() -> asyncio.Semaphore:
+    """Whose it is holds processes of a grader; all others of this event loop wait."""
+    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,9 @@ class Worker:
             try:
                 self.session = await self.sandbox.session(self.program, limits=limits)
                 return
+            except SandboxError:  # a worker that was kept for reuse may have died meanwhile
+                if attempt == 2:
+                    raise
             except SessionEnded as ended:
                 if attempt == 2:
                     raise SandboxError(

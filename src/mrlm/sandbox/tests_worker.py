@@ -62,7 +62,7 @@ def unknown(source: str) -> list[str] | None:
             own.add(node.arg)
         elif isinstance(node, ast.alias):
             own.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             own.add(node.name)
     return sorted(used - own)
 
