@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from tests.hacks import ASSERT_HACKS, HACKS
 
 from mrlm.core.errors import DataError
-from mrlm.sandbox import open_sandbox
+from mrlm.sandbox import open_sandbox, plain
 from mrlm.sandbox.comparing import SHOWN
 from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs
 from mrlm.sandbox.types import (
@@ -335,6 +338,29 @@ def test_arguments_that_are_no_data_name_the_test() -> None:
     for call in (Call((object(),), 1), Call((1,), object()), Call((1,), 1, {"k": iter([])})):
         with pytest.raises(DataError, match="test 1 of 'add'"):
             calls(Scripted(), HONEST, [SUMS[0], call])
+
+
+def test_what_is_no_test_is_named() -> None:
+    with pytest.raises(DataError, match=r"test 1 of 'add' must be Python code"):
+        asserts(Scripted(), HONEST, ["assert add(1, 2) == 3", 7])
+    for entry in ("", "a.b", "a b", None):
+        with pytest.raises(DataError, match="entry point"):
+            asyncio.run(grade_calls(Scripted(), HONEST, entry, SUMS))  # type: ignore[arg-type]
+        with pytest.raises(DataError, match="entry point"):
+            asserts(Scripted(), HONEST, ["assert a.b(1) == 3"], entry)
+
+
+def test_assertions_count_also_where_python_leaves_them_out() -> None:
+    here = Path(plain.__file__).parent
+    requests = [
+        {"do": "read", "tests": ["assert add(1) == 2"]},
+        {"do": "run", "test": 0, "entry": "add", "functions": ["add"]},
+        {"do": "go on", "value": 3, "arguments": None},
+    ]
+    parts = [(here / name).read_text() for name in ("plain.py", "tests_worker.py")]
+    script = "\n".join([*parts, f"print([answer(request) for request in {requests!r}][-1])"])
+    done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True)
+    assert "'failed': 'AssertionError'" in done.stdout, done
 
 
 def test_nothing_to_test_gives_no_verdict(sandbox: Watched) -> None:

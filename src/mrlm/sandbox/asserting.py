@@ -9,11 +9,12 @@ import builtins
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from mrlm.core.errors import DataError
 from mrlm.sandbox.comparing import show
 from mrlm.sandbox.plain import NotPlain
 from mrlm.sandbox.solving import Raised, Solution, Value, Worker, turn
 from mrlm.sandbox.types import Limits, Sandbox
-from mrlm.sandbox.verdicts import Clock, Ended, Verdict, refused
+from mrlm.sandbox.verdicts import Clock, Ended, Verdict, checked, refused
 
 T = TypeVar("T")
 EXPECTABLE = frozenset(
@@ -56,9 +57,14 @@ async def grade_asserts(
         solution, or hands over what is no plain data.
 
     Raises:
+        DataError: a test is no text, or `entry` is no name.
         SandboxError: the sandbox failed; there is no verdict then.
     """
+    checked(entry)
     tests = [tests] if isinstance(tests, str) else list(tests)
+    for number, test in enumerate(tests):
+        if not isinstance(test, str):
+            raise DataError(f"test {number} of {entry!r} must be Python code as text, not {test!r}")
     if not tests:
         return []
     if verdict := refused(code):

@@ -15,7 +15,7 @@ from mrlm.sandbox.comparing import SHOWN, same, same_packed, show
 from mrlm.sandbox.plain import NotPlain, pack
 from mrlm.sandbox.solving import RESTARTS, Raised, Solution, turn
 from mrlm.sandbox.types import Limits, Sandbox, SandboxResult
-from mrlm.sandbox.verdicts import Clock, Ended, Verdict, of_status, refused
+from mrlm.sandbox.verdicts import Clock, Ended, Verdict, checked, of_status, refused
 
 __all__ = ["Call", "Verdict", "grade_asserts", "grade_calls", "grade_programs", "same"]
 
@@ -66,9 +66,10 @@ async def grade_calls(
         A verdict per call, in their order.
 
     Raises:
-        DataError: arguments or an expected value are no plain data.
+        DataError: arguments or an expected value are no plain data, or `entry` is no name.
         SandboxError: the sandbox failed; there is no verdict then.
     """
+    checked(entry)
     packed = [_packed(entry, number, call) for number, call in enumerate(calls)]
     if not packed:
         return []

@@ -43,7 +43,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def load(request: dict[str, Any]) -> dict[str, Any]:
     """Run the code as a module."""
     sys.modules["solution"] = solution  # dataclasses look their module up
-    exec(compile(request["code"], FILE, "exec", dont_inherit=True), solution.__dict__)
+    compiled = compile(request["code"], FILE, "exec", dont_inherit=True, optimize=0)
+    exec(compiled, solution.__dict__)
     return {"value": None}
 
 

@@ -49,7 +49,7 @@ def unknown(source: str) -> list[str] | None:
     """The names that a test does not define itself; `None` if it is no Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
-        compile(source, "<test>", "exec", dont_inherit=True)
+        compile(source, "<test>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     used, own = set(), {*dir(builtins), *MODULES}
@@ -101,7 +101,7 @@ class Test:
             space: dict[str, Any] = {name: importlib.import_module(name) for name in named}
             space.update(self.functions, __name__="tests")
             space[IN_PLACE] = lambda called: self.in_place.get(called, called)
-            exec(compile(tree, "<test>", "exec", dont_inherit=True), space)
+            exec(compile(tree, "<test>", "exec", dont_inherit=True, optimize=0), space)
             check = space.get("check")
             if callable(check) and check not in self.in_place:
                 check(self.functions[self.entry])

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mrlm.core.errors import DataError
 from mrlm.sandbox.types import Limits, SandboxError, Status
 
 START = 20.0
@@ -50,6 +51,16 @@ class Ended(Exception):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict)
         self.verdict = verdict
+
+
+def checked(entry: str) -> None:
+    """Make sure that a function can have this name.
+
+    Raises:
+        DataError: it is none.
+    """
+    if not isinstance(entry, str) or not entry.isidentifier():
+        raise DataError(f"the entry point must be the name of a function, not {entry!r}")
 
 
 def refused(code: str) -> Verdict | None:
