@@ -1,0 +1,159 @@
+"""Tests that are Python code: assert statements and `check(candidate)`. They run in a second
+sandbox, which never holds the solution. Calls of its functions go from there through here to the
+sandbox of the solution; what comes back is plain data. The verdict is that of the process of the
+tests."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from mrlm.core.errors import DataError
+from mrlm.sandbox.comparing import show
+from mrlm.sandbox.plain import NotPlain
+from mrlm.sandbox.solving import Raised, Solution, Value, Worker, turn
+from mrlm.sandbox.types import Limits, Sandbox
+from mrlm.sandbox.verdicts import Clock, Ended, Verdict, checked, refused
+
+T = TypeVar("T")
+EXPECTABLE = frozenset(
+    name
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception)
+)
+"""What tests may expect a solution to raise. The rest ends a test: `SystemExit`, for one."""
+
+
+async def grade_asserts(
+    sandbox: Sandbox,
+    code: str,
+    entry: str,
+    tests: Sequence[str] | str,
+    limits: Limits | None = None,
+) -> list[Verdict]:
+    """Judge a solution by tests that are code.
+
+    Each test runs by itself, with what it needs in its own text. It may name `entry`, or
+    `candidate` for it; if it defines a function `check`, that is called with it (HumanEval). Other
+    names that it does not define are taken from the solution if they are functions or classes
+    there. A function that serves as a yardstick must therefore stand in the test: else the
+    solution judges itself.
+
+    Values are compared by the tests' own code, with Python's rules (`True == 1` holds). Arguments
+    that a function changes are changed for the test only where the call is a statement of its own.
+    Objects of the solution's classes can be built and handed back, and have no attributes. An
+    exception is raised in the test as the built-in class that it is, with its message.
+
+    Args:
+        sandbox: where.
+        code: the solution.
+        entry: the function that is tested.
+        tests: one text per test; a single text is one test.
+        limits: `wall` is the time of each test, its own and the solution's one by one.
+
+    Returns:
+        A verdict per test, in their order. `refused`: the test is no Python, calls nothing of the
+        solution, or hands over what is no plain data.
+
+    Raises:
+        DataError: a test is no text, or `entry` is no name.
+        SandboxError: the sandbox failed; there is no verdict then.
+    """
+    checked(entry)
+    tests = [tests] if isinstance(tests, str) else list(tests)
+    for number, test in enumerate(tests):
+        if not isinstance(test, str):
+            raise DataError(f"test {number} of {entry!r} must be Python code as text, not {test!r}")
+    if not tests:
+        return []
+    if verdict := refused(code):
+        return [verdict] * len(tests)
+    limits = limits or Limits()
+    clocks = Clock(limits, len(tests)), Clock(limits, len(tests))
+    async with (
+        turn(),
+        Solution(sandbox, code, limits, clocks[0]) as solution,
+        Tests(sandbox, tests, entry, limits, clocks[1]) as tester,
+    ):
+        verdicts = []
+        for number in range(len(tests)):
+            try:
+                verdicts.append(await _one(solution, tester, number))
+            except Ended as ended:
+                verdicts.append(ended.verdict)
+        return verdicts
+
+
+class Tests(Worker):
+    """The tests, in a session of their own."""
+
+    def __init__(
+        self, sandbox: Sandbox, tests: Sequence[str], entry: str, limits: Limits, clock: Clock
+    ) -> None:
+        super().__init__(sandbox, ("plain.py", "tests_worker.py"), limits, clock)
+        self.tests, self.entry = list(tests), entry
+        self.names: list[list[str] | None] = []
+
+    async def __aenter__(self) -> Tests:
+        return self
+
+    async def load(self) -> None:
+        """Make sure that it is there, and know what every test names."""
+        if self.session is None:
+            await self.start()
+            read = await self.ask({"do": "read", "tests": self.tests}, self.clock.next())
+            self.names = read["names"]
+
+
+async def _one(solution: Solution, tester: Tests, number: int) -> Verdict:
+    """Play one test to its end."""
+    await solution.load()
+    await tester.load()
+    names = tester.names[number]
+    if names is None:
+        return Verdict("refused", "SyntaxError")
+    functions, classes = await solution.find({tester.entry, *names} - {"candidate"})
+    if tester.entry not in functions:
+        return Verdict("error", "NameError")
+    left = {tester: tester.clock.next(), solution: solution.clock.next()}
+
+    async def timed(worker: Worker, asked: Callable[[float], Awaitable[T]]) -> T:
+        before = worker.clock.left
+        try:
+            return await asked(left[worker])
+        finally:
+            left[worker] -= before - worker.clock.left
+
+    request: dict[str, Any] = {
+        "do": "run", "test": number, "entry": tester.entry, "functions": functions,
+    }  # fmt: skip
+    came: Value | Raised | None = None
+    while True:
+        said = await timed(tester, lambda wall, request=request: tester.ask(request, wall))
+        if "call" not in said:
+            return _verdict(said, came)
+        call = {key: said[key] for key in ("args", "kwargs", "in_place")}
+        call |= {"name": said["call"], "keep": said["call"] in classes}
+        came = await timed(solution, lambda wall, call=call: solution.call(call, wall))
+        if isinstance(came, Value):
+            request = {"do": "go on", "value": came.packed, "arguments": came.arguments}
+        elif came.error == "NotPlain" or came.base not in EXPECTABLE:
+            return came.verdict  # tests must not take it for what they expect
+        else:
+            request = {"do": "go on", "raise": came.base, "text": came.text}
+
+
+def _verdict(said: dict[str, Any], came: Value | Raised | None) -> Verdict:
+    """What the end of a test means."""
+    if came is None or said.get("unfit"):
+        return Verdict("refused", said.get("failed", "NoCall"))
+    if said.get("passed") is True:
+        return Verdict("passed")
+    failed = said["failed"]
+    if isinstance(came, Raised) and failed == came.base:
+        return came.verdict
+    got = show(came.packed) if isinstance(came, Value) else ""
+    if failed == NotPlain.__name__:
+        return Verdict("error", failed, got=got)
+    return Verdict("wrong" if failed == "AssertionError" else "error", failed, got=got)

@@ -1,0 +1,214 @@
+"""Whether what a solution gave is what it had to give. Both are compared as `plain.pack` writes
+them: nothing that came from outside becomes an object here, whose `==` or `hash` could do
+something."""
+
+from __future__ import annotations
+
+import cmath
+import itertools
+import math
+from typing import Any
+
+from mrlm.sandbox.plain import DEPTH, NotPlain, integer, pack
+
+SHOWN = 200
+"""Characters of a value shown in feedback."""
+
+_NAMES = {"t": "tuple", "s": "set", "z": "set", "b": "bytes"}
+_nan = itertools.count()
+
+
+def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
+    """Whether a value is the one that was wanted, as `==` says of built-in types, but:
+
+    - a boolean is never a number, and NaN is never anything;
+    - a wanted list may come as a tuple, since JSON cannot say tuple; a wanted tuple is a tuple;
+    - only plain data is the same as anything (see `plain.pack`); other objects never are.
+
+    An integer is a float of the same value; a set is a frozen set with the same members; keys of
+    dictionaries are compared like values.
+
+    Args:
+        got: what came.
+        wanted: what it had to be.
+        rel_tol: relative difference that floats may have (absolute where 0 is wanted); not in sets
+            and keys, and not between integers.
+
+    Example:
+        >>> same((1, 2.0), [1, 2]), same([1], (1,)), same(True, 1)
+        (True, False, False)
+    """
+    try:
+        return same_packed(pack(got), pack(wanted), rel_tol)
+    except NotPlain:
+        return False
+
+
+def same_packed(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
+    """`same`, of packed values.
+
+    Raises:
+        NotPlain: what came is nothing that `pack` gives.
+    """
+    return _same(got, wanted, rel_tol, DEPTH)
+
+
+def show(packed: Any) -> str:
+    """A packed value as Python would write it, at most `SHOWN` characters and without control
+    codes."""
+    parts: list[str] = []
+    try:
+        _write(packed, parts, DEPTH)
+    except NotPlain:
+        return "something that is no plain data"
+    text = "".join(parts)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def _same(got: Any, wanted: Any, rel_tol: float, depth: int) -> bool:
+    if depth < 0:
+        raise NotPlain("too deep")
+    (kind, one), (target, other) = _opened(got), _opened(wanted)
+    if kind == "tuple" and target == "list":
+        kind = "list"
+    if kind != target or kind == "object":
+        return False
+    if kind == "number":
+        return _close(one, other, rel_tol)
+    if kind in ("list", "tuple"):
+        return len(one) == len(other) and all(
+            _same(a, b, rel_tol, depth - 1) for a, b in zip(one, other, strict=True)
+        )
+    if kind == "set":
+        return {_key(each, depth - 1) for each in one} == {_key(each, depth - 1) for each in other}
+    if kind == "dict":
+        mine, theirs = _table(one, depth - 1), _table(other, depth - 1)
+        return mine.keys() == theirs.keys() and all(
+            _same(each, theirs[key], rel_tol, depth - 1) for key, each in mine.items()
+        )
+    return one == other
+
+
+def _close(got: Any, wanted: Any, rel_tol: float) -> bool:
+    if got == wanted:
+        return True
+    if rel_tol <= 0 or (type(got) is int and type(wanted) is int):
+        return False
+    try:
+        near = cmath.isclose if complex in (type(got), type(wanted)) else math.isclose
+        return near(got, wanted, rel_tol=rel_tol, abs_tol=0.0 if wanted else rel_tol)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
+def _opened(packed: Any) -> tuple[str, Any]:
+    """What a packed value is, and its content: a Python value, or packed values."""
+    kind = type(packed)
+    if packed is None:
+        return "none", None
+    if kind is bool:
+        return "bool", packed
+    if kind is int or kind is float:
+        return "number", packed
+    if kind is str:
+        return "text", packed
+    if kind is list:
+        return "list", packed
+    if kind is not dict or len(packed) != 1:
+        raise NotPlain("no packed value")
+    ((tag, content),) = packed.items()
+    if tag == "i":
+        return "number", integer(content)
+    if tag == "f" and content in ("nan", "inf", "-inf"):
+        return "number", float(content)
+    if tag == "c" and _are(content, 2):
+        real, imaginary = (_opened(each) for each in content)
+        if type(real[1]) is float and type(imaginary[1]) is float:
+            return "number", complex(real[1], imaginary[1])
+    if tag == "u" and type(content) is str:
+        return "broken text", content
+    if tag == "r" and _are(content, 3):
+        bounds = [_opened(each)[1] for each in content]
+        if all(type(each) is int and each.bit_length() < 64 for each in bounds) and bounds[2]:
+            return "range", range(*bounds)
+    if (tag in ("t", "s", "z") and _are(content)) or (tag == "b" and type(content) is str):
+        return _NAMES[tag], content
+    if tag == "d" and _are(content) and all(_are(pair, 2) for pair in content):
+        return "dict", content
+    if tag == "o" and type(content) is int:
+        return "object", content
+    raise NotPlain("no packed value")
+
+
+def _are(content: Any, size: int | None = None) -> bool:
+    return type(content) is list and size in (None, len(content))
+
+
+def _table(pairs: list[Any], depth: int) -> dict[str, Any]:
+    table = {_key(key, depth): value for key, value in pairs}
+    if len(table) != len(pairs):
+        raise NotPlain("a dictionary with a key that stands there twice")
+    return table
+
+
+def _key(packed: Any, depth: int) -> str:
+    """Text that is the same for equal hashable values. Text, since a set of numbers can be chosen
+    so that all of them have one hash, which takes quadratic time."""
+    if depth < 0:
+        raise NotPlain("too deep")
+    kind, content = _opened(packed)
+    if kind == "number":
+        return _number(content)
+    if kind == "tuple":
+        return f"({','.join(_key(each, depth - 1) for each in content)})"
+    if kind == "set" and "z" in packed:
+        return f"{{{','.join(sorted({_key(each, depth - 1) for each in content}))}}}"
+    if kind in ("none", "bool", "text", "broken text", "bytes"):
+        return f"{kind} {content!r}"
+    raise NotPlain(f"a {kind} is no key")
+
+
+def _number(number: Any) -> str:
+    if type(number) is complex:
+        if number.imag:
+            return f"{_number(number.real)}+{_number(number.imag)}j"
+        number = number.real
+    if type(number) is float:
+        if math.isnan(number):
+            return f"nan {next(_nan)}"  # never the same as another
+        if not number.is_integer():
+            return number.hex()
+        number = int(number)
+    return f"{number:x}"
+
+
+def _write(packed: Any, parts: list[str], depth: int) -> None:
+    """Add the text of a value, until there is enough of it."""
+    kind, content = _opened(packed)
+    if depth < 0 or kind not in ("list", "tuple", "set", "dict") or (kind == "set" and not content):
+        parts.append(_brief(kind, content))
+        return
+    left, right = {"list": "[]", "tuple": "()"}.get(kind, "{}")
+    parts.append(left)
+    for index, each in enumerate(content):
+        if sum(map(len, parts)) > SHOWN:
+            break
+        parts.append(", " if index else "")
+        key, value = each if kind == "dict" else (None, each)
+        if kind == "dict":
+            _write(key, parts, depth - 1)
+            parts.append(": ")
+        _write(value, parts, depth - 1)
+    parts.append("," + right if kind == "tuple" and len(content) == 1 else right)
+
+
+def _brief(kind: str, content: Any) -> str:
+    if kind == "text":
+        return repr(content[: SHOWN + 1])
+    if kind == "bytes":
+        return f"<bytes {content[:SHOWN]}>"
+    if kind == "number" and type(content) is int and content.bit_length() > 4 * SHOWN:
+        return f"<an integer of {content.bit_length()} bits>"
+    if kind in ("none", "bool", "number", "range"):
+        return repr(content)
+    return "set()" if kind == "set" else f"<{kind}>"

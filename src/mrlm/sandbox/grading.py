@@ -1,0 +1,170 @@
+"""Out-of-process graders: whether code that nobody trusts does what it should. The solution's
+process sees the arguments of one call at a time, or one standard input; what it should give is
+known here only, and compared here. What it answers is data; nothing it does can be a verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrlm.core.errors import DataError
+from mrlm.sandbox.asserting import grade_asserts
+from mrlm.sandbox.comparing import SHOWN, same, same_packed, show
+from mrlm.sandbox.plain import NotPlain, pack
+from mrlm.sandbox.solving import RESTARTS, Raised, Solution, turn
+from mrlm.sandbox.types import Limits, Sandbox, SandboxResult
+from mrlm.sandbox.verdicts import Clock, Ended, Verdict, checked, of_status, refused
+
+__all__ = ["Call", "Verdict", "grade_asserts", "grade_calls", "grade_programs", "same"]
+
+_PLACE = re.compile(r'^  File "[^"/\\]*", line (\d{1,6})', re.MULTILINE)
+_ERROR = re.compile(r"^([A-Za-z_][A-Za-z_0-9.]{0,199})(?::|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call and the value it must give.
+
+    Args:
+        args: arguments by position: plain data (see `plain.pack`).
+        expected: the value, compared by `same`.
+        kwargs: arguments by name.
+    """
+
+    args: Sequence[Any] = ()
+    expected: Any = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def grade_calls(
+    sandbox: Sandbox,
+    code: str,
+    entry: str,
+    calls: Sequence[Call],
+    limits: Limits | None = None,
+    rel_tol: float = 0.0,
+) -> list[Verdict]:
+    """Judge a function by the values it gives.
+
+    The code is loaded once, as a module that is not `__main__`; then `entry` is called, with fresh
+    arguments each time. A call that does not end in time, or ends the process, costs its own test:
+    the code is loaded again for the rest, at most `solving.RESTARTS` times; what is left then gets
+    the same verdict. All calls together have the time of `verdicts.TESTS_OF_TIME` deadlines,
+    or of a quarter of the calls.
+
+    Args:
+        sandbox: where.
+        code: the solution.
+        entry: the function.
+        calls: what to call it with, and what it must give.
+        limits: `wall` is the deadline of each call, and of loading the code.
+        rel_tol: see `same`.
+
+    Returns:
+        A verdict per call, in their order.
+
+    Raises:
+        DataError: arguments or an expected value are no plain data, or `entry` is no name.
+        SandboxError: the sandbox failed; there is no verdict then.
+    """
+    checked(entry)
+    packed = [_packed(entry, number, call) for number, call in enumerate(calls)]
+    if not packed:
+        return []
+    if verdict := refused(code):
+        return [verdict] * len(packed)
+    limits = limits or Limits()
+    clock = Clock(limits, len(packed))
+    verdicts = []
+    async with turn(), Solution(sandbox, code, limits, clock) as solution:
+        for call, expected in packed:
+            try:
+                verdicts.append(await _one(solution, call, expected, rel_tol))
+            except Ended as ended:
+                verdicts.append(ended.verdict)
+    return verdicts
+
+
+async def _one(solution: Solution, call: dict[str, Any], expected: Any, rel_tol: float) -> Verdict:
+    await solution.load()
+    came = await solution.call(call, solution.clock.next())
+    if isinstance(came, Raised):
+        return came.verdict
+    try:
+        right = same_packed(came.packed, expected, rel_tol)
+    except NotPlain:
+        return Verdict("error", NotPlain.__name__)
+    return Verdict("passed" if right else "wrong", got=show(came.packed))
+
+
+def _packed(entry: str, number: int, call: Call) -> tuple[dict[str, Any], Any]:
+    try:
+        arguments = {"args": pack(list(call.args)), "kwargs": pack(dict(call.kwargs))}
+        return {"name": entry, **arguments}, pack(call.expected)
+    except NotPlain as error:
+        raise DataError(
+            f"test {number} of {entry!r}: arguments and expected value must be plain data "
+            f"(numbers, text, lists, tuples, sets, dictionaries): {error}"
+        ) from error
+
+
+async def grade_programs(
+    sandbox: Sandbox,
+    code: str,
+    cases: Sequence[tuple[str, str]],
+    limits: Limits | None = None,
+) -> list[Verdict]:
+    """Judge a program that reads standard input and writes standard output.
+
+    What it writes is compared exactly, but for white space at the ends of lines and blank lines at
+    the end. It must end with exit code 0. Each case is a run of its own; after
+    `solving.RESTARTS + 1` that took too long, the rest counts as too long.
+
+    Args:
+        sandbox: where.
+        code: the program.
+        cases: standard input, and what must be written.
+        limits: of each case.
+
+    Returns:
+        A verdict per case, in their order.
+
+    Raises:
+        SandboxError: the sandbox failed; there is no verdict then.
+    """
+    if cases and (verdict := refused(code)):
+        return [verdict] * len(cases)
+    limits = limits or Limits()
+    verdicts: list[Verdict] = []
+    too_long = 0
+    for stdin, expected in cases:
+        if too_long > RESTARTS:
+            verdicts.append(Verdict("timeout"))
+            continue
+        result = await sandbox.run(code, stdin=stdin, limits=limits)
+        verdicts.append(_ran(result, expected, code.count("\n") + 1))
+        too_long += verdicts[-1].kind == "timeout"
+    return verdicts
+
+
+def _ran(result: SandboxResult, expected: str, num_lines: int) -> Verdict:
+    if result.status == "error":
+        errors, places = _ERROR.findall(result.stderr), _PLACE.findall(result.stderr)
+        line = int(places[-1]) if places else None
+        known = line is not None and 0 < line <= num_lines
+        name = errors[-1].rsplit(".", 1)[-1][:80] if errors else "ExitCode"
+        return Verdict("error", name or "ExitCode", line if known else None)
+    if not result.ok:
+        return of_status(result.status, result.reason)
+    got = _lines(result.stdout)
+    return Verdict("passed" if got == _lines(expected) else "wrong", got=_shown(result.stdout))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _shown(text: str) -> str:
+    return show(text) if len(text) > SHOWN else repr(text)

@@ -1,0 +1,201 @@
+"""Python values as plain JSON and back, with the types that JSON loses. The text of this file also
+runs inside sandboxes, before a worker's: it needs nothing but the standard library.
+
+`None`, booleans, text, lists, finite floats and integers below 2**53 stand for themselves. All else
+is an object with one key, its tag: `i` (integer, hexadecimal), `f` (a float that is not finite),
+`c` (complex), `u` (text that is no Unicode), `b` (bytes), `t` (tuple), `s` (set), `z` (frozenset),
+`d` (dictionary, as pairs), `r` (range), `o` (the number of an object that stays where it is)."""
+
+from typing import Any
+
+DEPTH = 60
+"""How deep containers may lie in each other."""
+ITEMS = 200_000
+"""How many values there may be in one."""
+TEXT = 500_000
+"""Characters and bytes in one, all together."""
+BITS = 64_000
+"""Of an integer: about 19,000 digits. Hexadecimal digits cost linear time, decimal ones do not."""
+
+
+class NotPlain(ValueError):
+    """A value that is no plain data: an object, a generator, too deep, too large, a cycle."""
+
+
+class Handle:
+    """An object of the solution, seen from outside: it can be handed back, and nothing else."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def pack(value: Any) -> Any:
+    """The value as JSON. A subclass counts as the built-in type below it, with its raw content.
+
+    Raises:
+        NotPlain: it has parts that are no plain data, or is too large.
+    """
+    return _Packer().value(value, DEPTH)
+
+
+def unpack(packed: Any, objects: list[Any] | None = None) -> Any:
+    """The value again, of exact built-in types.
+
+    Args:
+        packed: what `pack` gave, or what somebody claims to be that.
+        objects: what handles stand for; without it they stay handles.
+
+    Raises:
+        NotPlain: it is nothing that `pack` gives.
+    """
+    return _Unpacker(objects).value(packed, DEPTH)
+
+
+class _Packer:
+    def __init__(self) -> None:
+        self.items, self.text = ITEMS, TEXT
+
+    def value(self, value: Any, depth: int) -> Any:
+        """One value; containers call it for what they hold."""
+        self.items -= 1
+        if depth < 0 or self.items < 0:
+            raise NotPlain("too deep" if depth < 0 else "too many values")
+        kind = type(value)
+        if value is None or kind is bool:
+            return value
+        for base, how in self.HOW:
+            if issubclass(kind, base):
+                return how(self, value, depth - 1)
+        raise NotPlain(f"{kind.__name__} is no plain data")
+
+    def integer(self, value: int, _: int) -> Any:
+        value = int.__int__(value)
+        if value.bit_length() > BITS:
+            raise NotPlain("an integer with too many digits")
+        return value if -(1 << 53) < value < 1 << 53 else {"i": f"{value:x}"}
+
+    def real(self, value: float, _: int) -> Any:
+        value = float.__float__(value)
+        return value if value - value == 0 else {"f": repr(value)}
+
+    def imaginary(self, value: complex, depth: int) -> Any:
+        return {"c": [self.real(value.real, depth), self.real(value.imag, depth)]}
+
+    def letters(self, value: str, _: int) -> Any:
+        value = str.__str__(value)
+        self.room(len(value))
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return {"u": value.encode("utf-8", "surrogatepass").hex()}
+        return value
+
+    def octets(self, value: Any, _: int) -> Any:
+        self.room(2 * len(value))
+        return {"b": bytes(value).hex()}
+
+    def room(self, size: int) -> None:
+        self.text -= size
+        if self.text < 0:
+            raise NotPlain("too much text")
+
+    def many(self, values: Any, size: int, depth: int) -> list[Any]:
+        if size > self.items:
+            raise NotPlain("too many values")
+        return [self.value(each, depth) for each in values]
+
+    def row(self, value: list[Any], depth: int) -> Any:
+        return self.many(list.__iter__(value), list.__len__(value), depth)
+
+    def pair(self, value: tuple[Any, ...], depth: int) -> Any:
+        return {"t": self.many(tuple.__iter__(value), tuple.__len__(value), depth)}
+
+    def heap(self, value: set[Any], depth: int) -> Any:
+        return {"s": self.many(set.__iter__(value), set.__len__(value), depth)}
+
+    def frozen(self, value: frozenset[Any], depth: int) -> Any:
+        return {"z": self.many(frozenset.__iter__(value), frozenset.__len__(value), depth)}
+
+    def table(self, value: dict[Any, Any], depth: int) -> Any:
+        if dict.__len__(value) > self.items:
+            raise NotPlain("too many values")
+        pairs = dict.items(value)
+        return {"d": [[self.value(key, depth), self.value(each, depth)] for key, each in pairs]}
+
+    def steps(self, value: range, depth: int) -> Any:
+        return {"r": [self.integer(n, depth) for n in (value.start, value.stop, value.step)]}
+
+    def handle(self, value: Handle, _: int) -> Any:
+        return {"o": value.number}
+
+    HOW = (
+        (int, integer),
+        (float, real),
+        (str, letters),
+        (list, row),
+        (tuple, pair),
+        (dict, table),
+        (set, heap),
+        (frozenset, frozen),
+        (complex, imaginary),
+        ((bytes, bytearray), octets),
+        (range, steps),
+        (Handle, handle),
+    )
+
+
+class _Unpacker:
+    def __init__(self, objects: list[Any] | None) -> None:
+        self.objects = objects
+
+    def value(self, packed: Any, depth: int) -> Any:
+        if depth < 0:
+            raise NotPlain("too deep")
+        if packed is None or type(packed) in (bool, int, float, str):
+            return packed
+        try:
+            if type(packed) is list:
+                return [self.value(each, depth - 1) for each in packed]
+            ((tag, content),) = packed.items()
+            return self.tagged(tag, content, depth - 1)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise NotPlain(f"no packed value: {error}") from None
+
+    def tagged(self, tag: str, content: Any, depth: int) -> Any:
+        if tag == "d":
+            return {self.value(key, depth): self.value(each, depth) for key, each in content}
+        if tag in ("t", "s", "z"):
+            kind = {"t": tuple, "s": set, "z": frozenset}[tag]
+            return kind(self.value(each, depth) for each in content)
+        if tag == "i":
+            return integer(content)
+        if tag == "f":
+            return {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}[content]
+        if tag == "c":
+            real, imaginary = content
+            return complex(self.value(real, depth), self.value(imaginary, depth))
+        if tag == "u":
+            return bytes.fromhex(content).decode("utf-8", "surrogatepass")
+        if tag == "b":
+            return bytes.fromhex(content)
+        if tag == "r":
+            return range(*(self.value(each, depth) for each in content))
+        if tag == "o":
+            return Handle(content) if self.objects is None else self.objects[content]
+        raise NotPlain(f"unknown tag {tag!r:.40}")
+
+
+def integer(digits: Any) -> int:
+    """An integer from its hexadecimal digits.
+
+    Raises:
+        NotPlain: they are none, or too many.
+    """
+    if type(digits) is not str or len(digits) > BITS // 4 + 1:
+        raise NotPlain("no hexadecimal digits, or too many")
+    try:
+        return int(digits, 16)
+    except ValueError:
+        raise NotPlain("no hexadecimal digits") from None

@@ -1,0 +1,90 @@
+"""Loads a solution and calls its functions. This text runs inside a sandbox, after that of
+`plain.py`. It knows arguments, and neither what a call should give nor which test it belongs to.
+Its process belongs to the solution: whatever it answers is a claim."""
+
+import builtins
+import json
+import sys
+import time
+import types
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mrlm.sandbox.plain import Handle, NotPlain, pack, unpack
+
+FILE = "<solution>"
+ANSWER = 1_000_000
+"""Bytes of an answer."""
+TEXT_SHOWN = 500
+"""Characters of an error's message."""
+OBJECTS = 10_000
+"""How many objects may be kept for tests that build them."""
+
+solution = types.ModuleType("solution")
+objects: list[Any] = []
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked, and say what came of it: `value` (packed), or `error`."""
+    begin = time.monotonic()
+    try:
+        answered = DO[request["do"]](request)
+        if len(json.dumps(answered)) > ANSWER:
+            raise NotPlain("too large")
+    except BaseException as error:  # a solution may raise anything, also SystemExit
+        try:
+            answered = raised(error)
+        except BaseException:
+            answered = {"error": "Exception"}
+    return {**answered, "seconds": time.monotonic() - begin}
+
+
+def load(request: dict[str, Any]) -> dict[str, Any]:
+    """Run the code as a module."""
+    sys.modules["solution"] = solution  # dataclasses look their module up
+    compiled = compile(request["code"], FILE, "exec", dont_inherit=True, optimize=0)
+    exec(compiled, solution.__dict__)
+    return {"value": None}
+
+
+def find(request: dict[str, Any]) -> dict[str, Any]:
+    """Which of the names are functions, and which of these are classes."""
+    found = {name: solution.__dict__.get(name) for name in request["names"]}
+    functions = [name for name, each in found.items() if callable(each)]
+    return {"value": [functions, [name for name in functions if isinstance(found[name], type)]]}
+
+
+def call(request: dict[str, Any]) -> dict[str, Any]:
+    """Call a function once."""
+    arguments = [unpack(request["args"], objects), unpack(request["kwargs"], objects)]
+    if request["name"] not in solution.__dict__:
+        raise NameError(f"name {request['name']!r} is not defined")
+    value = solution.__dict__[request["name"]](*arguments[0], **arguments[1])
+    if request.get("keep") and type(value).__module__ != builtins.__name__:
+        if len(objects) >= OBJECTS:
+            raise NotPlain("too many objects")
+        objects.append(value)
+        value = Handle(len(objects) - 1)
+    answered = {"value": pack(value)}
+    if request.get("in_place"):
+        answered["arguments"] = pack(arguments)
+    return answered
+
+
+def raised(error: BaseException) -> dict[str, Any]:
+    """The class of an error, the built-in class it is, its message, and the solution's line."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if line is None and isinstance(error, SyntaxError) and error.filename == FILE:
+        line = error.lineno
+    bases = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == builtins.__name__]
+    said = error.args[0] if len(error.args) == 1 else error  # KeyError would quote it
+    text = str(said)[:TEXT_SHOWN].encode("utf-8", "replace").decode()
+    return {"error": type(error).__name__, "base": bases[0], "text": text, "line": line}
+
+
+DO = {"load": load, "find": find, "call": call}
