@@ -217,6 +217,7 @@ def test_a_program_runs_to_its_end(client: StandIn) -> None:
         ("import ctypes; ctypes.string_at(0)", "killed"),
         ("x = bytearray(1 << 45)", "oom"),
         ("import os; os._exit(0)", "ok"),
+        ("import os; os.kill(os.getppid(), 2)", "ok"),
         ("import os; os.close(1); os.close(2); os._exit(7)", "error"),
         (
             "import os\nif os.fork() == 0:\n  os.setsid()\n  while True: os.write(1, b'x' * 99)",
@@ -354,6 +355,47 @@ def test_a_session_keeps_its_state_and_says_how_it_ended(client: StandIn) -> Non
 
     asyncio.run(use())
     assert not below()
+
+
+# -- process 1 ------------------------------------------------------------------------------------
+
+AGAINST_PROCESS_1 = {
+    "import os\nfor s in range(1, 65): os.kill(1, s) if s != 32 and s != 33 else 0": "",
+    "print(open('/proc/1/environ').read())": "Permission denied",
+    "import os; print(os.readlink('/proc/1/fd/1'))": "Permission denied",
+    "open('/proc/1/fd/1', 'wb').write(b'x')": "Permission denied",
+    "open('/proc/1/mem', 'rb+')": "Permission denied",
+    "import ctypes; assert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0": "AssertionError",
+    "assert open('/proc/self/oom_score_adj').read() != '1000\\n'": "AssertionError",
+}
+IN_BUBBLEWRAP = """#!{python}
+import os, sys
+words = sys.argv[1:]
+if words[0] == "rm": sys.exit("No such container")
+given = dict(w.split("=", 1) for w, before in zip(words[1:], words) if before == "--env")
+os.execvpe("bwrap", ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--uid", "65534",
+    "--ro-bind", "/", "/", "--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev", "--chdir", "/tmp",
+    {python!r}, *words[words.index("--entrypoint") + 3:]], given | {{"PATH": os.environ["PATH"]}})
+"""
+
+
+@pytest.fixture
+def namespaces(tmp_path: Path) -> DockerSandbox:
+    words = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    if shutil.which("bwrap") is None or subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("no bubblewrap to make a process 1 with")
+    client = tmp_path / "docker"
+    client.write_text(IN_BUBBLEWRAP.format(python=os.path.realpath(sys.executable)))
+    client.chmod(0o755)
+    return DockerSandbox("image", docker=str(client))
+
+
+@pytest.mark.parametrize("program", AGAINST_PROCESS_1)
+def test_process_1_is_out_of_reach(program: str, namespaces: DockerSandbox) -> None:
+    result = run(namespaces, f"{program}\nprint('went on')")
+    said = AGAINST_PROCESS_1[program]
+    assert said in result.stderr and result.status == ("error" if said else "ok"), result
+    assert ("went on" in result.stdout) == (not said)
 
 
 # -- a real engine ---------------------------------------------------------------------------------

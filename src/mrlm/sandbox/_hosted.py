@@ -203,6 +203,8 @@ class Hosted:
                 raise Refusal(409, f"request {number} came after request {held.number}")
             if held.closed:
                 raise Refusal(404, "the session is closed")
+            if self.draining:
+                raise Refusal(503, "the server is going down", 1)
             with self._turn():
                 held.reply = self._answer(held, message.get("request"), wall)
             held.number, held.digest, held.used = number, digest, time.monotonic()

@@ -151,7 +151,10 @@ class RemoteSandbox:
             SandboxError: it does not answer, or does not accept the token.
         """
         reply = await Call(self._address, "/health", None, self.grace, MOST_REPLY).answer()
-        return self._content(reply.code, reply.data)
+        found = self._content(reply.code, reply.data)
+        if not isinstance(found.get("sandbox"), str):
+            raise SandboxError("what answers there is no sandbox")
+        return found
 
     def check(self) -> None:
         """Ask the server whether it is there.
@@ -214,7 +217,7 @@ class RemoteSandbox:
                 failures += 1
                 if failures >= self.attempts:
                     raise SandboxError(f"{error} (sent {failures} times)") from None
-                await asyncio.sleep(0.1 * 3**failures * (0.5 + random.random()))
+                await asyncio.sleep(0.05 * 3**failures * (0.5 + random.random()))
 
     def _content(self, code: int, data: bytes) -> dict[str, Any]:
         """What an answer holds.
