@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -100,16 +101,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A file that programs can write to, whoever they run as."""
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents:
-        if parent.stat().st_uid == os.getuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    file = tmp_path / "count"
-    file.touch()
-    file.chmod(0o666)
-    return file
+def place() -> Iterator[Path]:
+    """A file that programs can write to, whoever they run as; other runs of pytest close the
+    folders that pytest gives."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o711)
+        file = Path(folder, "count")
+        file.touch()
+        file.chmod(0o666)
+        yield file
 
 
 class Proxy:
@@ -610,6 +610,7 @@ def test_a_busy_server_is_asked_again_when_it_says(
         answer = await asyncio.to_thread(raw, server.port, post("/run", body))
         assert answer.startswith(b"HTTP/1.1 429 ") and b"\r\nRetry-After: 1\r\n" in answer
         hurried = await server.client(patience=0.1).run("print(1)")
+        assert not long.done(), long
         assert hurried.status == "infra_error" and "429" in hurried.reason
         next_one = asyncio.create_task(sandbox.run("print(1)"))
         await asyncio.sleep(1.1)
