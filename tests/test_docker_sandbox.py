@@ -326,6 +326,30 @@ def test_a_container_ends_when_whoever_asked_is_gone(client: StandIn) -> None:
     assert not psutil.pid_exists(pid)
 
 
+def test_closing_ends_whatever_runs(client: StandIn) -> None:
+    async def use() -> None:
+        sandbox = client.sandbox(limits=Limits(wall=30.0))
+        idle, busy = (
+            await sandbox.session(ADDS),
+            await sandbox.session("def answer(x):\n  while x: 1"),
+        )
+        jobs = [
+            asyncio.create_task(job)
+            for job in (sandbox.run("while True: pass"), busy.ask(1, 30.0), sandbox.run("1" * 999))
+        ]
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(sandbox.close)
+        ran, asked, _ = await asyncio.gather(*jobs, return_exceptions=True)
+        assert not below()
+        assert isinstance(ran, SandboxResult) and ran.status == "infra_error"
+        assert isinstance(asked, SandboxError)
+        with pytest.raises(SessionEnded):
+            await idle.ask(1, 1.0)
+        assert (await sandbox.run("print(1)")).status == "infra_error"
+
+    asyncio.run(use())
+
+
 def test_a_session_keeps_its_state_and_says_how_it_ended(client: StandIn) -> None:
     async def use() -> None:
         sandbox = client.sandbox(limits=Limits(wall=5.0))

@@ -686,6 +686,7 @@ def test_a_token_is_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ({"url": "http://127.0.0.1", "token": TOKEN}, "saved with every run"),
         ({"url": "http://127.0.0.1", "tokenfile": "x"}, "did you mean 'token_file'"),
         ({"url": "http://127.0.0.1", "patience": -1}, "patience"),
+        ({"url": "http://127.0.0.1", "token_file": 7}, "must be a path"),
         ({"url": "https://127.0.0.1", "ca_file": "none.pem"}, "none.pem"),
     ],
 )

@@ -8,6 +8,7 @@ import os
 import select
 import struct
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class Container:
         self.engine, self.name = engine, name
         self._ended = self._reported = self._gone = False
         self._read = bytearray()
-        self._said = os.memfd_create("mrlm-said")
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - until it is removed
         try:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 engine.command(name, limits),
@@ -115,7 +116,7 @@ class Container:
                 bufsize=0,
             )
         except OSError as error:
-            os.close(self._said)
+            self._said.close()
             raise SandboxError(f"docker cannot be started: {error}") from None
         assert self.process.stdin is not None and self.process.stdout is not None
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
@@ -144,7 +145,7 @@ class Container:
         while (found := self._taken()) is None:
             if self._ended:
                 code = self._exit_code()
-                said = os.pread(self._said, 2000, 0).decode("utf-8", "replace").strip()
+                said = os.pread(self._said.fileno(), 2000, 0).decode("utf-8", "replace").strip()
                 raise SandboxError(
                     f"the container ended with exit code {code} and no report: {said}"
                 )
@@ -193,7 +194,7 @@ class Container:
             raise SandboxError("the docker client does not end") from None
 
     def remove(self) -> None:
-        """Kill whatever runs in it. It may be called again.
+        """Kill whatever runs in it. It may be called again, by the thread that reads frames.
 
         Raises:
             SandboxError: it could not be removed.
@@ -210,7 +211,7 @@ class Container:
             for pipe in (self.process.stdin, self.process.stdout):
                 if pipe is not None:
                     pipe.close()
-            os.close(self._said)
+            self._said.close()
 
     def _over(self) -> bool:
         """Whether it ended and removed itself, which it does after its report."""

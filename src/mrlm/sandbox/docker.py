@@ -12,14 +12,15 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.running import in_thread
-from mrlm.sandbox._container import Container, Engine
+from mrlm.sandbox._container import REMOVING, Container, Engine
 from mrlm.sandbox.local import MOST_ANSWER, unfit
 from mrlm.sandbox.types import (
     AnswerError,
@@ -33,6 +34,8 @@ from mrlm.sandbox.types import (
 from mrlm.sandbox.workers import Exit, _result
 
 T = TypeVar("T")
+
+NOBODY = "nobody waits for it any more"
 
 IMAGE = "python:3.12-slim"
 STARTING = 60.0
@@ -79,7 +82,11 @@ class DockerSandbox:
         self.engine = Engine(image, docker, cpus, runtime)
         self.limits: Limits = limits or Limits()
         self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
-        self._containers: weakref.WeakSet[Container] = weakref.WeakSet()
+        self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[DockerSession] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._running = 0
+        self._closed = threading.Event()
 
     def __deepcopy__(self, memo: object) -> DockerSandbox:
         return self  # worlds are copied for every episode; they share what runs their programs
@@ -117,7 +124,7 @@ class DockerSandbox:
         for _ in range(2):
             begin = self._beginning(program, files, limits, stdin.encode())
             try:
-                return await _while_wanted(lambda stop, b=begin: self._run(b, limits, stop))
+                return await self.while_wanted(lambda stop, b=begin: self._run(b, limits, stop))
             except SandboxError as error:
                 reason = str(error)
         return SandboxResult("infra_error", reason=reason)
@@ -131,11 +138,31 @@ class DockerSandbox:
         limits = limits or self.limits
         limits = replace(limits, cpu=limits.cpu or 10 * limits.wall)
         begin = self._beginning(program, files, limits, session=True)
-        return await _while_wanted(lambda stop: DockerSession(begin, limits.wall, stop))
+        session = await self.while_wanted(
+            lambda stop: DockerSession(self, begin, limits.wall, stop)
+        )
+        self._sessions.add(session)
+        return session
 
     def close(self) -> None:
-        for container in list(self._containers):
-            container.remove()
+        self._closed.set()
+        for stop in list(self._stops):
+            stop.set()
+        for session in list(self._sessions):
+            session.close_now()
+        end = time.monotonic() + REMOVING
+        while self._running and time.monotonic() < end:
+            time.sleep(0.02)
+
+    async def while_wanted(self, work: Callable[[threading.Event], T]) -> T:
+        """What a thread does, which is told when nobody waits any more."""
+        stop = threading.Event()
+        self._stops.add(stop)
+        try:
+            return await in_thread(lambda: work(stop))
+        except asyncio.CancelledError:
+            stop.set()
+            raise
 
     def _beginning(
         self,
@@ -146,12 +173,12 @@ class DockerSandbox:
         session: bool = False,
     ) -> Callable[[], Container]:
         def begin() -> Container:
+            if self._closed.is_set():
+                raise SandboxError("the sandbox is closed")
             name = f"mrlm-{secrets.token_hex(8)}"
-            made = Container(
+            return Container(
                 self.engine, name, program.encode(), files or {}, limits, stdin, session
             )
-            self._containers.add(made)
-            return made
 
         return begin
 
@@ -163,7 +190,9 @@ class DockerSandbox:
         Raises:
             SandboxError: the engine failed.
         """
-        with self._turns:
+        with self._turns, self._counted():
+            if stop.is_set():
+                raise SandboxError(NOBODY)
             container = begin()
             written = {b"o": bytearray(), b"e": bytearray()}
             try:
@@ -177,11 +206,28 @@ class DockerSandbox:
         out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
         return _result(end, out, err, Usage(wall, end.cpu, end.peak))
 
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
 
 class DockerSession:
     """A program that answers requests, in a container of its own."""
 
-    def __init__(self, begin: Callable[[], Container], wall: float, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        sandbox: DockerSandbox,
+        begin: Callable[[], Container],
+        wall: float,
+        stop: threading.Event,
+    ) -> None:
+        self._sandbox = sandbox
         self._lock = threading.Lock()
         self._open = True
         self._answers = bytearray()
@@ -197,10 +243,10 @@ class DockerSession:
             raise
 
     async def ask(self, request: Any, wall: float) -> Any:
-        return await _while_wanted(lambda stop: self._asked(request, wall, stop))
+        return await self._sandbox.while_wanted(lambda stop: self._asked(request, wall, stop))
 
     async def close(self) -> None:
-        await in_thread(self._close)
+        await in_thread(self.close_now)
 
     def _asked(self, request: Any, wall: float, stop: threading.Event) -> Any:
         with self._lock:
@@ -245,20 +291,11 @@ class DockerSession:
         except (ValueError, RecursionError):
             raise SessionEnded("error", "it sent something that is no answer") from None
 
-    def _close(self) -> None:
+    def close_now(self) -> None:
+        """`close` for callers that may block."""
         with self._lock:
             self._open = False
             self._container.remove()
-
-
-async def _while_wanted(work: Callable[[threading.Event], T]) -> T:
-    """What a thread does, which is told when nobody waits any more."""
-    stop = threading.Event()
-    try:
-        return await in_thread(lambda: work(stop))
-    except asyncio.CancelledError:
-        stop.set()
-        raise
 
 
 def _next(container: Container, end: float, stop: threading.Event) -> tuple[bytes, bytes] | None:
@@ -268,7 +305,7 @@ def _next(container: Container, end: float, stop: threading.Event) -> tuple[byte
         SandboxError: nothing will, or nobody waits for it.
     """
     if stop.is_set():
-        raise SandboxError("nobody waits for it any more")
+        raise SandboxError(NOBODY)
     return container.frame(min(end, time.monotonic() + LOOK))
 
 

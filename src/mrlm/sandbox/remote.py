@@ -267,10 +267,9 @@ class RemoteSession:
                 raise
 
     async def close(self) -> None:
-        async with self._turn:
-            if self._open:
-                self._open = False
-                await in_thread(lambda: self._sandbox.leave(self._name))
+        if self._open:  # a request that is under way gets its answer first, or its deadline
+            self._open = False
+            await in_thread(lambda: self._sandbox.leave(self._name))
 
 
 def _said(reply: Mapping[str, Any], wanted: str) -> Any:
@@ -309,6 +308,8 @@ def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> Remote
             )
         if word not in WORDS:
             raise ConfigError(unknown(word, list(WORDS), "remote sandbox"))
+        if word.endswith("_file") and not isinstance(words[word], str):
+            raise ConfigError(f"{word} of a remote sandbox must be a path, not {words[word]!r}")
     if not isinstance(words.get("url"), str):
         raise ConfigError("isolation: remote needs the url of a server, https://host:port")
     sandbox = RemoteSandbox(limits=limits, **words)
