@@ -1,0 +1,203 @@
+"""One HTTP request to a sandbox's server, with a deadline: redirects are not followed, proxies are
+not used, nothing is read beyond its bound, and the token goes over TLS or stays on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import ipaddress
+import os
+import socket
+import ssl
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.running import in_thread
+from mrlm.sandbox.types import SandboxError
+
+SHORTEST_TOKEN = 16
+"""Characters."""
+
+
+class Unanswered(SandboxError):
+    """No answer came. The request may have arrived all the same."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address stays on this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def token_in(path: str | os.PathLike[str]) -> str:
+    """The token that a file holds.
+
+    Raises:
+        ConfigError: it cannot be read, others may read it, or it can be guessed.
+    """
+    path = Path(path)
+    make = f"python -c 'import secrets; print(secrets.token_hex(32))' > {path}; chmod 600 {path}"
+    try:
+        token = path.read_text(encoding="ascii").strip()
+        open_to = stat.S_IMODE(path.stat().st_mode) & 0o077
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"the token file {path} cannot be read: {error}; make one: {make}"
+        ) from None
+    if len(token) < SHORTEST_TOKEN or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"the token in {path} must be one word of at least {SHORTEST_TOKEN} characters: {make}"
+        )
+    if open_to:
+        raise ConfigError(f"others may read the token file {path}: chmod 600 {path}")
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server.
+
+    Args:
+        host, port: where it listens.
+        token: that it asks for.
+        tls: how its certificate is checked; `None` for a server on this machine.
+    """
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+
+def address_of(url: str, token: str, ca_file: str | None = None) -> Address:
+    """The server that a URL stands for.
+
+    Args:
+        url: `https://host:port`, or `http://` to this machine.
+        token: that it asks for.
+        ca_file: certificates to trust, where the system's do not do.
+
+    Raises:
+        ConfigError: it is no such URL, or the token would travel in the clear.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no URL of a sandbox: {error}") from None
+    extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    if parts.scheme not in ("http", "https") or not host or extra:
+        raise ConfigError(f"{url!r} is no URL of a sandbox; write https://host:port")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise ConfigError(
+            f"{url} would carry the token in the clear: use https://, or forward the port with "
+            f"ssh -L and write http://127.0.0.1"
+        )
+    if len(token) < SHORTEST_TOKEN or not (token.isascii() and token.isprintable()):
+        raise ConfigError(f"the token must be at least {SHORTEST_TOKEN} ASCII characters")
+    tls = None
+    if parts.scheme == "https":
+        try:
+            tls = ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"the certificates {ca_file} cannot be read: {error}") from None
+    return Address(host, port or (443 if tls else 80), token, tls)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server said.
+
+    Args:
+        code: as HTTP counts.
+        data: the body.
+        retry_after: seconds it asked to wait.
+    """
+
+    code: int
+    data: bytes
+    retry_after: float | None = None
+
+
+class Call:
+    """One request, sent once.
+
+    Args:
+        address: the server.
+        path: on it.
+        body: to post; `None` to get.
+        seconds: until the whole answer has to be here.
+        most: bytes of it that are read.
+    """
+
+    def __init__(
+        self, address: Address, path: str, body: bytes | None, seconds: float, most: int
+    ) -> None:
+        self._address, self._path, self._body = address, path, body
+        self._seconds, self._most = seconds, most
+        self._socket: socket.socket | None = None
+
+    async def answer(self) -> Reply:
+        """Send it, and wait for the answer.
+
+        Raises:
+            Unanswered: none came in time, or the connection failed.
+        """
+        try:
+            return await asyncio.wait_for(in_thread(self.answer_now), self._seconds)
+        except TimeoutError:
+            raise Unanswered(f"no answer within {self._seconds:g} s") from None
+        finally:
+            self._abort()
+
+    def answer_now(self) -> Reply:
+        """`answer` for callers that may block, for as long as the server sends anything."""
+        try:
+            return self._answer()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unanswered(f"{type(error).__name__}: {error}"[:300]) from None
+
+    def _answer(self) -> Reply:
+        here = self._address
+        if here.tls is None:
+            connection = http.client.HTTPConnection(here.host, here.port, timeout=self._seconds)
+        else:
+            connection = http.client.HTTPSConnection(
+                here.host, here.port, timeout=self._seconds, context=here.tls
+            )
+        try:
+            connection.connect()
+            self._socket = connection.sock
+            headers = {"Authorization": f"Bearer {here.token}", "Connection": "close"}
+            if self._body is not None:
+                headers["Content-Type"] = "application/json"
+            method = "GET" if self._body is None else "POST"
+            with suppress(BrokenPipeError, ConnectionResetError):
+                # if it stopped listening, it may have said why before
+                connection.request(method, self._path, self._body, headers)
+            response = connection.getresponse()
+            data = response.read(self._most + 1)
+            if len(data) > self._most:
+                raise Unanswered(f"the answer has more than {self._most} bytes")
+            return Reply(response.status, data, _seconds_in(response.getheader("Retry-After")))
+        finally:
+            connection.close()
+
+    def _abort(self) -> None:
+        """End whatever its thread still waits for."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def _seconds_in(header: str | None) -> float | None:
+    """What `Retry-After` asks for; a date or nonsense counts as nothing."""
+    if header is None or not (header.isascii() and header.isdigit()) or len(header) > 6:
+        return None
+    return float(header)

@@ -1,0 +1,363 @@
+"""A sandbox that serves others: what runs at the same time is bounded, a request that comes twice
+is done once, and sessions that nobody asks are freed. It knows no HTTP and no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from mrlm.sandbox import _wire as wire
+from mrlm.sandbox.types import (
+    AnswerError,
+    Limits,
+    Sandbox,
+    SandboxError,
+    SandboxResult,
+    Session,
+    SessionEnded,
+)
+
+log: logging.Logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SLACK = 60.0
+"""Seconds, above its limit, after which a run or request is given up: the sandbox has failed."""
+KEPT = 300.0
+"""Seconds a result is kept for a client that did not get it."""
+KEPT_BYTES = 256 << 20
+"""Bytes of results that are kept at most."""
+REMEMBERED = 1800.0
+"""Seconds in which a request is known again, though its result is not kept."""
+
+
+_GONE: Future[bytes] = Future()
+_GONE.set_result(b"")
+
+
+class Refusal(Exception):
+    """A request is not done: the client may not ask for it, or not now.
+
+    Args:
+        code: as HTTP counts.
+        reason: for the client.
+        retry_after: seconds after which it may be tried again.
+    """
+
+    def __init__(self, code: int, reason: str, retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.code, self.reason, self.retry_after = code, reason, retry_after
+
+
+@dataclass(slots=True)
+class Done:
+    """A request that was begun.
+
+    Args:
+        digest: of its content: what has the same id must be the same.
+        reply: what came of it; `b""` when it is not kept any more.
+        finished: `time.monotonic()`; `None` while it runs.
+    """
+
+    digest: bytes
+    reply: Future[bytes] = field(default_factory=Future)
+    finished: float | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """A session and its last answer.
+
+    Args:
+        number: of the last request.
+        used: `time.monotonic()` of its end.
+    """
+
+    session: Session
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    number: int = 0
+    digest: bytes = b""
+    reply: bytes = b""
+    used: float = field(default_factory=time.monotonic)
+    closed: bool = False
+
+
+class Hosted:
+    """Callable from any thread.
+
+    Args:
+        sandbox: what runs the programs.
+        max_runs: programs at one time, and requests to sessions, which are counted alike.
+        max_sessions: sessions at one time.
+        lease: seconds after which a session that is not asked is closed.
+        max_wall: seconds that any one run or request may ask for.
+        queue: seconds a request waits for its turn before it is sent away.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        max_runs: int = 4,
+        max_sessions: int = 64,
+        lease: float = 900.0,
+        max_wall: float = 600.0,
+        queue: float = 1.0,
+    ) -> None:
+        self.sandbox, self.lease, self.max_wall, self.queue = sandbox, lease, max_wall, queue
+        self.max_runs, self.max_sessions = max_runs, max_sessions
+        self.epoch: str = secrets.token_hex(8)
+        self.draining = False
+        self._turns = threading.Semaphore(max_runs)
+        self._lock = threading.Lock()
+        self._done: dict[str, Done] = {}
+        self._sessions: dict[str, Held] = {}
+        self._opening = self._busy = 0
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="mrlm-hosted").start()
+
+    # -- what clients ask for ----------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """What goes on here."""
+        with self._lock:
+            return {
+                "sandbox": self.sandbox.name,
+                "draining": self.draining,
+                "epoch": self.epoch,
+                "running": self._busy,
+                "max_runs": self.max_runs,
+                "sessions": len(self._sessions),
+                "max_sessions": self.max_sessions,
+                "lease": self.lease,
+            }
+
+    def run(self, data: bytes) -> bytes:
+        """Run a program once, however often it is asked for.
+
+        Raises:
+            Refusal, WireError: it is not run.
+        """
+        message = wire.read(data)
+        program, stdin = (wire.field(message, name, str) for name in ("program", "stdin"))
+        files, limits = wire.files_in(message), self._bounded(wire.limits_in(message))
+
+        def work() -> bytes:
+            with self._turn():
+                wall = (limits or Limits(wall=self.max_wall)).wall
+                try:
+                    result = self._awaited(self.sandbox.run(program, stdin, files, limits), wall)
+                except (SandboxError, SessionEnded) as error:
+                    result = SandboxResult("infra_error", reason=str(error))
+            return wire.written(wire.result_out(result))
+
+        return self._once("run " + wire.identity(message), data, work)
+
+    def open(self, data: bytes) -> bytes:
+        """Open a session under the client's name for it, once."""
+        message = wire.read(data)
+        program, name = wire.field(message, "program", str), wire.identity(message)
+        files, limits = wire.files_in(message), self._bounded(wire.limits_in(message))
+
+        def work() -> bytes:
+            with self._lock:
+                if len(self._sessions) + self._opening >= self.max_sessions:
+                    raise Refusal(429, f"there are {self.max_sessions} sessions already", 1)
+                self._opening += 1
+            try:
+                with self._turn():
+                    wall = (limits or Limits(wall=self.max_wall)).wall
+                    session = self._awaited(self.sandbox.session(program, files, limits), wall)
+                with self._lock:
+                    self._sessions[name] = Held(session)
+                return wire.written({"opened": name, "lease": self.lease})
+            except SessionEnded as error:
+                return _ended(error)
+            except SandboxError as error:
+                return wire.written({"broken": str(error)})
+            finally:
+                with self._lock:
+                    self._opening -= 1
+
+        return self._once("open " + name, data, work)
+
+    def ask(self, data: bytes) -> bytes:
+        """Ask a session. The same number again gives the same answer; another than the next one is
+        refused."""
+        message = wire.read(data)
+        wall, number = wire.seconds(message, "wall"), wire.field(message, "number", int)
+        self._bounded(Limits(wall=wall))
+        held = self._held(wire.identity(message, "session"))
+        digest = hashlib.sha256(data).digest()
+        with held.lock:
+            if number == held.number and digest == held.digest:
+                return held.reply
+            if number != held.number + 1:
+                raise Refusal(409, f"request {number} came after request {held.number}")
+            if held.closed:
+                raise Refusal(404, "the session is closed")
+            if self.draining:
+                raise Refusal(503, "the server is going down", 1)
+            with self._turn():
+                held.reply = self._answer(held, message.get("request"), wall)
+            held.number, held.digest, held.used = number, digest, time.monotonic()
+            return held.reply
+
+    def close(self, data: bytes) -> bytes:
+        """Close a session; one that is not there is closed."""
+        with self._lock:
+            held = self._sessions.pop(wire.identity(wire.read(data), "session"), None)
+        if held is not None:
+            self._shut(held)
+        return wire.written({"closed": held is not None})
+
+    # -- what time brings --------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Free sessions that were not asked for a lease, and results that nobody fetched."""
+        now = time.monotonic()
+        with self._lock:
+            idle = [
+                name
+                for name, held in self._sessions.items()
+                if not held.lock.locked() and now - held.used > self.lease
+            ]
+            gone = [self._sessions.pop(name) for name in idle]
+            self._forget(now)
+        for held in gone:
+            self._shut(held)
+
+    def drain(self, seconds: float) -> bool:
+        """Begin nothing new, and wait for what runs; whether all of it came to its end."""
+        self.draining = True
+        end = time.monotonic() + seconds
+        while self._busy and time.monotonic() < end:
+            time.sleep(0.02)
+        with self._lock:
+            left, self._sessions = list(self._sessions.values()), {}
+        for held in left:
+            if not held.lock.locked():
+                self._shut(held)
+        return not self._busy
+
+    def shut_down(self) -> None:
+        """Kill whatever still runs."""
+        self.sandbox.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _once(self, key: str, data: bytes, work: Callable[[], bytes]) -> bytes:
+        digest = hashlib.sha256(data).digest()
+        with self._lock:
+            known = self._done.get(key)
+            if known is None:
+                if self.draining:
+                    raise Refusal(503, "the server is going down", 1)
+                mine = self._done[key] = Done(digest)
+        if known is not None:
+            if known.digest != digest:
+                raise Refusal(409, "another request had the same id")
+            reply = known.reply.result()
+            if not reply:
+                raise Refusal(410, "the result of this request is not kept any more")
+            return reply
+        try:
+            reply = work()
+        except BaseException as error:
+            with self._lock:
+                del self._done[key]  # it was not done: it may come again
+            mine.reply.set_exception(error)
+            raise
+        mine.finished = time.monotonic()
+        mine.reply.set_result(reply)
+        return reply
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._turns.acquire(timeout=self.queue):
+            raise Refusal(429, f"{self.max_runs} programs run already", 1)
+        with self._lock:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+            self._turns.release()
+
+    def _awaited(self, job: Coroutine[Any, Any, T], wall: float) -> T:
+        future = asyncio.run_coroutine_threadsafe(job, self._loop)
+        try:
+            return future.result(wall + SLACK)
+        except TimeoutError:
+            future.cancel()
+            raise SandboxError(f"the sandbox did not answer within {wall + SLACK:g} s") from None
+
+    def _answer(self, held: Held, request: Any, wall: float) -> bytes:
+        try:
+            answer = self._awaited(held.session.ask(request, wall), wall)
+            return wire.written({"answer": answer})
+        except AnswerError as error:
+            return wire.written({"failed": str(error)})
+        except wire.WireError as error:  # the session's answer, so the program's doing
+            held.closed = True
+            self._close(held)
+            return _ended(SessionEnded("error", str(error)))
+        except SessionEnded as error:
+            held.closed = True
+            return _ended(error)
+        except SandboxError as error:
+            held.closed = True
+            return wire.written({"broken": str(error)})
+
+    def _held(self, name: str) -> Held:
+        with self._lock:
+            held = self._sessions.get(name)
+        if held is None:
+            raise Refusal(
+                404, f"there is no such session; one is closed {self.lease:g} s after its last use"
+            )
+        return held
+
+    def _shut(self, held: Held) -> None:
+        with held.lock:
+            held.closed = True
+            self._close(held)
+
+    def _close(self, held: Held) -> None:
+        try:
+            self._awaited(held.session.close(), 0)
+        except SandboxError as error:
+            log.warning("a session was not closed cleanly: %s", error)
+
+    def _bounded(self, limits: Limits | None) -> Limits | None:
+        if limits is not None and limits.wall > self.max_wall:
+            raise Refusal(
+                400,
+                f"{limits.wall:g} s are more than this server gives a program; start it with "
+                f"--max-wall {limits.wall:g}",
+            )
+        return limits
+
+    def _forget(self, now: float) -> None:
+        kept = 0
+        for key, done in reversed(list(self._done.items())):
+            if done.finished is None:
+                continue
+            kept += len(done.reply.result())
+            if now - done.finished > REMEMBERED:
+                del self._done[key]
+            elif now - done.finished > KEPT or kept > KEPT_BYTES:
+                done.reply = _GONE
+
+
+def _ended(error: SessionEnded) -> bytes:
+    return wire.written({"ended": error.status, "reason": error.reason})

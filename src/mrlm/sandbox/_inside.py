@@ -1,0 +1,158 @@
+"""Process 1 of a container: it starts one program by the functions of the harness, and reports what
+it writes and how it ends.
+
+It is handed over as text and uses the standard library alone. Standard input brings a line that
+lists what follows, the harness, the program and its files; of a session, then its requests.
+Standard output takes frames of a letter, a length and data: `s` it starts, `o` and `e` its output
+and errors, `x` its end; the program does not hold it. When standard input closes, whoever asked is
+gone, and everything ends.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+import types
+
+LOOK = 0.02
+"""Seconds between two looks at the program."""
+DRAINED = 1 << 22
+"""Bytes that are still read of what was written when the program ended."""
+
+
+def taken(size):
+    """The next bytes of standard input."""
+    data = b""
+    while len(data) < size:
+        part = os.read(0, min(size - len(data), 1 << 20))
+        if not part:
+            os._exit(1)
+        data += part
+    return data
+
+
+def sent(kind, data=b""):
+    """One frame."""
+    data = kind + struct.pack("<I", len(data)) + data
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def held(data):
+    """A descriptor of an unnamed file."""
+    fd = os.memfd_create("mrlm")
+    while data:
+        data = data[os.write(fd, data) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def kills_for_memory():
+    """How many processes of the container the kernel killed for its memory."""
+    for path in ("memory.events", "memory/memory.oom_control"):
+        with contextlib.suppress(OSError), open("/sys/fs/cgroup/" + path) as file:
+            for line in file:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0
+
+
+def begun(harness, head, parts):
+    """Start the program; its process, the pipes to read, and the one that says why it could not."""
+    pipes = [os.pipe() for _ in range(3)]
+    (out, err, said), (out_in, err_in, said_in) = zip(*pipes, strict=True)
+    first = os.dup(0) if head["request"]["session"] else held(parts["stdin"])
+    fds = [first, out_in, err_in, held(parts["program"]), held(parts["files"])]
+    setup = {"namespaces": False, "landlock": False, "filter": "", "others": 1 << 20}
+
+    def work(*given):
+        harness.called("prctl", harness.DUMPABLE, 1, 0, 0, 0)
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # the kernel takes memory from the program, not from process 1
+        harness.program(*given)
+
+    pid = harness.forked(work, setup, head["request"], fds, said_in, out, err, said)
+    for fd in (*fds, said_in):
+        os.close(fd)
+    return pid, {out: b"o", err: b"e"}, said
+
+
+def ended(pid):
+    """Take in whatever ended; the exit code of the program if it is among it."""
+    code = None
+    while True:
+        try:
+            found, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if not found:
+            return code
+        if found == pid:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def watched(pid, pipes, seconds):
+    """Pass on what the program writes until it ends; its exit code."""
+    poll, end, code, left = select.poll(), time.monotonic() + seconds, None, DRAINED
+    poll.register(0, 0)
+    for fd in pipes:
+        poll.register(fd, select.POLLIN)
+    while True:
+        code = ended(pid) if code is None else code
+        events = poll.poll(LOOK * 1000 if code is None else 0)
+        if code is not None and (not events or left <= 0):
+            return code
+        for fd, _ in events:
+            data = os.read(fd, 1 << 16) if fd else b""
+            if data:
+                sent(pipes[fd], data)
+                left -= len(data) if code is not None else 0
+            elif fd:
+                poll.unregister(fd)
+            else:
+                os._exit(1)
+        if time.monotonic() > end:
+            os._exit(1)
+
+
+def main():
+    """Take the parts, run the program, report."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one signal that would reach process 1
+    line = b""
+    while not line.endswith(b"\n"):
+        line += taken(1)
+    head = json.loads(line)
+    parts = {name: taken(size) for name, size in head["sizes"].items()}
+    harness = types.ModuleType("harness")
+    exec(compile(parts["harness"], "harness", "exec"), harness.__dict__)
+    os.makedirs(head["request"]["folder"], 0o700, exist_ok=True)
+    os.environ.clear()
+    os.environ.update(head["environment"])
+    sys.path[:] = [path for path in sys.path if path]
+    harness.called("prctl", harness.DUMPABLE, 0, 0, 0, 0)
+    kills = kills_for_memory()
+    sent(b"s")
+    pid, pipes, said = begun(harness, head, parts)
+    code = watched(pid, pipes, head["seconds"])
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report = {
+        "code": code,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak": usage.ru_maxrss * 1024,
+        "cause": "oom" if kills_for_memory() > kills else None,
+        "failed": "",
+    }
+    os.set_blocking(said, False)
+    with contextlib.suppress(OSError):
+        report.update(json.loads(os.read(said, 1 << 16) or b"{}"))
+    sent(b"x", json.dumps(report).encode())
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)

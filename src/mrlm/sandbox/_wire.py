@@ -1,0 +1,134 @@
+"""What a remote sandbox and its server say to each other, as plain JSON: requests, limits, results.
+Whatever comes in is checked; nothing in it is believed to be of the right type."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, TypeVar, get_args
+
+from mrlm.core.errors import ConfigError
+from mrlm.sandbox.types import Limits, SandboxResult, Status, Usage
+
+T = TypeVar("T")
+
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+class WireError(Exception):
+    """A message is not what it should be; the message says where."""
+
+
+def written(message: Any) -> bytes:
+    """A message as bytes.
+
+    Raises:
+        WireError: it is no plain JSON.
+    """
+    try:
+        return json.dumps(message).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireError(f"it is no plain JSON: {error}") from None
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """The object that bytes hold.
+
+    Raises:
+        WireError: they hold something else.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"it is no JSON: {error}") from None
+    if type(found) is not dict:
+        raise WireError("it is no JSON object")
+    return found
+
+
+def field(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """A field of a message, of exactly this type.
+
+    Raises:
+        WireError: it is missing, or of another type.
+    """
+    value = message.get(name)
+    if type(value) is not kind:
+        raise WireError(f"{name!r} must be of type {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def seconds(message: Mapping[str, Any], name: str) -> float:
+    """A field that holds a positive time."""
+    value: Any = message.get(name)
+    if type(value) not in (int, float) or not 0 < value < 1e9:
+        raise WireError(f"{name!r} must be a positive number of seconds")
+    return float(value)
+
+
+def identity(message: Mapping[str, Any], name: str = "id") -> str:
+    """A field that holds what a client made up to know a thing by."""
+    value = field(message, name, str)
+    if not (16 <= len(value) <= 64 and value.isascii() and value.isalnum()):
+        raise WireError(f"{name!r} must be 16 to 64 letters and digits")
+    return value
+
+
+def files_out(files: Mapping[str, bytes] | None) -> dict[str, str]:
+    """Files, to be sent."""
+    return {path: base64.b64encode(data).decode() for path, data in (files or {}).items()}
+
+
+def files_in(message: Mapping[str, Any]) -> dict[str, bytes]:
+    """Files that were sent."""
+    found: dict[str, bytes] = {}
+    for path, data in field(message, "files", dict).items():
+        if type(data) is not str:
+            raise WireError("files must be base64")
+        try:
+            found[path] = base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            raise WireError("files must be base64") from None
+    return found
+
+
+def limits_in(message: Mapping[str, Any]) -> Limits | None:
+    """Limits that were sent; `None` if the server's own shall hold."""
+    if message.get("limits") is None:
+        return None
+    given = field(message, "limits", dict)
+    known = {one.name for one in fields(Limits)}
+    for name, value in given.items():
+        if name not in known:
+            raise WireError(f"there is no limit {name!r}")
+        if type(value) not in (int, float) and not (name == "cpu" and value is None):
+            raise WireError(f"limit {name!r} must be a number")
+        if type(value) is float and name not in ("wall", "cpu"):
+            raise WireError(f"limit {name!r} must be a whole number")
+    try:
+        return Limits(**given)
+    except (ConfigError, OverflowError) as error:
+        raise WireError(str(error)) from None
+
+
+def result_out(result: SandboxResult) -> dict[str, Any]:
+    """A result, to be sent."""
+    return asdict(result)
+
+
+def result_in(message: Mapping[str, Any]) -> SandboxResult:
+    """A result that was sent."""
+    status, usage = field(message, "status", str), field(message, "usage", dict)
+    if status not in STATUSES:
+        raise WireError(f"there is no status {status!r}")
+    numbers = [usage.get(name) for name in ("wall", "cpu", "memory")]
+    code = message.get("exit_code")
+    if any(type(n) not in (int, float) for n in numbers) or type(code) not in (int, type(None)):
+        raise WireError("'usage' and 'exit_code' must be numbers")
+    texts = {name: field(message, name, str) for name in ("stdout", "stderr", "reason")}
+    if (status == "ok") != (code == 0):
+        raise WireError(f"the status is {status!r}, and the exit code {code}")
+    return SandboxResult(status, usage=Usage(*numbers), exit_code=code, **texts)  # type: ignore[arg-type]

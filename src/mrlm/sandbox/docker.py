@@ -1,0 +1,381 @@
+"""A sandbox of containers: every program in a new one without network, capabilities or a writable
+system. What it keeps in is as strong as the engine and its runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import struct
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+from mrlm.core.running import in_thread
+from mrlm.sandbox._container import REMOVING, Container, Engine
+from mrlm.sandbox.local import MOST_ANSWER, unfit
+from mrlm.sandbox.types import (
+    AnswerError,
+    Limits,
+    SandboxError,
+    SandboxResult,
+    SandboxUnavailableError,
+    SessionEnded,
+    Usage,
+)
+from mrlm.sandbox.workers import Exit, _result
+
+T = TypeVar("T")
+
+NOBODY = "nobody waits for it any more"
+
+IMAGE = "python:3.12-slim"
+STARTING = 60.0
+"""Seconds a container may take to start; a program's time begins when it has."""
+CHECKING = 30.0
+"""Seconds the engine may take to say that it is there."""
+LOOK = 0.1
+"""Seconds between two looks at whether anybody still waits."""
+WORDS = ("image", "docker", "cpus", "runtime", "workers")
+"""What a config may say of it."""
+
+
+class DockerSandbox:
+    """Programs in containers.
+
+    Args:
+        image: has a `python3`, 3.10 or newer, and what programs may import. It is never pulled.
+        limits: of programs that bring none.
+        docker: the client's name or path. The environment variables it knows (`DOCKER_HOST`) hold.
+        cpus: cores that one program has.
+        runtime: another than the engine's own, such as `runsc` (gVisor).
+        workers: programs at one time; as many as there are cores if not given. Others wait, and
+            their time begins when they start. Sessions are not counted.
+    """
+
+    name: str = "docker"
+
+    def __init__(
+        self,
+        image: str = IMAGE,
+        *,
+        limits: Limits | None = None,
+        docker: str = "docker",
+        cpus: float = 1.0,
+        runtime: str | None = None,
+        workers: int | None = None,
+    ) -> None:
+        for word, value in (("image", image), ("docker", docker), ("runtime", runtime or "-")):
+            if not isinstance(value, str) or not value or (value[0] == "-" and value != "-"):
+                raise ConfigError(f"{word} of a docker sandbox must be a name, not {value!r}")
+        for word, value in (("cpus", cpus), ("workers", workers or 1)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise ConfigError(f"{word} of a docker sandbox must be positive, not {value!r}")
+        self.engine = Engine(image, docker, cpus, runtime)
+        self.limits: Limits = limits or Limits()
+        self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
+        self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[DockerSession] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._running = 0
+        self._closed = threading.Event()
+
+    def __deepcopy__(self, memo: object) -> DockerSandbox:
+        return self  # worlds are copied for every episode; they share what runs their programs
+
+    def check(self) -> None:
+        """Ask for the engine and the image.
+
+        Raises:
+            SandboxUnavailableError: they are not there; the message says what to do.
+        """
+        docker, image = self.engine.docker, self.engine.image
+        version = _asked(docker, "version", "--format", "{{.Server.Version}}")
+        if version.returncode:
+            raise SandboxUnavailableError(
+                f"there is no Docker engine ({version.stderr.strip()[-300:]}): start it (sudo "
+                "systemctl start docker), let this user reach it (sudo usermod -aG docker $USER, "
+                "then log in anew), or set isolation: auto"
+            )
+        if _asked(docker, "image", "inspect", image).returncode:
+            raise SandboxUnavailableError(
+                f"the engine has no image {image}, and none is pulled unasked: docker pull {image}"
+            )
+
+    async def run(
+        self,
+        program: str,
+        stdin: str = "",
+        files: Mapping[str, bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> SandboxResult:
+        refused = unfit(program, stdin, files or {})
+        if refused:
+            return SandboxResult("refused", reason=refused)
+        limits, reason = limits or self.limits, ""
+        for _ in range(2):
+            begin = self._beginning(program, files, limits, stdin.encode())
+            try:
+                return await self.while_wanted(lambda stop, b=begin: self._run(b, limits, stop))
+            except SandboxError as error:
+                reason = str(error)
+        return SandboxResult("infra_error", reason=reason)
+
+    async def session(
+        self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
+    ) -> DockerSession:
+        refused = unfit(program, "", files or {})
+        if refused:
+            raise SessionEnded("refused", refused)
+        limits = limits or self.limits
+        limits = replace(limits, cpu=limits.cpu or 10 * limits.wall)
+        begin = self._beginning(program, files, limits, session=True)
+        session = await self.while_wanted(
+            lambda stop: DockerSession(self, begin, limits.wall, stop)
+        )
+        self._sessions.add(session)
+        return session
+
+    def close(self) -> None:
+        self._closed.set()
+        for stop in list(self._stops):
+            stop.set()
+        for session in list(self._sessions):
+            session.close_now()
+        end = time.monotonic() + REMOVING
+        while self._running and time.monotonic() < end:
+            time.sleep(0.02)
+
+    async def while_wanted(self, work: Callable[[threading.Event], T]) -> T:
+        """What a thread does, which is told when nobody waits any more."""
+        stop = threading.Event()
+        self._stops.add(stop)
+        try:
+            return await in_thread(lambda: work(stop))
+        except asyncio.CancelledError:
+            stop.set()
+            raise
+
+    def _beginning(
+        self,
+        program: str,
+        files: Mapping[str, bytes] | None,
+        limits: Limits,
+        stdin: bytes = b"",
+        session: bool = False,
+    ) -> Callable[[], Container]:
+        def begin() -> Container:
+            if self._closed.is_set():
+                raise SandboxError("the sandbox is closed")
+            name = f"mrlm-{secrets.token_hex(8)}"
+            return Container(
+                self.engine, name, program.encode(), files or {}, limits, stdin, session
+            )
+
+        return begin
+
+    def _run(
+        self, begin: Callable[[], Container], limits: Limits, stop: threading.Event
+    ) -> SandboxResult:
+        """Run a program to its end.
+
+        Raises:
+            SandboxError: the engine failed.
+        """
+        with self._turns, self._counted():
+            if stop.is_set():
+                raise SandboxError(NOBODY)
+            container = begin()
+            written = {b"o": bytearray(), b"e": bytearray()}
+            try:
+                started = _started(container, stop)
+                end = _watched(container, written, started + limits.wall, limits.output, stop)
+                wall = time.monotonic() - started
+            finally:
+                container.remove()
+        if end.failed:
+            raise SandboxError(f"a program could not be started: {end.failed}")
+        out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
+        return _result(end, out, err, Usage(wall, end.cpu, end.peak))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+
+class DockerSession:
+    """A program that answers requests, in a container of its own."""
+
+    def __init__(
+        self,
+        sandbox: DockerSandbox,
+        begin: Callable[[], Container],
+        wall: float,
+        stop: threading.Event,
+    ) -> None:
+        self._sandbox = sandbox
+        self._lock = threading.Lock()
+        self._open = True
+        self._answers = bytearray()
+        self._container: Container = begin()
+        try:
+            _started(self._container, stop)
+            self._asked(None, wall, stop)
+        except AnswerError as error:
+            self._container.remove()
+            raise SessionEnded("error", str(error)) from None
+        except BaseException:
+            self._container.remove()
+            raise
+
+    async def ask(self, request: Any, wall: float) -> Any:
+        return await self._sandbox.while_wanted(lambda stop: self._asked(request, wall, stop))
+
+    async def close(self) -> None:
+        await in_thread(self.close_now)
+
+    def _asked(self, request: Any, wall: float, stop: threading.Event) -> Any:
+        with self._lock:
+            if not self._open:
+                raise SessionEnded("killed", "the session is closed")
+            number = secrets.token_hex(8)
+            data = json.dumps({"id": number, "request": request}).encode()
+            try:
+                self._container.send(struct.pack("<I", len(data)) + data)
+                reply = self._answer(time.monotonic() + wall, wall, stop)
+                if type(reply) is not dict or reply.get("id") != number or self._answers:
+                    raise SessionEnded("error", "it sent something that is no answer")
+            except (SessionEnded, SandboxError):
+                self._open = False
+                self._container.remove()
+                raise
+            if "answer" not in reply:
+                said = reply.get("failed")
+                raise AnswerError(said[:1000] if isinstance(said, str) else "it failed")
+            return reply["answer"]
+
+    def _answer(self, end: float, wall: float, stop: threading.Event) -> Any:
+        while True:
+            if len(self._answers) >= 4:
+                size = struct.unpack_from("<I", self._answers)[0]
+                if size > MOST_ANSWER:
+                    raise SessionEnded("output_limit", f"its answer has {size} bytes")
+                if len(self._answers) >= 4 + size:
+                    data = bytes(self._answers[4 : 4 + size])
+                    del self._answers[: 4 + size]
+                    break
+            kind, part = _next(self._container, end, stop) or (b"", b"")
+            if kind == b"o":
+                self._answers += part
+            elif kind == b"x":
+                oom = _report(part).cause == "oom"
+                raise SessionEnded("oom" if oom else "killed", "its process ended")
+            if time.monotonic() >= end:
+                raise SessionEnded("timeout", f"no answer within {wall:g} s")
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            raise SessionEnded("error", "it sent something that is no answer") from None
+
+    def close_now(self) -> None:
+        """`close` for callers that may block."""
+        with self._lock:
+            self._open = False
+            self._container.remove()
+
+
+def _next(container: Container, end: float, stop: threading.Event) -> tuple[bytes, bytes] | None:
+    """What comes next, if something does in a moment.
+
+    Raises:
+        SandboxError: nothing will, or nobody waits for it.
+    """
+    if stop.is_set():
+        raise SandboxError(NOBODY)
+    return container.frame(min(end, time.monotonic() + LOOK))
+
+
+def _started(container: Container, stop: threading.Event) -> float:
+    end = time.monotonic() + STARTING
+    while time.monotonic() < end:
+        found = _next(container, end, stop)
+        if found is not None and found[0] == b"s":
+            return time.monotonic()
+    raise SandboxError(f"the container did not start within {STARTING:g} s")
+
+
+def _watched(
+    container: Container,
+    written: dict[bytes, bytearray],
+    end: float,
+    most: int,
+    stop: threading.Event,
+) -> Exit:
+    """Read what a program writes until it is gone."""
+    while True:
+        kind, data = _next(container, end, stop) or (b"", b"")
+        if kind == b"x":
+            return _report(data)
+        if kind in written:
+            written[kind] += data[: max(0, most - sum(map(len, written.values())))]
+            if sum(map(len, written.values())) >= most:
+                return Exit(cause="output_limit")
+        if time.monotonic() >= end:
+            return Exit(cause="timeout")
+
+
+def _report(data: bytes) -> Exit:
+    try:
+        return Exit(**json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise SandboxError(f"the container's report is damaged: {error}") from None
+
+
+def _asked(*words: str) -> subprocess.CompletedProcess[str]:
+    """What the client answers.
+
+    Raises:
+        SandboxUnavailableError: there is no client, or it does not answer.
+    """
+    try:
+        return subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CHECKING
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxUnavailableError(
+            f"the Docker client {words[0]} cannot be used ({error}): install Docker "
+            "(https://docs.docker.com/engine/install), or set isolation: auto"
+        ) from None
+
+
+def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> DockerSandbox:
+    """The sandbox that a config describes, whose engine is there.
+
+    Args:
+        words: where needed `image`, `docker`, `cpus`, `runtime`, `workers`.
+        limits: of programs that bring none.
+
+    Raises:
+        ConfigError: a word is unknown.
+        SandboxUnavailableError: the engine or the image is not there.
+    """
+    for word in words:
+        if word not in WORDS:
+            raise ConfigError(unknown(word, list(WORDS), "docker sandbox"))
+    sandbox = DockerSandbox(limits=limits, **words)
+    sandbox.check()
+    return sandbox

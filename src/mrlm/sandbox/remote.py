@@ -1,0 +1,317 @@
+"""A sandbox on another machine, where `mrlm.sandbox.server` runs. Whatever goes wrong on the way is
+`infra_error` or `SandboxError`, never a verdict about the program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+from mrlm.core.running import in_thread, run_async
+from mrlm.sandbox import _wire as wire
+from mrlm.sandbox._calling import Call, Unanswered, address_of, token_in
+from mrlm.sandbox.local import unfit
+from mrlm.sandbox.types import (
+    AnswerError,
+    Limits,
+    SandboxError,
+    SandboxResult,
+    SandboxUnavailableError,
+    SessionEnded,
+)
+
+log: logging.Logger = logging.getLogger(__name__)
+
+TOKEN_VARIABLE = "MRLM_SANDBOX_TOKEN"
+"""Environment variable that holds the token where no file is named."""
+WORDS = ("url", "token_file", "ca_file", "grace", "patience", "attempts")
+"""What a config may say of it."""
+MOST_REPLY = 8 << 20
+"""Bytes of an answer, above what the program may write."""
+CODED = 6
+"""Bytes that one byte of output takes at most: a control code in JSON."""
+CLOSING = 5.0
+"""Seconds that closing a session may take; what is not closed ends with its lease."""
+
+
+class RemoteSandbox:
+    """Programs on another machine.
+
+    A request has an id, and the server does it once; so it is sent again when no answer came. A
+    server that is busy is asked again when it said it may be.
+
+    Args:
+        url: `https://host:port`, or `http://` to this machine.
+        token: the server's; else it is read from `token_file`, else from the environment variable
+            `MRLM_SANDBOX_TOKEN`.
+        token_file: a file that nobody else may read.
+        ca_file: certificates to trust, where the system's do not do.
+        limits: of programs that bring none.
+        grace: seconds an answer may take above the time that the program has.
+        patience: seconds to wait for a server that is busy.
+        attempts: times that a request is sent when no answer comes.
+
+    Raises:
+        ConfigError: the URL or the token cannot be used.
+    """
+
+    name: str = "remote"
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        token_file: str | None = None,
+        ca_file: str | None = None,
+        limits: Limits | None = None,
+        grace: float = 20.0,
+        patience: float = 300.0,
+        attempts: int = 3,
+    ) -> None:
+        if token is None:
+            token = token_in(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "")
+        if not token:
+            raise ConfigError(
+                f"the sandbox {url} asks for a token: name a token_file, or set {TOKEN_VARIABLE}"
+            )
+        for word, value in (("grace", grace), ("patience", patience), ("attempts", attempts)):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 0 < value < 1e9
+            ):
+                raise ConfigError(f"{word} of a remote sandbox must be positive, not {value!r}")
+        self.url = url
+        self.limits: Limits = limits or Limits()
+        self.grace, self.patience, self.attempts = grace, patience, attempts
+        self._address = address_of(url, token, ca_file)
+        self._sessions: weakref.WeakSet[RemoteSession] = weakref.WeakSet()
+
+    def __deepcopy__(self, memo: object) -> RemoteSandbox:
+        return self  # worlds are copied for every episode; they share what runs their programs
+
+    async def run(
+        self,
+        program: str,
+        stdin: str = "",
+        files: Mapping[str, bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> SandboxResult:
+        refused = unfit(program, stdin, files or {})
+        if refused:
+            return SandboxResult("refused", reason=refused)
+        limits = limits or self.limits
+        message = {
+            "id": secrets.token_hex(16),
+            "program": program,
+            "stdin": stdin,
+            "files": wire.files_out(files),
+            "limits": asdict(limits),
+        }
+        try:
+            reply = await self.post("/run", message, limits.wall, CODED * limits.output)
+            return wire.result_in(reply)
+        except (SandboxError, wire.WireError) as error:
+            return SandboxResult("infra_error", reason=f"{self.url}: {error}")
+
+    async def session(
+        self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
+    ) -> RemoteSession:
+        refused = unfit(program, "", files or {})
+        if refused:
+            raise SessionEnded("refused", refused)
+        limits = limits or self.limits
+        name = secrets.token_hex(16)
+        message = {
+            "id": name,
+            "program": program,
+            "files": wire.files_out(files),
+            "limits": asdict(limits),
+        }
+        _said(await self.post("/session/open", message, limits.wall), "opened")
+        session = RemoteSession(self, name)
+        self._sessions.add(session)
+        return session
+
+    async def health(self) -> dict[str, Any]:
+        """What the server says of itself.
+
+        Raises:
+            SandboxError: it does not answer, or does not accept the token.
+        """
+        reply = await Call(self._address, "/health", None, self.grace, MOST_REPLY).answer()
+        found = self._content(reply.code, reply.data)
+        if not isinstance(found.get("sandbox"), str):
+            raise SandboxError("what answers there is no sandbox")
+        return found
+
+    def check(self) -> None:
+        """Ask the server whether it is there.
+
+        Raises:
+            SandboxUnavailableError: it is not, or does not accept the token; the message says what
+                to do.
+        """
+        try:
+            health = run_async(self.health())
+        except SandboxError as error:
+            raise SandboxUnavailableError(
+                f"the sandbox {self.url} cannot be used: {error}; start it there with "
+                "python -m mrlm.sandbox.server --token-file FILE, with the same token"
+            ) from None
+        log.info("sandbox: %s on %s", health.get("sandbox"), self.url)
+
+    def close(self) -> None:
+        run_async(self._close())
+
+    def leave(self, session: str) -> None:
+        """Close a session, if the server can be reached; else it ends with its lease. It blocks."""
+        data = wire.written({"session": session})
+        try:
+            Call(self._address, "/session/close", data, CLOSING, MOST_REPLY).answer_now()
+        except Unanswered as error:
+            log.debug("a session could not be closed: %s", error)
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(session.close() for session in list(self._sessions)))
+
+    async def post(
+        self, path: str, message: Mapping[str, Any], wall: float, most: int = 0
+    ) -> dict[str, Any]:
+        """Send a request that the server does once, until there is an answer.
+
+        Args:
+            path, message: what is asked for; it holds an id or a number.
+            wall: seconds that the program has for it.
+            most: bytes of the answer above the usual.
+
+        Raises:
+            SandboxError: there is none; the message says why.
+        """
+        try:
+            data = wire.written(message)
+        except wire.WireError as error:
+            raise SandboxError(f"the request cannot be sent: {error}") from None
+        failures, busy_until = 0, time.monotonic() + self.patience
+        while True:
+            call = Call(self._address, path, data, wall + self.grace, MOST_REPLY + most)
+            try:
+                reply = await call.answer()
+                if reply.code == 429 and time.monotonic() < busy_until:
+                    wait = min(1.0 if reply.retry_after is None else reply.retry_after, 60.0)
+                    await asyncio.sleep(max(wait, 0.05) * (1 + random.random() / 4))
+                    continue
+                return self._content(reply.code, reply.data)
+            except Unanswered as error:
+                failures += 1
+                if failures >= self.attempts:
+                    raise SandboxError(f"{error} (sent {failures} times)") from None
+                await asyncio.sleep(0.05 * 3**failures * (0.5 + random.random()))
+
+    def _content(self, code: int, data: bytes) -> dict[str, Any]:
+        """What an answer holds.
+
+        Raises:
+            Unanswered: a moment later the server may give another one.
+            SandboxError: it will not.
+        """
+        try:
+            found = wire.read(data)
+        except wire.WireError as error:
+            found = {"error": str(error)}
+            if code == 200:
+                raise Unanswered(f"the answer is damaged: {error}") from None
+        if code == 200:
+            return found
+        said = f"the server answers {code}: {ascii(found.get('error', ''))[:300]}"
+        raise Unanswered(said) if code in (500, 502, 503, 504) else SandboxError(said)
+
+
+class RemoteSession:
+    """A program on another machine that answers requests. The server closes it when it is not asked
+    for the server's lease."""
+
+    def __init__(self, sandbox: RemoteSandbox, name: str) -> None:
+        self._sandbox, self._name = sandbox, name
+        self._number = 0
+        self._turn = asyncio.Lock()
+        self._open = True
+
+    async def ask(self, request: Any, wall: float) -> Any:
+        message = {"session": self._name, "request": request, "wall": wall}
+        async with self._turn:
+            if not self._open:
+                raise SessionEnded("killed", "the session is closed")
+            self._number += 1
+            message["number"] = self._number
+            try:
+                return _said(await self._sandbox.post("/session/ask", message, wall), "answer")
+            except AnswerError:
+                raise
+            except BaseException:  # it is over, or nobody knows where it is
+                self._open = False
+                threading.Thread(
+                    target=self._sandbox.leave, args=(self._name,), daemon=True
+                ).start()
+                raise
+
+    async def close(self) -> None:
+        if self._open:  # a request that is under way gets its answer first, or its deadline
+            self._open = False
+            await in_thread(lambda: self._sandbox.leave(self._name))
+
+
+def _said(reply: Mapping[str, Any], wanted: str) -> Any:
+    """What a session said.
+
+    Raises:
+        AnswerError, SessionEnded, SandboxError: as the server had it.
+    """
+    if wanted in reply:
+        return reply[wanted]
+    said = str(reply.get("failed") or reply.get("reason") or reply.get("broken") or "")[:1000]
+    if "failed" in reply:
+        raise AnswerError(said)
+    status = reply.get("ended")
+    if isinstance(status, str) and status in wire.STATUSES:
+        raise SessionEnded(status, said)  # type: ignore[arg-type]
+    raise SandboxError(said or "the server's answer is no answer")
+
+
+def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> RemoteSandbox:
+    """The sandbox that a config describes, which is there.
+
+    Args:
+        words: `url`, and where needed `token_file`, `ca_file`, `grace`, `patience`, `attempts`.
+        limits: of programs that bring none.
+
+    Raises:
+        ConfigError: a word is missing or unknown.
+        SandboxUnavailableError: the server is not there.
+    """
+    for word in words:
+        if word == "token":
+            raise ConfigError(
+                "a token does not belong into a config, which is saved with every run: name a "
+                f"token_file, or set {TOKEN_VARIABLE}"
+            )
+        if word not in WORDS:
+            raise ConfigError(unknown(word, list(WORDS), "remote sandbox"))
+        if word.endswith("_file") and not isinstance(words[word], str):
+            raise ConfigError(f"{word} of a remote sandbox must be a path, not {words[word]!r}")
+    if not isinstance(words.get("url"), str):
+        raise ConfigError("isolation: remote needs the url of a server, https://host:port")
+    sandbox = RemoteSandbox(limits=limits, **words)
+    sandbox.check()
+    return sandbox
