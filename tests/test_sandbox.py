@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -351,8 +352,25 @@ def test_no_isolation_is_asked_for_by_its_whole_name(caplog: pytest.LogCaptureFi
     for _ in range(2):
         opened = open_sandbox("none-i-understand")
         assert "no isolation" in caplog.text
-        opened.close()
         caplog.clear()
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("isolation", "said"),
+    [
+        ({"auto": {"image": "x"}}, "takes no arguments, not image"),
+        ({"remote": {}}, "needs the url"),
+        ({"remote": {"url": "http://127.0.0.1:1", "token": "x"}}, "token_file"),
+        ({"remote": "x"}, "must be a mapping"),
+        ({"docker": {"imgae": "x"}}, "did you mean 'image'"),
+        ({}, "one word"),
+        ("bubblewrp", "did you mean 'bubblewrap'"),
+    ],
+)
+def test_words_that_cannot_be_understood(isolation: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        open_sandbox(isolation)
 
 
 BLOCKED = """

@@ -10,19 +10,22 @@ import shutil
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
+from mrlm.sandbox import docker, remote
 from mrlm.sandbox.local import LocalSandbox
 from mrlm.sandbox.tiers import INSTALL, TIER_A, TIER_B, TIER_C
 from mrlm.sandbox.types import Limits, Sandbox, SandboxError, SandboxUnavailableError
 
 log = logging.getLogger(__name__)
 
-Isolation = Literal["auto", "bubblewrap", "landlock", "none-i-understand"]
+Isolation = Literal["auto", "bubblewrap", "landlock", "none-i-understand", "docker", "remote"]
 TIERS = {"bubblewrap": TIER_A, "landlock": TIER_B, "none-i-understand": TIER_C}
+WORDS = ("auto", *TIERS, "docker", "remote")
 CANARY_LIMITS = Limits(wall=10.0)
 
 CANARY = """
@@ -54,29 +57,50 @@ _lock = threading.Lock()
 
 
 def open_sandbox(
-    isolation: Isolation | str = "auto",
-    limits: Limits | None = None,
+    isolation: Isolation | str | Mapping[str, Any] = "auto", limits: Limits | None = None
 ) -> Sandbox:
     """The sandbox that a word stands for. Local ones are opened once per process and shared.
 
     Args:
         isolation: `auto` (bubblewrap, else Landlock, else an error that says what to install), one
             of them by name, `none-i-understand` (limits only: what a program does, the host
-            suffers).
+            suffers), `docker` or `remote`; the last two with their arguments, as in
+            `{"remote": {"url": "https://10.0.0.5:8070", "token_file": "token"}}`.
         limits: of programs that bring none.
 
     Raises:
         SandboxUnavailableError: programs cannot be isolated as asked.
         ConfigError: no such word.
     """
-    words = ("auto", *TIERS)
-    if isolation not in words:
-        raise ConfigError(unknown(isolation, list(words), "isolation"))
+    word, options = _read(isolation)
+    if word == "docker":
+        return docker.from_words(options, limits)
+    if word == "remote":
+        return remote.from_words(options, limits)
+    if options:
+        raise ConfigError(f"isolation {word!r} takes no arguments, not {', '.join(options)}")
     with _lock:
-        if isolation not in _opened or _opened[isolation].closed:
-            _opened[isolation] = _first_that_holds(isolation)
-        shared = _opened[isolation]
+        if word not in _opened or _opened[word].closed:
+            _opened[word] = _first_that_holds(word)
+        shared = _opened[word]
+    if shared.tier is TIER_C:  # said to every run
+        log.warning(
+            "isolation none-i-understand: programs that a model writes run as you, with limits and "
+            "no isolation; what they delete is gone"
+        )
     return shared if limits is None else shared.with_limits(limits)
+
+
+def _read(isolation: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    given = {isolation: {}} if isinstance(isolation, str) else dict(isolation)
+    if len(given) != 1:
+        raise ConfigError(f"isolation must be one word with its arguments, not {isolation!r}")
+    ((word, options),) = given.items()
+    if word not in WORDS:
+        raise ConfigError(unknown(str(word), list(WORDS), "isolation"))
+    if not isinstance(options or {}, Mapping):
+        raise ConfigError(f"isolation {word!r}: its arguments must be a mapping, not {options!r}")
+    return word, dict(options or {})
 
 
 def opened() -> list[dict[str, str]]:
@@ -113,12 +137,7 @@ def _first_that_holds(isolation: str) -> LocalSandbox:
 
 
 def _say(sandbox: LocalSandbox, reasons: list[str]) -> None:
-    if sandbox.tier is TIER_C:
-        log.warning(
-            "isolation none-i-understand: programs that a model writes run as you, with limits and "
-            "no isolation; what they delete is gone"
-        )
-    elif reasons:
+    if reasons:
         log.warning("sandbox: %s in place of %s", sandbox.name, "; ".join(reasons))
     else:
         log.info("sandbox: %s", sandbox.name)
