@@ -21,7 +21,8 @@ MAX_DEPTH = 32
 """Levels of brackets in a call."""
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 ANSWER_OPENS, ANSWER_CLOSES = "<answer>", "</answer>"
-_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,63})[ ]?\((.*)\)")
+_BEGINS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}[ ]?\(")
+_LINE = re.compile(_BEGINS.pattern + r".*\)")
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,7 @@ def _bare(text: str) -> Asked:
 
 
 def _lines(text: str) -> Asked:
-    whole = _LINE.match(text)
-    if whole is not None and "\n" in text and text.endswith(")"):
+    if "\n" in text and _BEGINS.match(text) and text.endswith(")"):
         call = _read(lambda: _python_call(text))
         if isinstance(call, ToolCall):
             return [call]

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from mrlm.environments.tools.tool import ToolError
-from mrlm.sandbox.types import Limits, Sandbox, Session, SessionEnded
+from mrlm.sandbox.types import AnswerError, Limits, Sandbox, Session, SessionEnded
 
 TIMEOUT = 5.0
 """Seconds that one piece of code may take."""
 START = 10.0
 """Seconds that the interpreter may take to start."""
+FRESH = "a fresh interpreter starts with the next call, without the variables"
 MAX_CODE = 20_000
 MAX_OUTPUT = 4_000
 """Characters of output that are kept of one piece of code."""
@@ -95,12 +96,16 @@ class PythonREPL:
             if self._session is None:
                 self._session = await self._opened().session(PROGRAM, limits=self.limits)
             reply = await self._session.ask({"code": code, "most": MAX_OUTPUT + 1}, self.timeout)
+        except AnswerError as error:
+            await self.close()
+            reason = f"the interpreter was broken by the code ({str(error)[:100]})"
+            raise ToolError(f"{reason}; {FRESH}") from error
         except SessionEnded as ended:
             self._session = None
             raise ToolError(self._ended(ended)) from ended
         output, failed = _parts(reply)
         if failed:
-            raise ToolError(f"{output}\n{failed}".strip())
+            raise ToolError("\n".join(part for part in (output.rstrip("\n"), failed) if part))
         return output.rstrip("\n") or "no output"
 
     async def close(self) -> None:
@@ -120,7 +125,7 @@ class PythonREPL:
             "oom": "the code used too much memory",
             "output_limit": "the code wrote too much",
         }.get(ended.status, f"the interpreter ended ({ended.status})")
-        return f"{what}; a fresh interpreter starts with the next call, without the variables"
+        return f"{what}; {FRESH}"
 
 
 def _writable(code: str) -> bool:
