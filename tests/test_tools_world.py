@@ -425,3 +425,37 @@ def test_two_worlds_at_once_in_one_loop(tokenizer: Any) -> None:
         return await asyncio.gather(*(one(seed) for seed in range(30)))
 
     assert asyncio.run(all_of_them()) == [True] * 30
+
+
+# -- the model family's own format -----------------------------------------------------------------
+
+QWEN = (
+    "{%- if tools %}{{- '<|im_start|>system\\n' + messages[0]['content'] + '\\n# Tools\\n' }}"
+    "{%- for tool in tools %}{{- tool | tojson + '\\n' }}{%- endfor %}{{- '<|im_end|>\\n' }}"
+    "{%- endif %}{%- for m in messages %}{%- if m['role'] == 'tool' %}"
+    "{{- '<|im_start|>user\\n<tool_response>\\n' + m['content'] + '\\n</tool_response><|im_end|>\\n' }}"
+    "{%- elif not (loop.first and tools) %}"
+    "{{- '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+
+def test_native_tools_go_through_the_chat_template(tokenizer: Any) -> None:
+    from mrlm.core.chat import Chat
+
+    made = ToolUseEnvironment(tasks="arithmetic", call_format="native")
+    task = made.task(0)
+    made.reset(task)
+    assert "calculate" not in task.prompt[0].content
+    knowing = copy.deepcopy(tokenizer)
+    knowing.chat_template = QWEN
+    text = Chat(knowing).render(task.prompt)
+    assert text.count('"name": "calculate"') == 1 and task.info["question"] in text
+    words = made.expert("agent", []) or ""
+    result = said(made, words)
+    whole = [*task.prompt, Message(words, Role.ASSISTANT), *result.observations["agent"].messages]
+    assert f"<tool_response>\n{task.answer}\n</tool_response>" in Chat(knowing).render(whole)
+    ids, spans = Chat(knowing).transcript(whole)
+    assert [knowing.decode(ids[s.start : s.end]) for s in spans] == [words + "<|im_end|>"]
+    with pytest.raises(ConfigError, match="call_format: tool_call"):
+        Chat(tokenizer).render(task.prompt)
