@@ -187,7 +187,9 @@ def test_files_are_written_read_listed_and_deleted(workspace: Workspace) -> None
         "x" * 5000,
         "y" * 150,
         "/".join("abcdefghij"),
-        ".new",
+        ".mrlm-new",
+        ".mrlm-new/x",
+        ".MRLM-removed-0/x",
     ],
 )
 def test_paths_that_lead_nowhere_good_are_refused(workspace: Workspace, path: str) -> None:
@@ -262,7 +264,7 @@ def test_cleaning_up_copes_with_depth_and_permissions(secret: Path) -> None:
     workspace = Workspace(files={"a/b": "x"})
     root = workspace.folder
     here = os.open(root, os.O_RDONLY)
-    for level in range(3000):
+    for level in range(2200):
         os.mkdir("d", dir_fd=here)
         deeper = os.open("d", os.O_RDONLY, dir_fd=here)
         if level % 500 == 0:
@@ -276,6 +278,9 @@ def test_cleaning_up_copes_with_depth_and_permissions(secret: Path) -> None:
     os.mkdir(f"{root}/shut")
     Path(f"{root}/shut/file").write_text("x")
     os.chmod(f"{root}/shut", 0o000)
+    os.makedirs(f"{root}/.mrlm-removed-0/x")  # names that removing uses itself
+    os.makedirs(f"{root}/z/.mrlm-removed-3/x")
+    Path(f"{root}/.mrlm-removed-2").write_text("x")
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     workspace.close()
     workspace.close()

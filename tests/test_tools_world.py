@@ -52,7 +52,9 @@ def world(required: Any = ("look",), **kwargs: Any) -> ToolUseEnvironment:
     rows = [{"prompt": "What is x?", "answer": "7", "required": required}]
     if required is None:
         del rows[0]["required"]
-    made = ToolUseEnvironment(ToolRegistry([look, total]), rows, kwargs.pop("max_turns", 5), **kwargs)
+    made = ToolUseEnvironment(
+        ToolRegistry([look, total]), rows, kwargs.pop("max_turns", 5), **kwargs
+    )
     made.reset(made.task(0))
     return made
 
@@ -111,7 +113,9 @@ def test_tool_pay_never_exceeds_the_pay_of_a_right_answer() -> None:
         rows = [{"prompt": "?", "answer": "7", "required": names[:count]}]
         greedy = ToolUseEnvironment(tools, rows, 9, max_calls=6)
         greedy.reset(greedy.task(0))
-        earned = said(greedy, "\n".join(f"{name}()" for name in names[:count])).rewards["agent"].value
+        earned = (
+            said(greedy, "\n".join(f"{name}()" for name in names[:count])).rewards["agent"].value
+        )
         right = said(greedy, "<answer>7</answer>").rewards["agent"].value
         assert earned == pytest.approx(min(0.3 * count, 0.8)) and earned <= right
         few = ToolUseEnvironment(tools, rows, 3)  # the right answer in the last turn pays least
@@ -128,7 +132,9 @@ def test_without_a_word_on_tools_none_is_paid_for_and_none_costs() -> None:
 
 def test_components_have_names_and_sum_to_the_reward() -> None:
     made = world()
-    parts = [said(made, text).rewards["agent"] for text in (LOOK + SUM, "x()", "<answer>7</answer>")]
+    parts = [
+        said(made, text).rewards["agent"] for text in (LOOK + SUM, "x()", "<answer>7</answer>")
+    ]
     assert parts[0].components == {"required_tool": 0.3, "other_tool": -0.1}
     assert parts[1].components == {"unknown_tool": -0.2}
     assert parts[2].components["solved"] == 1.0 and parts[2].components["turns"] == 3.0
@@ -191,6 +197,7 @@ def test_errors_are_told_and_nothing_raises() -> None:
     assert told[1] == "error: look: argument 'key' is missing (string)"
     assert told[2].startswith("error: there is no tool 'loko'; did you mean 'look'?")
     assert all(line.startswith("error: ") for line in told[:6])
+    assert told[6] == "? is 7"  # what cannot be encoded never reaches a tokenizer
 
 
 def test_an_episode_ends_with_its_turns_and_starts_anew() -> None:
@@ -223,7 +230,7 @@ def test_what_a_tool_stands_on_may_fail_and_that_is_no_reward() -> None:
         ({"max_calls": 0}, "max_calls"),
         ({"timeout": 0}, "timeout"),
         ({"call_format": "xml"}, "call_format"),
-        ({"tasks": "arithmetics"}, "arithmetics"),
+        ({"tasks": "arithmetics"}, "did you mean 'arithmetic'"),
         ({"levels": [0, 1]}, "levels"),
         ({"levels": [1]}, "levels"),
         ({"tools": ["calculater"]}, "there is no 'calculater'"),
@@ -368,10 +375,9 @@ def episodes_of(tokenizer: Any, made: ToolUseEnvironment, script: Callable[[Any]
 
 
 def test_tool_output_is_context_and_gets_no_gradient(model: Any, tokenizer: Any) -> None:
-    from test_gradients import logit_gradient
-
     from mrlm.learn.batch import merge
     from mrlm.learn.policy import Policy
+    from test_gradients import logit_gradient
 
     lines = ["look(key='x')", "<answer>7</answer>"]
 
@@ -409,6 +415,41 @@ def test_a_failed_tool_makes_an_episode_that_is_not_learned_from(tokenizer: Any)
     assert failed[0].step_rewards == []
 
 
+def history_of(folder: Path, *changes: str) -> list[dict[str, Any]]:
+    from mrlm.config import load_config
+    from mrlm.runs import run_experiment
+
+    config = Path(__file__).parent.parent / "configs" / "tools.yaml"
+    own = [f"output_dir={folder / 'run'}", "training.report_to=none", *changes]
+    return run_experiment(load_config(config, own)).history
+
+
+def of_stage(history: list[dict[str, Any]], stage: int, name: str) -> list[float]:
+    return [row[name] for row in history if row["stage"] == stage and row.get(name) is not None]
+
+
+def test_the_config_runs_through_its_stages(tmp_path: Path) -> None:
+    history = history_of(
+        tmp_path,
+        "evaluation.episodes=2",
+        "stages.0.training.num_iterations=2",
+        "stages.1.training.num_iterations=1",
+        "stages.1.training.batch_size=2",
+    )
+    best = 0.3 + 0.5 + 0.3 + 0.2 / 3
+    assert of_stage(history, 0, "reward/mean") == pytest.approx([best, best])  # the expert's
+    assert of_stage(history, 1, "reward/mean")[0] < best
+
+
+@pytest.mark.slow
+def test_the_config_learns(tmp_path: Path) -> None:
+    history = history_of(tmp_path)
+    shown, practised = (of_stage(history, stage, "eval/reward/mean") for stage in (0, 1))
+    sampled = of_stage(history, 1, "reward/mean")
+    assert shown[-1] > shown[0] + 0.5 and practised[-1] >= practised[0]
+    assert sum(sampled[-10:]) > sum(sampled[:10]) + 1.0
+
+
 def test_two_worlds_at_once_in_one_loop(tokenizer: Any) -> None:
     made = ToolUseEnvironment(tasks="mixed", levels=[1, 4])
 
@@ -433,7 +474,8 @@ QWEN = (
     "{%- if tools %}{{- '<|im_start|>system\\n' + messages[0]['content'] + '\\n# Tools\\n' }}"
     "{%- for tool in tools %}{{- tool | tojson + '\\n' }}{%- endfor %}{{- '<|im_end|>\\n' }}"
     "{%- endif %}{%- for m in messages %}{%- if m['role'] == 'tool' %}"
-    "{{- '<|im_start|>user\\n<tool_response>\\n' + m['content'] + '\\n</tool_response><|im_end|>\\n' }}"
+    "{{- '<|im_start|>user\\n<tool_response>\\n' + m['content'] }}"
+    "{{- '\\n</tool_response><|im_end|>\\n' }}"
     "{%- elif not (loop.first and tools) %}"
     "{{- '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{%- endif %}"
     "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"

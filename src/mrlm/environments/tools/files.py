@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 import tempfile
 import weakref
@@ -22,8 +23,9 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_PATH = 200
 MAX_NAME = 100
 MAX_LEVELS = 8
-_NEW = ".new"
-"""Name of a file that is being written, which no path may name."""
+_OURS = ".mrlm-"
+"""How names begin that no path may hold: of files that are being written or removed."""
+_NEW = f"{_OURS}new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Workspace:
         found = sorted(
             f"{path} {status.st_size}"
             for path, status in self._walk(self._root, "")
-            if stat.S_ISREG(status.st_mode) and not path.endswith(_NEW)
+            if stat.S_ISREG(status.st_mode)
         )
         return "\n".join(found) or "there are no files"
 
@@ -261,8 +263,8 @@ def _parts(path: str) -> list[str]:
         raise ToolError(f"the path {shown} must lead down from the workspace, such as notes/a.txt")
     if len(parts) > MAX_LEVELS or any(len(part.encode()) > MAX_NAME for part in parts):
         raise ToolError(f"a path has at most {MAX_LEVELS} names of at most {MAX_NAME} bytes")
-    if parts[-1] == _NEW:
-        raise ToolError(f"the name {_NEW!r} is reserved")
+    if any(part.casefold().startswith(_OURS) for part in parts):
+        raise ToolError(f"names that begin with {_OURS} are reserved")
     return parts
 
 
@@ -310,34 +312,28 @@ def remove_below(root: int) -> None:
     """Remove everything in a folder, however deep and whatever its permissions. Links are removed,
     never followed. Folders within folders are moved up, one level at a time, so that depth costs
     neither descriptors nor path length."""
-    waiting = _emptied(root, root, 0)
-    number = waiting
-    done = 0
+    moved = f"{_OURS}{secrets.token_hex(8)}-"
+    number, done = _emptied(root, root, moved, 0), 0
     while done < number:
-        name = _moved(done)
-        os.chmod(name, 0o700, dir_fd=root)
+        name = f"{moved}{done}"
         inner = os.open(name, _FOLDER, dir_fd=root)
         try:
-            number += _emptied(inner, root, number)
+            number = _emptied(inner, root, moved, number)
         finally:
             os.close(inner)
         os.rmdir(name, dir_fd=root)
         done += 1
 
 
-def _moved(number: int) -> str:
-    return f".mrlm-removed-{number}"
-
-
-def _emptied(folder: int, root: int, number: int) -> int:
-    """Unlink the files of a folder and move its folders to the root; how many there were."""
-    moved = 0
+def _emptied(folder: int, root: int, moved: str, number: int) -> int:
+    """Unlink the files of a folder and move its folders to the root, where they are called
+    `moved` and a number from `number` on; the number after the last one."""
     for name in os.listdir(folder):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
             os.chmod(name, 0o700, dir_fd=folder)
-            os.rename(name, _moved(number + moved), src_dir_fd=folder, dst_dir_fd=root)
-            moved += 1
+            os.rename(name, f"{moved}{number}", src_dir_fd=folder, dst_dir_fd=root)
+            number += 1
         else:
             os.unlink(name, dir_fd=folder)
-    return moved
+    return number

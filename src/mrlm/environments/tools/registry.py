@@ -173,9 +173,11 @@ class Toolbox:
             return call()
         job = call() if asynchronous else in_thread(call)
         task = asyncio.ensure_future(job)
-        done, _ = await asyncio.wait([task], timeout=seconds)
+        try:
+            done, _ = await asyncio.wait([task], timeout=seconds)
+        finally:
+            task.cancel()  # which does nothing to one that is done
         if not done:
-            task.cancel()
             raise ToolError(f"{tool.name} took longer than {seconds:g} s")
         return task.result()
 

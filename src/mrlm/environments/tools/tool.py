@@ -153,6 +153,11 @@ def tool_of(
     )
 
 
+def sayable(text: str) -> str:
+    """A text that can be encoded: halves of surrogate pairs are replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def as_text(value: Any) -> str:
     """What a tool returned, as the model reads it."""
     if isinstance(value, str):

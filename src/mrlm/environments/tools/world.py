@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any
 
 from mrlm.core.environment import Environment, Split
@@ -24,7 +25,7 @@ from mrlm.environments.tools.prompts import (
     stated,
 )
 from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
-from mrlm.environments.tools.tool import ToolError
+from mrlm.environments.tools.tool import ToolError, sayable
 from mrlm.play.tasks import OnBadRow, question_of, row_messages
 
 REQUIRED, OTHER, UNKNOWN, MALFORMED = 0.3, -0.1, -0.2, -0.1
@@ -119,6 +120,8 @@ class ToolUseEnvironment(Environment):
         elif isinstance(tasks, ToolTaskGenerator):
             self.generator = tasks
         else:
+            if isinstance(tasks, str) and (near := get_close_matches(tasks, (*KINDS, "mixed"), 1)):
+                raise ConfigError(f"tasks: there is no {tasks!r}; did you mean {near[0]!r}?")
             self._table = Table(
                 _rows(tasks),
                 eval_dataset=None if eval_tasks is None else _rows(eval_tasks),
@@ -248,7 +251,7 @@ class ToolUseEnvironment(Environment):
                 return self._ended(answer)
             shown = [self._malformed("there is neither a call nor an answer", paid)]
         self._over = self._turn >= (self.max_turns or MAX_TURNS)
-        messages = [Message(words, Role.TOOL) for words in shown]
+        messages = [Message(sayable(words), Role.TOOL) for words in shown]
         return self._result(messages, paid)
 
     async def _called(
