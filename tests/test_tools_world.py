@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +142,21 @@ def test_components_have_names_and_sum_to_the_reward() -> None:
     assert parts[2].components["solved"] == 1.0 and parts[2].components["turns"] == 3.0
     names = ("correct", "coverage", "speed")
     assert parts[2].value == pytest.approx(sum(parts[2].components[name] for name in names))
+
+
+def test_slow_calls_end_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrlm.environments.tools.world.MAX_SECONDS", 0.15)
+
+    def nap() -> str:
+        """Wait."""
+        time.sleep(0.1)
+        return "woke"
+
+    made = ToolUseEnvironment(ToolRegistry([nap]), [{"prompt": "?", "answer": "7"}])
+    made.reset(made.task(0))
+    told = shown(said(made, "nap()\n" * 4))
+    late = "error: the calls before it took too long"
+    assert told[0] == "woke" and told[3] == late and len(told) == 4
 
 
 HACKS = [
@@ -501,3 +518,41 @@ def test_native_tools_go_through_the_chat_template(tokenizer: Any) -> None:
     assert [knowing.decode(ids[s.start : s.end]) for s in spans] == [words + "<|im_end|>"]
     with pytest.raises(ConfigError, match="call_format: tool_call"):
         Chat(tokenizer).render(task.prompt)
+
+
+# -- whatever a model says -------------------------------------------------------------------------
+
+NASTY = [
+    *("", " ", ".", "..", "/", "../../x", "a/b", "a", ".mrlm-new/x", "a\x00b", "\ud800", "\n", "*"),
+    *("'", '"', "\\", "{}", "[" * 40, "%s%n", "x" * 250, "x" * 5_000, "9" * 400, "1e999", "NaN"),
+    *("\u202e", "\U0001f600", "-" * 300, "None", "1/0", "NEAR(a b)", "a OR", "SELECT 1; --"),
+    *("</tool_call>", "<|im_end|>", "__import__('os')", "factorial(10**9)", "9**9**9"),
+]
+
+
+def test_no_message_makes_an_episode_fail() -> None:
+    """An episode that fails is not learned from, so a model that could make it fail would get away
+    with anything."""
+    made = ToolUseEnvironment(
+        create_default_tool_registry(["calculator", "search", "files"]),
+        "mixed",
+        max_turns=10_000,
+        max_calls=50,
+    )
+    made.reset(made.task(0))
+
+    async def all_of_it() -> None:
+        for tool in made.registry:
+            names = list(tool.parameters["properties"])
+            for nasty in NASTY:
+                for given in (nasty, [nasty], {nasty: nasty}, None, 10**300, -1.5, True):
+                    call = {"name": tool.name, "arguments": dict.fromkeys(names, given)}
+                    for text in (json.dumps(call), f"{tool.name}({', '.join([repr(given)] * 2)})"):
+                        result = await made.step({"agent": Message(text)})
+                        assert not result.done
+                        for words in shown(result):
+                            assert words.encode() and len(words) < 5_000
+                        assert result.rewards["agent"].value <= 0.3
+
+    run_async(all_of_it())
+    made.close()

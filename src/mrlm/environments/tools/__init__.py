@@ -1,10 +1,10 @@
 """Tools: questions that are answered by calling tools: a calculator, search, Python, files, or any
 typed function.
 
-The world is in `world.py`, tasks in `generator.py`. A tool is defined in `tool.py`, collected in
-`registry.py`, and called as `calls.py` reads it; the built-in ones are in `calculator.py`,
-`search.py` (over `atlas.py` where nothing else is given), `repl.py` and `files.py`, those of MCP
-servers in `mcp.py`.
+The world is in `world.py`, its words in `prompts.py`, its tasks in `tasks.py` and `generator.py`. A
+tool is defined in `tool.py`, collected in `registry.py`, and called as `calls.py` reads it; the
+built-in ones are in `calculator.py`, `search.py` (over `atlas.py` where nothing else is given),
+`repl.py` and `files.py`, those of MCP servers in `mcp.py`.
 """
 
 from __future__ import annotations

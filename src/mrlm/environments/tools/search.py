@@ -158,9 +158,10 @@ def search_tool(source: Search, k: int = TOPK) -> Any:
         Args:
             query: a few words
         """
-        if not query.strip() or len(query) > MAX_QUERY:
+        words = " ".join("".join(c if c.isprintable() else " " for c in query[:10_000]).split())
+        if not words or len(query) > MAX_QUERY:
             raise ToolError(f"a query is 1 to {MAX_QUERY} characters long")
-        found = source.search(query, k)
+        found = source.search(words, k)
         lines = (f"{one.title}: {one.text}" if one.title else one.text for one in found)
         return "\n".join(line[:MAX_DOCUMENT] for line in lines) or "nothing was found"
 

@@ -4,18 +4,16 @@ nothing of models."""
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._rows import Table, at_least, others, seats
+from mrlm.environments._rows import at_least, seats
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
-from mrlm.environments.tools.generator import KINDS, ToolProblem, ToolTaskGenerator
 from mrlm.environments.tools.mcp import MCPServer
 from mrlm.environments.tools.prompts import (
     CALL_FORMATS,
@@ -25,15 +23,18 @@ from mrlm.environments.tools.prompts import (
     stated,
 )
 from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
+from mrlm.environments.tools.tasks import ToolTasks, required_of
 from mrlm.environments.tools.tool import ToolError, sayable
-from mrlm.play.tasks import OnBadRow, question_of, row_messages
+from mrlm.play.tasks import OnBadRow
 
 REQUIRED, OTHER, UNKNOWN, MALFORMED = 0.3, -0.1, -0.2, -0.1
 CORRECT, COVERAGE, SPEED = 0.5, 0.3, 0.2
 MAX_TURNS = 8
 MAX_CALLS = 4
 """Calls of one message that are run."""
-ANSWERS = ("answer", "answers", "final_answer")
+MAX_SECONDS = 30.0
+"""After so many seconds no further call of a message is begun, so that slow calls end in words and
+not in a step that failed."""
 
 
 class ToolUseEnvironment(Environment):
@@ -113,72 +114,36 @@ class ToolUseEnvironment(Environment):
         self.max_output = max_output
         self.timeout = timeout
         self.call_format: CallFormat = call_format
-        self.generator: ToolTaskGenerator | None = None
-        self._table: Table | None = None
-        if isinstance(tasks, str) and tasks in (*KINDS, "mixed"):
-            self.generator = ToolTaskGenerator(tasks, levels, seed, call_format == "short")
-        elif isinstance(tasks, ToolTaskGenerator):
-            self.generator = tasks
-        else:
-            if isinstance(tasks, str) and (near := get_close_matches(tasks, (*KINDS, "mixed"), 1)):
-                raise ConfigError(f"tasks: there is no {tasks!r}; did you mean {near[0]!r}?")
-            self._table = Table(
-                _rows(tasks),
-                eval_dataset=None if eval_tasks is None else _rows(eval_tasks),
-                split=split,
-                columns=columns,
-                on_bad_row=on_bad_row,
-                seed=seed,
-            )
-        if registry is not None and (tools is not None or search is not None):
-            raise ConfigError("give tools and search, or a registry, not both")
+        self.tasks: ToolTasks = ToolTasks(
+            tasks,
+            eval_tasks=eval_tasks,
+            levels=levels,
+            seed=seed,
+            terse=call_format == "short",
+            split=split,
+            columns=columns,
+            on_bad_row=on_bad_row,
+        )
         if registry is None:
-            needed = self.generator.groups if self.generator is not None else None
-            groups = tools if tools is not None else needed or ("calculator", "search", FILES)
+            groups = self.tasks.groups if tools is None else tools
             registry = create_default_tool_registry(groups, search=search, isolation=isolation)
-        if mcp_servers:
-            registry = ToolRegistry(registry)
-            for server in mcp_servers:
-                MCPServer(**server).join(registry)
-        if not len(registry):
-            raise ConfigError("the registry has no tools")
-        self.registry: ToolRegistry = registry
+        elif tools is not None or search is not None:
+            raise ConfigError("give tools and search, or a registry, not both")
+        self.registry: ToolRegistry = _with_servers(registry, mcp_servers)
         self._begin(Task("none"))
 
     # -- tasks -------------------------------------------------------------------------------------
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
+        return self.tasks.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        if self.generator is not None:
-            problem = self.generator.problem(seed, split)
-            info = asdict(problem) | {"required": list(problem.required)}
-            del info["answer"]
-            info["plan"] = [list(step) for step in problem.plan]
-            name = f"tools-{problem.kind}-{split}-{seed}"
-            return Task(name, self._opening(problem.question), problem.answer, seed, info)
-        assert self._table is not None
-        index, row = self._table.row(seed, split)
-        where = f"tool tasks, {split} row {index}"
-        asked = question_of(row)
-        gold = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
-        if asked is None or gold is None:
-            raise ConfigError(
-                f"{where}: it needs a question (prompt or question) and an answer "
-                f"({', '.join(ANSWERS)}); it has {', '.join(row)} (rename with columns)"
-            )
-        messages = row_messages(asked, where)
-        prompt = self._opening(messages[-1].content) if len(messages) == 1 else messages
-        info = others(row) | {"question": messages[-1].content}
-        return Task(f"tools-{split}-{index}", prompt, gold, seed, info)
-
-    def _opening(self, question: str) -> list[Message]:
-        if self.call_format == "short":
-            return [Message(question)]
-        native = {"tools": self.registry.schemas} if self.call_format == "native" else {}
-        words = instructions(self.registry, self.call_format, self.max_turns or MAX_TURNS)
-        return [Message(words, Role.SYSTEM, metadata=native), Message(question)]
+        task = self.tasks.task(seed, split)
+        if self.call_format != "short" and len(task.prompt) == 1:
+            native = {"tools": self.registry.schemas} if self.call_format == "native" else {}
+            words = instructions(self.registry, self.call_format, self.max_turns or MAX_TURNS)
+            task.prompt = [Message(words, Role.SYSTEM, metadata=native), *task.prompt]
+        return task
 
     # -- play --------------------------------------------------------------------------------------
 
@@ -189,7 +154,7 @@ class ToolUseEnvironment(Environment):
 
     def _begin(self, task: Task) -> None:
         self._task = task
-        self._required: list[str] | None = _names(task)
+        self._required: list[str] | None = required_of(task)
         self._used: set[str] = set()
         self._earned = 0.0
         self._turn = 0
@@ -242,7 +207,8 @@ class ToolUseEnvironment(Environment):
         paid: dict[str, float] = {}
         calls = calls_in(text)
         if calls:
-            shown = [await self._called(call, box, paid) for call in calls[: self.max_calls]]
+            until = time.monotonic() + MAX_SECONDS
+            shown = [await self._called(call, box, paid, until) for call in calls[: self.max_calls]]
             if len(calls) > self.max_calls:
                 shown.append(self._malformed(f"only {self.max_calls} calls were run", paid))
         else:
@@ -255,7 +221,7 @@ class ToolUseEnvironment(Environment):
         return self._result(messages, paid)
 
     async def _called(
-        self, call: ToolCall | Malformed, box: Toolbox, paid: dict[str, float]
+        self, call: ToolCall | Malformed, box: Toolbox, paid: dict[str, float], until: float
     ) -> str:
         """What the agent is shown of a call; what it earned is added to `paid`."""
         if isinstance(call, Malformed):
@@ -270,6 +236,8 @@ class ToolUseEnvironment(Environment):
             return self._malformed(str(error), paid)
         if self._required is not None and tool.name not in self._required:
             _add(paid, "other_tool", OTHER)
+        if time.monotonic() > until:
+            return "error: the calls before it took too long"
         try:
             words = await box.call(tool, arguments)
         except ToolError as error:
@@ -340,27 +308,12 @@ def _add(paid: dict[str, float], name: str, amount: float) -> None:
     paid[name] = paid.get(name, 0.0) + amount
 
 
-def _names(task: Task) -> list[str] | None:
-    """The tools that a task requires; `None` if it does not say."""
-    given = task.info.get("required", task.info.get("required_tools"))
-    if given is None:
-        return None
-    names = [given] if isinstance(given, str) else list(given)
-    if not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"task {task.id!r}: required must be names of tools, not {given!r}")
-    return list(dict.fromkeys(names))
-
-
-def _rows(tasks: Any) -> Any:
-    """Rows, also where tasks or problems were given."""
-    if isinstance(tasks, list | tuple) and tasks:
-        return [_row(one) for one in tasks]
-    return tasks
-
-
-def _row(one: Any) -> Any:
-    if isinstance(one, ToolProblem):
-        return asdict(one) | {"required": list(one.required)}
-    if isinstance(one, Task):
-        return {**one.info, "prompt": list(one.prompt), "answer": one.answer}
-    return one
+def _with_servers(registry: ToolRegistry, servers: Sequence[Mapping[str, Any]]) -> ToolRegistry:
+    """The registry, with the tools of MCP servers beside its own."""
+    if servers:
+        registry = ToolRegistry(registry)
+        for server in servers:
+            MCPServer(**server).join(registry)
+    if not len(registry):
+        raise ConfigError("the registry has no tools")
+    return registry
