@@ -254,6 +254,7 @@ def test_what_a_tool_stands_on_may_fail_and_that_is_no_reward() -> None:
         ({"tools": []}, "no tools"),
         ({"registry": ToolRegistry(), "tools": ["files"]}, "not both"),
         ({"mcp_servers": [{}]}, "command or by url"),
+        ({"mcp_servers": [{"comand": ["x"]}]}, "no argument 'comand'"),
     ],
 )
 def test_impossible_arguments_are_named(kwargs: dict[str, Any], says: str) -> None:

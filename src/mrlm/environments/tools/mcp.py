@@ -16,8 +16,8 @@ from mrlm.environments.tools.tool import Tool, ToolError, kind_of
 
 START = 30.0
 """Seconds a server may take to start."""
-TIMEOUT = 30.0
-"""Seconds a call may take."""
+TIMEOUT = 20.0
+"""Seconds a call may take; then the model is told so."""
 
 
 class MCPServer:
@@ -51,7 +51,7 @@ class MCPServer:
         self.title: str = url or " ".join(command or ())
         self.prefix = prefix
         self.timeout = timeout
-        target = url if command is None else _stdio(command, env)
+        target = _target(command, url, env)
         self._ready = threading.Event()
         self._failed: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,7 +92,7 @@ class MCPServer:
 
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         try:
-            async with Client(target, read_timeout_seconds=self.timeout) as client:
+            async with Client(target, read_timeout_seconds=self.timeout + 10) as client:
                 cursor = None
                 while True:
                     page = await client.list_tools(cursor=cursor)
@@ -122,7 +122,7 @@ class MCPServer:
             return _fitting(name, arguments, parameters)
 
         description = " ".join((listed.description or name).split())
-        return Tool(name, description, parameters, call, check, deadline=self.timeout + 1.0)
+        return Tool(name, description, parameters, call, check, deadline=self.timeout)
 
     async def _called(self, name: str, arguments: dict[str, Any]) -> str:
         client, loop = self._client, self._loop
@@ -145,11 +145,14 @@ class MCPServer:
         return self
 
 
-def _stdio(command: Sequence[str], env: Mapping[str, str] | None) -> Any:
+def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, str] | None) -> Any:
+    """What the library connects to."""
     try:
         from mcp import StdioServerParameters
     except ImportError as error:
         raise ConfigError('MCP servers need the package mcp: pip install "mrlm[mcp]"') from error
+    if command is None:
+        return url
     program, *arguments = command
     return StdioServerParameters(command=program, args=arguments, env=dict(env or {}) or None)
 

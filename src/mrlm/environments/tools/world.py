@@ -4,6 +4,7 @@ nothing of models."""
 from __future__ import annotations
 
 import copy
+import inspect
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -186,7 +187,7 @@ class ToolUseEnvironment(Environment):
         workspace = self._box.state(kit)
         for path, content in files.items():
             try:
-                workspace.write_file(path, content)
+                workspace.write_file(str(path), str(content))
             except ToolError as error:
                 raise ConfigError(f"task {self._task.id!r}, file {path!r}: {error}") from error
 
@@ -313,6 +314,9 @@ def _with_servers(registry: ToolRegistry, servers: Sequence[Mapping[str, Any]]) 
     if servers:
         registry = ToolRegistry(registry)
         for server in servers:
+            unknown = set(server) - set(inspect.signature(MCPServer).parameters)
+            if unknown:
+                raise ConfigError(f"mcp_servers: there is no argument {min(unknown)!r}")
             MCPServer(**server).join(registry)
     if not len(registry):
         raise ConfigError("the registry has no tools")
