@@ -10,7 +10,7 @@ import secrets
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from mrlm.core.errors import EpisodeError
 from mrlm.environments.tools.tool import ToolError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_PATH = 200
@@ -65,8 +66,7 @@ class Workspace:
         self.quota: Quota = quota or Quota()
         self._own = folder is None
         self.folder: str = tempfile.mkdtemp(prefix="mrlm-files-") if folder is None else str(folder)
-        self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._finalizer = weakref.finalize(self, _let_go, self._root, self.folder, self._own)
+        self._finalizer = weakref.finalize(self, _let_go, self.folder, self._own)
         for path, content in (files or {}).items():
             self.write_file(path, content)
 
@@ -79,7 +79,7 @@ class Workspace:
             path: such as notes/a.txt
         """
         parts = _parts(path)
-        with _Folder(self._root, parts[:-1]) as folder:
+        with _Folder(self.folder, parts[:-1]) as folder:
             return self._read(folder, parts[-1]).decode("utf-8", "replace")
 
     def write_file(self, path: str, content: str) -> str:
@@ -94,7 +94,7 @@ class Workspace:
         if len(data) > self.quota.file:
             raise ToolError(f"a file holds at most {self.quota.file} bytes, not {len(data)}")
         held, entries = self._usage()
-        with _Folder(self._root, parts[:-1], make=self.quota.entries - entries - 1) as folder:
+        with _Folder(self.folder, parts[:-1], make=self.quota.entries - entries - 1) as folder:
             before = _kind(folder, parts[-1])
             if before is None and self._usage()[1] >= self.quota.entries:
                 raise ToolError(f"there is room for {self.quota.entries} files and folders only")
@@ -107,7 +107,7 @@ class Workspace:
         """List all files with their sizes in bytes."""
         found = sorted(
             f"{path} {status.st_size}"
-            for path, status in self._walk(self._root, "")
+            for path, status in self._walk(self.folder)
             if stat.S_ISREG(status.st_mode)
         )
         return "\n".join(found) or "there are no files"
@@ -119,7 +119,7 @@ class Workspace:
             path: such as notes/a.txt
         """
         parts = _parts(path)
-        with _Folder(self._root, parts[:-1]) as folder:
+        with _Folder(self.folder, parts[:-1]) as folder:
             if _kind(folder, parts[-1]) is None:
                 raise ToolError(f"there is no file {path!r}")
             os.unlink(parts[-1], dir_fd=folder)
@@ -135,10 +135,10 @@ class Workspace:
     def files(self) -> dict[str, bytes]:
         """Path -> content of all regular files."""
         found = {}
-        for path, status in self._walk(self._root, ""):
+        for path, status in self._walk(self.folder):
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 parts = path.split("/")
-                with _Folder(self._root, parts[:-1]) as folder:
+                with _Folder(self.folder, parts[:-1]) as folder:
                     found[path] = self._read(folder, parts[-1])
         return found
 
@@ -172,36 +172,42 @@ class Workspace:
     def _usage(self) -> tuple[int, int]:
         """Bytes and entries that are there."""
         held = entries = 0
-        for _, status in self._walk(self._root, ""):
+        for _, status in self._walk(self.folder):
             entries += 1
             held += status.st_size if stat.S_ISREG(status.st_mode) else 0
         return held, entries
 
-    def _walk(self, root: int, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+    def _walk(
+        self, root: int | str, parts: Sequence[str] = (), prefix: str = ""
+    ) -> Iterator[tuple[str, os.stat_result]]:
         """Every entry with its path, without following links, as deep as paths may be."""
-        for name in sorted(os.listdir(root))[: 4 * self.quota.entries]:
-            status = os.stat(name, dir_fd=root, follow_symlinks=False)
-            yield prefix + name, status
-            if stat.S_ISDIR(status.st_mode) and prefix.count("/") < MAX_LEVELS:
-                with _Folder(root, [name]) as folder:
-                    yield from self._walk(folder, f"{prefix}{name}/")
+        with _Folder(root, parts) as folder:
+            for name in sorted(os.listdir(folder))[: 4 * self.quota.entries]:
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                yield prefix + name, status
+                if stat.S_ISDIR(status.st_mode) and prefix.count("/") < MAX_LEVELS:
+                    yield from self._walk(folder, [name], f"{prefix}{name}/")
 
 
 class _Folder:
     """The descriptor of a folder below another one, open for the length of a block.
 
     Args:
-        root: where to begin.
+        root: where to begin, a descriptor or a path.
         parts: names of the folders on the way.
         make: how many of them may be made.
     """
 
-    def __init__(self, root: int, parts: list[str], make: int = 0) -> None:
+    def __init__(self, root: int | str, parts: Sequence[str], make: int = 0) -> None:
         self.root, self.parts, self.make = root, parts, make
         self.descriptor = -1
 
     def __enter__(self) -> int:
-        self.descriptor = os.dup(self.root)
+        if isinstance(self.root, int):
+            self.descriptor = os.dup(self.root)
+        else:
+            with _said("the workspace"):
+                self.descriptor = os.open(self.root, _ROOT)
         try:
             for part in self.parts:
                 deeper = self._deeper(part)
@@ -299,13 +305,11 @@ def _regular(status: os.stat_result, name: str) -> None:
 # -- the end ---------------------------------------------------------------------------------------
 
 
-def _let_go(root: int, folder: str, own: bool) -> None:
-    try:
-        if own:
+def _let_go(folder: str, own: bool) -> None:
+    if own:
+        with _Folder(folder, []) as root:
             remove_below(root)
-            os.rmdir(folder)
-    finally:
-        os.close(root)
+        os.rmdir(folder)
 
 
 def remove_below(root: int) -> None:
