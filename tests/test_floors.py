@@ -61,6 +61,8 @@ ONE_FILE_OF = {
     "trackio": "trackers",
     "mlflow": "trackers",
     "math_verify": "environments",
+    "bm25s": "environments",
+    "mcp": "environments",
     "pyseccomp": "sandbox",
 }
 """Heavy library -> the room whose one file may import it."""

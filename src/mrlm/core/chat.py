@@ -30,6 +30,7 @@ PLAIN_TEMPLATE = (
 """Used, with one warning, for a tokenizer that has no chat template."""
 
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
+TAKES_TOOLS = re.compile(r"\{[%{][^%}]*\btools\b")
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class Chat:
         self.template: str = template
         self.marked: bool = bool(MARKED.search(template))
         self._knows_tools = "tool" in template
+        self._takes_tools = bool(TAKES_TOOLS.search(template))
 
     def encode(self, text: str) -> list[int]:
         """Ids of a rendered text; the template has put every special token in already."""
@@ -153,17 +155,26 @@ class Chat:
     # -- what the template sees --------------------------------------------------------------------
 
     def _apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
-        plain = [
-            {key: value for key, value in message.items() if key != "sources"}
-            for message in messages
-        ]
         return self.tokenizer.apply_chat_template(
-            plain,
+            _plain(messages),
             chat_template=self.template,
             tokenize=False,
             add_generation_prompt=generate,
-            **self.template_kwargs,
+            **self._variables(messages),
         )
+
+    def _variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the template is given beside the messages: its variables, and the tools that a
+        message brings in its metadata."""
+        tools = next((message["tools"] for message in messages if "tools" in message), None)
+        if tools is None:
+            return self.template_kwargs
+        if not self._takes_tools:
+            raise ChatTemplateError(
+                "the conversation has tools to be explained by the chat template, and this "
+                "template takes none; describe them in a message instead (call_format: tool_call)"
+            )
+        return {"tools": tools, **self.template_kwargs}
 
     def _acceptable(
         self, messages: Sequence[Message], trained: Callable[[int], bool], generate: bool
@@ -204,22 +215,20 @@ class Chat:
         entry: dict[str, Any] = {"role": role, "content": message.content, "sources": [index]}
         if message.tool_calls:
             entry["tool_calls"] = list(message.tool_calls)
+        if message.metadata.get("tools"):
+            entry["tools"] = list(message.metadata["tools"])
         return entry
 
     # -- where the assistant wrote -----------------------------------------------------------------
 
     def _marked_spans(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[Span] | None]:
-        plain = [
-            {key: value for key, value in message.items() if key != "sources"}
-            for message in messages
-        ]
         encoded = self.tokenizer.apply_chat_template(
-            plain,
+            _plain(messages),
             chat_template=self.template,
             tokenize=True,
             return_dict=True,
             return_assistant_tokens_mask=True,
-            **self.template_kwargs,
+            **self._variables(messages),
         )
         ids, mask = list(encoded["input_ids"]), list(encoded["assistant_masks"])
         starts = [i for i, bit in enumerate(mask) if bit and (i == 0 or not mask[i - 1])]
@@ -293,6 +302,14 @@ class Chat:
             log.warning(sentence)
 
 
+def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as templates take them."""
+    return [
+        {key: value for key, value in message.items() if key not in ("sources", "tools")}
+        for message in messages
+    ]
+
+
 def _alternating(
     messages: list[dict[str, Any]], trained: Callable[[int], bool]
 ) -> list[dict[str, Any]]:
@@ -323,6 +340,7 @@ def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return messages
     if len(messages) > 1 and messages[1]["role"] == "user":
         first = {
+            **{key: value for key, value in messages[0].items() if key == "tools"},
             **messages[1],
             "content": f"{messages[0]['content']}\n\n{messages[1]['content']}",
             "sources": [0, *messages[1]["sources"]],

@@ -1,0 +1,77 @@
+"""A small corpus that works offline: an atlas of a country that does not exist, so that nothing in
+it can be known without looking it up."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+
+from mrlm.environments.tools.search import Document
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(" ".join(name.split()) for name in text.split(","))
+
+
+TOWNS = _names(
+    "Velmora, Ostrel, Quendry, Harlow, Bisk, Tamsin, Orrick, Lunsby, Drevin, Kalmouth, Perrin,"
+    "Saltmere, Wexholm, Yarrow, Finnick, Gorsey, Ilmar, Jorvale, Montry, Norwick, Rushden,"
+    "Thistle, Umber, Zellin"
+)
+RIVERS = _names(
+    "Aldra, Brenn, Corvo, Dasse, Elvan, Fenna, Gallow, Hyrst, Isken, Jarl, Kessel, Lorne"
+)
+PEAKS = _names("Morrow, Nesk, Oberon, Pike, Quill, Raven, Sable, Tarn, Ulfar, Vane, Wolfram, Yeld")
+PEOPLE = _names(
+    "Ada Brook, Ben Carrow, Cleo Danes, Dov Elster, Eva Farrow, Finn Gale, Greta Holm, Hugo Imber,"
+    "Ida Jessop, Jon Keats, Kira Lund, Leo Marsh, Mina North, Nils Orme, Olga Price, Pia Quint"
+)
+CRAFTS = _names("painter, baker, pilot, doctor, printer, sailor, teacher, weaver")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing of the atlas: what it is called, what is said of it, and its numbers by the
+    question that asks for them."""
+
+    name: str
+    text: str
+    numbers: dict[str, int]
+    river: str = ""
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """All entries by name, the same on every machine."""
+    rng = random.Random("atlas")
+    found: dict[str, Entry] = {}
+    for name in TOWNS:
+        year, people, river = rng.randint(900, 1890), rng.randint(1200, 98000), rng.choice(RIVERS)
+        text = (
+            f"{name} is a town on the river {river}. It was founded in {year}. "
+            f"{people} people live there."
+        )
+        questions = {
+            f"In which year was the town {name} founded?": year,
+            f"How many people live in {name}?": people,
+        }
+        found[name] = Entry(name, text, questions, river)
+    for name in RIVERS:
+        length = rng.randint(40, 980)
+        text = f"The {name} is a river. It is {length} km long."
+        found[name] = Entry(name, text, {f"How many km long is the river {name}?": length})
+    for name in PEAKS:
+        height = rng.randint(700, 4900)
+        text = f"Mount {name} is {height} m high."
+        found[name] = Entry(name, text, {f"How many m high is Mount {name}?": height})
+    for name in PEOPLE:
+        year, town = rng.randint(1700, 1980), rng.choice(TOWNS)
+        text = f"{name}, a {rng.choice(CRAFTS)}, was born in {year} and lives in {town}."
+        found[name] = Entry(name, text, {f"In which year was {name} born?": year})
+    return found
+
+
+def documents() -> list[Document]:
+    """The atlas as documents."""
+    return [Document(entry.text, name) for name, entry in entries().items()]

@@ -1,0 +1,107 @@
+"""The tools that come with the library: calculator, search, Python and files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+from mrlm.environments.tools import atlas
+from mrlm.environments.tools.calculator import calculate
+from mrlm.environments.tools.files import Quota, Workspace
+from mrlm.environments.tools.registry import ToolRegistry
+from mrlm.environments.tools.repl import TIMEOUT, PythonREPL
+from mrlm.environments.tools.search import LocalIndex, search_tool, source_of
+from mrlm.environments.tools.tool import Kit
+from mrlm.sandbox.types import Limits, Sandbox
+
+FILES = "files"
+"""Name of the kit whose state is the episode's workspace."""
+GROUPS = ("calculator", "search", "python", FILES)
+
+
+def create_default_tool_registry(
+    tools: Iterable[str] = GROUPS,
+    *,
+    search: Any = None,
+    sandbox: Sandbox | None = None,
+    isolation: str = "auto",
+    timeout: float = TIMEOUT,
+    limits: Limits | None = None,
+    quota: Quota | None = None,
+) -> ToolRegistry:
+    """A registry with the built-in tools: `calculate`, `search`, `python`, `read_file`,
+    `write_file`, `list_files` and `delete_file`.
+
+    Args:
+        tools: which groups: `calculator`, `search`, `python`, `files`.
+        search: what is searched: a `Search`, documents (a list or a file), or the URL of a
+            retrieval server; the built-in atlas when `None`.
+        sandbox: where Python runs; opened with `isolation` when the first episode begins, if
+            `None`.
+        isolation: of that sandbox.
+        timeout: seconds that one piece of Python code may take.
+        limits: what an interpreter may use.
+        quota: how much an episode's files may hold.
+
+    Raises:
+        ConfigError: there is no such group.
+    """
+    registry = ToolRegistry()
+    for group in dict.fromkeys(tools):
+        if group == "calculator":
+            registry.register(calculate, quick=True)
+        elif group == "search":
+            source = _atlas_index() if search is None else source_of(search)
+            local = isinstance(source, LocalIndex)
+            registry.register(search_tool(source), quick=local)
+        elif group == "python":
+            opened = _Opened(sandbox, isolation)
+            kit = Kit("python", partial(PythonREPL, opened, timeout, limits), opened)
+            registry.register_kit(kit, [PythonREPL.python], deadline=timeout + 60.0)
+        elif group == FILES:
+            kit = Kit(FILES, partial(Workspace, quota=quota))
+            methods = [
+                Workspace.read_file,
+                Workspace.write_file,
+                Workspace.list_files,
+                Workspace.delete_file,
+            ]
+            registry.register_kit(kit, methods, quick=True)
+        else:
+            raise ConfigError(f"tools: there is no {group!r} (there are: {', '.join(GROUPS)})")
+    return registry
+
+
+class _Opened:
+    """A sandbox that is opened when it is first wanted, once for all episodes."""
+
+    def __init__(self, sandbox: Sandbox | None, isolation: str) -> None:
+        self._sandbox = sandbox
+        self._isolation = isolation
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Sandbox:
+        with self._lock:
+            if self._sandbox is None:
+                from mrlm.sandbox import open_sandbox
+
+                self._sandbox = open_sandbox(isolation=self._isolation)
+            return self._sandbox
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Opened:
+        return self
+
+
+_lock = threading.Lock()
+_indexed: list[LocalIndex] = []
+
+
+def _atlas_index() -> LocalIndex:
+    """The index of the atlas, built once."""
+    with _lock:
+        if not _indexed:
+            _indexed.append(LocalIndex(atlas.documents()))
+        return _indexed[0]

@@ -1,0 +1,286 @@
+"""What a message asks for: calls of tools in three forms, or an answer. Nothing here runs anything,
+and whatever a text holds, it is read or named malformed in time that grows with its length."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+
+MAX_TEXT = 20_000
+"""Characters of a message that are read at all."""
+MAX_CALL = 8_000
+"""Characters of one call."""
+MAX_DEPTH = 32
+"""Levels of brackets in a call."""
+OPENS, CLOSES = "<tool_call>", "</tool_call>"
+ANSWER_OPENS, ANSWER_CLOSES = "<answer>", "</answer>"
+_BEGINS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}[ ]?\(")
+_LINE = re.compile(_BEGINS.pattern + r".*\)")
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that can be read; whether there is such a tool is another question."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    positional: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """Something that was meant as a call and cannot be read; `reason` is for the model."""
+
+    reason: str
+
+
+Asked = list[ToolCall | Malformed]
+
+
+class _Refused(ValueError):
+    """A call that cannot be read."""
+
+
+def calls_in(text: str) -> Asked:
+    """The calls of a message, in order, in the first of these forms that it has:
+
+    - `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Qwen and Hermes write it;
+    - one or more bare objects `{"name": ..., "parameters": {...}}`, as Llama writes them, or a list
+      of such objects, as Mistral does;
+    - lines `name(arg=value)`, whose values are Python literals.
+    """
+    if len(text) > MAX_TEXT:
+        return [Malformed(f"the message is longer than {MAX_TEXT} characters")]
+    if OPENS in text:
+        return _tagged(text)
+    stripped = text.strip().removeprefix("<|python_tag|>").removeprefix("[TOOL_CALLS]").strip()
+    if stripped[:1] == "{" or re.match(r"\[\s*\{", stripped):
+        return _bare(stripped)
+    return _lines(stripped)
+
+
+def answer_in(text: str) -> str | None:
+    """The answer a message states: what stands in `<answer>`, else after `=` where the message is
+    one line that begins with it; `None` if there is none. Two different answers are stated as both,
+    so that a list of guesses is never one of them."""
+    text = text[-MAX_TEXT:]
+    found = []
+    for part in text.split(ANSWER_OPENS)[1:]:
+        inside, closed, _ = part.partition(ANSWER_CLOSES)
+        if closed:
+            found.append(inside.strip())
+    if found:
+        return " or ".join(dict.fromkeys(found))
+    line = text.strip()
+    return line[1:].strip() if line.startswith("=") and "\n" not in line else None
+
+
+def written(name: str, arguments: dict[str, Any], form: str = "tool_call") -> str:
+    """A call as a model would write it.
+
+    Args:
+        name: of the tool.
+        arguments: by name.
+        form: `tool_call`, `json` (Llama's), `python`, or `short`: `python` without the names.
+
+    Raises:
+        ConfigError: there is no such form.
+    """
+    if form in ("python", "short"):
+        values = (f"{key}={value!r}" for key, value in arguments.items())
+        plain = (_quoted(value) for value in arguments.values())
+        return f"{name}({', '.join(plain if form == 'short' else values)})"
+    if form == "json":
+        return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
+    if form == "tool_call":
+        call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        return f"{OPENS}\n{call}\n{CLOSES}"
+    raise ConfigError(f"call_format must be one of tool_call, json, python, short, not {form!r}")
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+# -- the three forms -------------------------------------------------------------------------------
+
+
+def _tagged(text: str) -> Asked:
+    found: Asked = []
+    for part in text.split(OPENS)[1:]:
+        inside, closed, _ = part.partition(CLOSES)
+        if not closed:
+            found.append(Malformed(f"{OPENS} without {CLOSES}"))
+        else:
+            found.append(_read(lambda inside=inside: _call_of(_value(inside.strip()))))
+    return found
+
+
+def _bare(text: str) -> Asked:
+    found: Asked = []
+    place = 0
+    while place < len(text):
+        try:
+            value, place = _scanned(text, place)
+        except _Refused as error:
+            return [*found, Malformed(str(error))]
+        for one in value if isinstance(value, list) else [value]:
+            found.append(_read(lambda one=one: _call_of(one)))
+        while place < len(text) and text[place] in " \t\r\n;,":
+            place += 1
+    return found
+
+
+def _lines(text: str) -> Asked:
+    if "\n" in text and _BEGINS.match(text) and text.endswith(")"):
+        call = _read(lambda: _python_call(text))
+        if isinstance(call, ToolCall):
+            return [call]
+    found: Asked = []
+    for line in text.splitlines():
+        line = line.strip().strip("`")
+        if line and _LINE.fullmatch(line):
+            found.append(_read(lambda line=line: _python_call(line)))
+    return found
+
+
+def _read(parse: Callable[[], ToolCall]) -> ToolCall | Malformed:
+    try:
+        return parse()
+    except _Refused as error:
+        return Malformed(str(error))
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def _value(text: str) -> Any:
+    value, end = _scanned(text, 0)
+    if text[end:].strip():
+        raise _Refused("there is something after the JSON object of the call")
+    return value
+
+
+def _scanned(text: str, place: int) -> tuple[Any, int]:
+    """A JSON value that begins at a place, and where it ends."""
+    if not text:
+        raise _Refused("the call is empty")
+    _bounded(text[place:], "{[")
+    try:
+        return _STRICT.raw_decode(text, place)
+    except json.JSONDecodeError as error:
+        raise _Refused(f"not valid JSON: {error.msg} at character {error.pos + 1}") from error
+    except (ValueError, RecursionError) as error:
+        raise _Refused(f"not valid JSON: {str(error)[:80]}") from error
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:40]!r} is there twice")
+        found[key] = value
+    return found
+
+
+def _constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value - value != 0.0:
+        raise ValueError("a number is too large")
+    return value
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant, parse_float=_finite)
+
+
+def _call_of(value: Any) -> ToolCall:
+    wanted = 'a call is {"name": ..., "arguments": {...}}'
+    if not isinstance(value, dict):
+        raise _Refused(wanted)
+    if isinstance(value.get("function"), dict) and "name" not in value:
+        value = value["function"]
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise _Refused(f"the call has no name; {wanted}")
+    keys = [key for key in ("arguments", "parameters") if key in value]
+    if len(keys) > 1:
+        raise _Refused("a call has arguments or parameters, not both")
+    arguments = value[keys[0]] if keys else {}
+    if isinstance(arguments, str):
+        arguments = _value(arguments)
+    if not isinstance(arguments, dict):
+        raise _Refused(f"the arguments of {name[:40]!r} must be an object")
+    return ToolCall(name, arguments)
+
+
+# -- Python literals -------------------------------------------------------------------------------
+
+
+def _python_call(text: str) -> ToolCall:
+    _bounded(text, "([{")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+        raise _Refused(f"the call cannot be read: {str(reason)[:80]}") from error
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+        raise _Refused("a call is name(argument=value)")
+    arguments: dict[str, Any] = {}
+    for keyword in tree.keywords:
+        if keyword.arg is None or keyword.arg in arguments:
+            raise _Refused("every argument has a name of its own, each once")
+        arguments[keyword.arg] = _literal(keyword.value)
+    return ToolCall(tree.func.id, arguments, tuple(_literal(one) for one in tree.args))
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return _plain(ast.literal_eval(node))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise _Refused("arguments must be plain values, such as 3, 'text' or [1, 2]") from error
+
+
+def _plain(value: Any) -> Any:
+    """A literal that JSON has too."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if value - value != 0.0:
+            raise ValueError("not finite")
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(one) for key, one in value.items()}
+    raise ValueError("not plain data")
+
+
+def _bounded(text: str, brackets: str) -> None:
+    """Refuse what is too long or nested too deep before a parser sees it. Brackets within strings
+    count as well: a call that holds that many has other ways to write them."""
+    if len(text) > MAX_CALL:
+        raise _Refused(f"a call is at most {MAX_CALL} characters long")
+    if "\x00" in text:
+        raise _Refused("a call must not hold the character NUL")
+    closes = str.maketrans("([{", ")]}")
+    depth = 0
+    for character in text:
+        if character in brackets:
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _Refused(f"a call is nested at most {MAX_DEPTH} levels deep")
+        elif character in brackets.translate(closes):
+            depth = max(0, depth - 1)

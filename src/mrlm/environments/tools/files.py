@@ -1,0 +1,343 @@
+"""A folder of files for one episode. Every path is walked one folder at a time from an open
+descriptor, links are never followed, and only regular files with one name are opened."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mrlm.core.errors import EpisodeError
+from mrlm.environments.tools.tool import ToolError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_PATH = 200
+MAX_NAME = 100
+MAX_LEVELS = 8
+_OURS = ".mrlm-"
+"""How names begin that no path may hold: of files that are being written or removed."""
+_NEW = f"{_OURS}new"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How much a workspace may hold.
+
+    Args:
+        total: bytes of all files together.
+        file: bytes of one file, also of one that is read.
+        entries: files and folders.
+    """
+
+    total: int = 1 << 20
+    file: int = 256 << 10
+    entries: int = 64
+
+
+class Workspace:
+    """Files that one episode may read and write.
+
+    Args:
+        folder: an existing folder that is left as it is at the end; `None` is a fresh temporary
+            one, which `close` removes.
+        files: path -> content, put there first.
+        quota: how much it may hold.
+
+    Every method raises `ToolError` for a path that leads nowhere good and for what exceeds the
+    quota.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        files: Mapping[str, str] | None = None,
+        quota: Quota | None = None,
+    ) -> None:
+        self.quota: Quota = quota or Quota()
+        self._own = folder is None
+        self.folder: str = tempfile.mkdtemp(prefix="mrlm-files-") if folder is None else str(folder)
+        self._finalizer = weakref.finalize(self, _let_go, self.folder, self._own)
+        for path, content in (files or {}).items():
+            self.write_file(path, content)
+
+    # -- what models call --------------------------------------------------------------------------
+
+    def read_file(self, path: str) -> str:
+        """Read a text file.
+
+        Args:
+            path: such as notes/a.txt
+        """
+        parts = _parts(path)
+        with _Folder(self.folder, parts[:-1]) as folder:
+            return self._read(folder, parts[-1]).decode("utf-8", "replace")
+
+    def write_file(self, path: str, content: str) -> str:
+        """Write a text file; folders on the way are made, and what was there is replaced.
+
+        Args:
+            path: such as notes/a.txt
+            content: the whole text of the file
+        """
+        parts = _parts(path)
+        data = _encoded(content)
+        if len(data) > self.quota.file:
+            raise ToolError(f"a file holds at most {self.quota.file} bytes, not {len(data)}")
+        held, entries = self._usage()
+        with _Folder(self.folder, parts[:-1], make=self.quota.entries - entries - 1) as folder:
+            before = _kind(folder, parts[-1])
+            if before is None and self._usage()[1] >= self.quota.entries:
+                raise ToolError(f"there is room for {self.quota.entries} files and folders only")
+            if held - (before or 0) + len(data) > self.quota.total:
+                raise ToolError(f"all files together hold at most {self.quota.total} bytes")
+            self._replace(folder, parts[-1], data)
+        return f"wrote {len(data)} bytes"
+
+    def list_files(self) -> str:
+        """List all files with their sizes in bytes."""
+        found = sorted(
+            f"{path} {status.st_size}"
+            for path, status in self._walk(self.folder)
+            if stat.S_ISREG(status.st_mode)
+        )
+        return "\n".join(found) or "there are no files"
+
+    def delete_file(self, path: str) -> str:
+        """Delete a file.
+
+        Args:
+            path: such as notes/a.txt
+        """
+        parts = _parts(path)
+        with _Folder(self.folder, parts[:-1]) as folder:
+            if _kind(folder, parts[-1]) is None:
+                raise ToolError(f"there is no file {path!r}")
+            os.unlink(parts[-1], dir_fd=folder)
+        return "deleted"
+
+    # -- the rest ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Remove the folder if it was made here."""
+        self._finalizer()
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Path -> content of all regular files."""
+        found = {}
+        for path, status in self._walk(self.folder):
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                parts = path.split("/")
+                with _Folder(self.folder, parts[:-1]) as folder:
+                    found[path] = self._read(folder, parts[-1])
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
+        return Workspace(None, {p: c.decode() for p, c in self.files.items()}, self.quota)
+
+    def _read(self, folder: int, name: str) -> bytes:
+        size = _kind(folder, name)
+        if size is None:
+            raise ToolError(f"there is no file {name!r} there")
+        with _said(name):
+            descriptor = os.open(name, _READ, dir_fd=folder)
+        with os.fdopen(descriptor, "rb") as file:
+            _regular(os.fstat(file.fileno()), name)
+            data = file.read(self.quota.file + 1)
+        if len(data) > self.quota.file:
+            raise ToolError(f"{name!r} is larger than {self.quota.file} bytes")
+        return data
+
+    def _replace(self, folder: int, name: str, data: bytes) -> None:
+        with _said(name):
+            descriptor = os.open(_NEW, _WRITE, 0o600, dir_fd=folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                os.replace(_NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(_NEW, dir_fd=folder)
+                raise
+
+    def _usage(self) -> tuple[int, int]:
+        """Bytes and entries that are there."""
+        held = entries = 0
+        for _, status in self._walk(self.folder):
+            entries += 1
+            held += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        return held, entries
+
+    def _walk(
+        self, root: int | str, parts: Sequence[str] = (), prefix: str = ""
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Every entry with its path, without following links, as deep as paths may be."""
+        with _Folder(root, parts) as folder:
+            for name in sorted(os.listdir(folder))[: 4 * self.quota.entries]:
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                yield prefix + name, status
+                if stat.S_ISDIR(status.st_mode) and prefix.count("/") < MAX_LEVELS:
+                    yield from self._walk(folder, [name], f"{prefix}{name}/")
+
+
+class _Folder:
+    """The descriptor of a folder below another one, open for the length of a block.
+
+    Args:
+        root: where to begin, a descriptor or a path.
+        parts: names of the folders on the way.
+        make: how many of them may be made.
+    """
+
+    def __init__(self, root: int | str, parts: Sequence[str], make: int = 0) -> None:
+        self.root, self.parts, self.make = root, parts, make
+        self.descriptor = -1
+
+    def __enter__(self) -> int:
+        if isinstance(self.root, int):
+            self.descriptor = os.dup(self.root)
+        else:
+            with _said("the workspace"):
+                self.descriptor = os.open(self.root, _ROOT)
+        try:
+            for part in self.parts:
+                deeper = self._deeper(part)
+                os.close(self.descriptor)
+                self.descriptor = deeper
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        return self.descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def _deeper(self, part: str) -> int:
+        with _said(part):
+            try:
+                return os.open(part, _FOLDER, dir_fd=self.descriptor)
+            except FileNotFoundError:
+                if self.make <= 0:
+                    raise
+            self.make -= 1
+            os.mkdir(part, 0o700, dir_fd=self.descriptor)
+            return os.open(part, _FOLDER, dir_fd=self.descriptor)
+
+
+_SAID = {
+    errno.ENOENT: "there is no {} there",
+    errno.ELOOP: "{} is a link, and links are not followed",
+    errno.ENOTDIR: "{} is no folder",
+    errno.EISDIR: "{} is a folder",
+    errno.EACCES: "{} may not be used",
+    errno.EPERM: "{} may not be used",
+    errno.ENXIO: "{} is no regular file",
+    errno.ENAMETOOLONG: "{} is too long a name",
+}
+
+
+@contextlib.contextmanager
+def _said(name: str) -> Iterator[None]:
+    """Turns what the system says of a name into a line for the model. A disk that fails is no
+    fault of the model's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _SAID:
+            raise EpisodeError(f"the workspace cannot be used: {error.strerror}") from error
+        raise ToolError(_SAID[error.errno].format(repr(name))) from error
+
+
+def _parts(path: str) -> list[str]:
+    """The names a path consists of."""
+    shown = repr(path[:40])
+    if not path or len(path) > MAX_PATH:
+        raise ToolError(f"a path is 1 to {MAX_PATH} characters long")
+    if not path.isprintable() or "\\" in path:
+        raise ToolError(f"the path {shown} holds characters that paths here may not hold")
+    parts = path.removeprefix("./").split("/")
+    if path.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise ToolError(f"the path {shown} must lead down from the workspace, such as notes/a.txt")
+    if len(parts) > MAX_LEVELS or any(len(part.encode()) > MAX_NAME for part in parts):
+        raise ToolError(f"a path has at most {MAX_LEVELS} names of at most {MAX_NAME} bytes")
+    if any(part.casefold().startswith(_OURS) for part in parts):
+        raise ToolError(f"names that begin with {_OURS} are reserved")
+    return parts
+
+
+def _encoded(content: str) -> bytes:
+    try:
+        return content.encode()
+    except UnicodeEncodeError as error:
+        raise ToolError("the content is no valid text") from error
+
+
+def _kind(folder: int, name: str) -> int | None:
+    """Size of a regular file with one name; `None` if there is nothing.
+
+    Raises:
+        ToolError: it is something else.
+    """
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    _regular(status, name)
+    return status.st_size
+
+
+def _regular(status: os.stat_result, name: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"{name!r} is a folder")
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        raise ToolError(f"{name!r} is no regular file with one name")
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def _let_go(folder: str, own: bool) -> None:
+    if own:
+        with _Folder(folder, []) as root:
+            remove_below(root)
+        os.rmdir(folder)
+
+
+def remove_below(root: int) -> None:
+    """Remove everything in a folder, however deep and whatever its permissions. Links are removed,
+    never followed. Folders within folders are moved up, one level at a time, so that depth costs
+    neither descriptors nor path length."""
+    moved = f"{_OURS}{secrets.token_hex(8)}-"
+    number, done = _emptied(root, root, moved, 0), 0
+    while done < number:
+        name = f"{moved}{done}"
+        inner = os.open(name, _FOLDER, dir_fd=root)
+        try:
+            number = _emptied(inner, root, moved, number)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=root)
+        done += 1
+
+
+def _emptied(folder: int, root: int, moved: str, number: int) -> int:
+    """Unlink the files of a folder and move its folders to the root, where they are called
+    `moved` and a number from `number` on; the number after the last one."""
+    for name in os.listdir(folder):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            os.chmod(name, 0o700, dir_fd=folder)
+            os.rename(name, f"{moved}{number}", src_dir_fd=folder, dst_dir_fd=root)
+            number += 1
+        else:
+            os.unlink(name, dir_fd=folder)
+    return number

@@ -1,0 +1,181 @@
+"""Tools of an MCP server (Model Context Protocol). One connection, in a thread with a loop of its
+own, serves all episodes, so that the server's state is shared by them."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.environments.tools.registry import ToolRegistry
+from mrlm.environments.tools.tool import Tool, ToolError, kind_of
+
+START = 30.0
+"""Seconds a server may take to start."""
+TIMEOUT = 20.0
+"""Seconds a call may take; then the model is told so."""
+
+
+class MCPServer:
+    """A connection to an MCP server.
+
+    Args:
+        command: program and arguments of a server that speaks over standard input and output; it
+            runs with the rights of this process, so it must be one you trust.
+        url: of a server that speaks HTTP, instead.
+        env: environment variables of the command, beside the few that every program needs.
+        prefix: put before the names of its tools.
+        timeout: seconds a call may take.
+
+    Raises:
+        ConfigError: not one of command and url; the package mcp is not installed; or the server
+            does not answer.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] | None = None,
+        url: str | None = None,
+        env: Mapping[str, str] | None = None,
+        prefix: str = "",
+        timeout: float = TIMEOUT,
+    ) -> None:
+        if (command is None) == (url is None):
+            raise ConfigError("an MCP server is given by command or by url, one of them")
+        if isinstance(command, str) or (command is not None and not command):
+            raise ConfigError("command is a list: the program and its arguments")
+        self.title: str = url or " ".join(command or ())
+        self.prefix = prefix
+        self.timeout = timeout
+        target = _target(command, url, env)
+        self._ready = threading.Event()
+        self._failed: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._client: Any = None
+        self._listed: list[Any] = []
+        job = threading.Thread(target=lambda: asyncio.run(self._serve(target)), daemon=True)
+        self._thread = job
+        job.start()
+        if not self._ready.wait(START):
+            raise ConfigError(f"the MCP server {self.title!r} did not answer within {START:g} s")
+        if self._failed is not None:
+            raise ConfigError(
+                f"the MCP server {self.title!r} could not be reached: {_first(self._failed)}"
+            ) from self._failed
+        atexit.register(self.close)
+
+    def tools(self) -> list[Tool]:
+        """Its tools."""
+        return [self._tool(one) for one in self._listed]
+
+    def join(self, registry: ToolRegistry) -> MCPServer:
+        """Put its tools into a registry; returns itself, to be closed at the end."""
+        for tool in self.tools():
+            registry.register(tool)
+        return self
+
+    def close(self) -> None:
+        """End the connection, and the server if it was started here."""
+        if self._loop is not None and self._end is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join(10.0)
+        atexit.unregister(self.close)
+
+    async def _serve(self, target: Any) -> None:
+        """The whole life of the connection, in one task, as its library wants it."""
+        from mcp import Client
+
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with Client(target, read_timeout_seconds=self.timeout + 10) as client:
+                cursor = None
+                while True:
+                    page = await client.list_tools(cursor=cursor)
+                    self._listed += page.tools
+                    cursor = page.next_cursor
+                    if not cursor:
+                        break
+                self._client = client
+                self._ready.set()
+                await self._end.wait()
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._client = None
+            self._ready.set()
+
+    def _tool(self, listed: Any) -> Tool:
+        name = re.sub(r"\W", "_", self.prefix + listed.name)[:64]
+        parameters = dict(listed.input_schema)
+        parameters.setdefault("properties", {})
+        parameters.setdefault("required", [])
+
+        async def call(**arguments: Any) -> str:
+            return await self._called(listed.name, arguments)
+
+        def check(arguments: Mapping[str, Any]) -> dict[str, Any]:
+            return _fitting(name, arguments, parameters)
+
+        description = " ".join((listed.description or name).split())
+        return Tool(name, description, parameters, call, check, deadline=self.timeout)
+
+    async def _called(self, name: str, arguments: dict[str, Any]) -> str:
+        client, loop = self._client, self._loop
+        if client is None or loop is None:
+            raise EpisodeError(f"the MCP server {self.title!r} is gone")
+        job = asyncio.run_coroutine_threadsafe(client.call_tool(name, arguments), loop)
+        try:
+            result = await asyncio.wrap_future(job)
+        except ToolError:
+            raise
+        except Exception as error:
+            raise EpisodeError(f"the MCP server {self.title!r} failed: {_first(error)}") from error
+        texts = [part.text for part in result.content if getattr(part, "type", "") == "text"]
+        text = "\n".join(texts)
+        if result.is_error:
+            raise ToolError(" ".join(text.split())[:300] or f"{name} failed")
+        return text or "done"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MCPServer:
+        return self
+
+
+def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, str] | None) -> Any:
+    """What the library connects to."""
+    try:
+        from mcp import StdioServerParameters
+    except ImportError as error:
+        raise ConfigError('MCP servers need the package mcp: pip install "mrlm[mcp]"') from error
+    if command is None:
+        return url
+    program, *arguments = command
+    return StdioServerParameters(command=program, args=arguments, env=dict(env or {}) or None)
+
+
+def _fitting(
+    name: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments whose names fit the schema; their values are the server's to check."""
+    known = parameters["properties"]
+    stray = next((key for key in arguments if key not in known), None)
+    if stray is not None and parameters.get("additionalProperties", False) is False:
+        raise ToolError(
+            f"{name}: there is no argument {stray[:40]!r}; it takes {', '.join(known) or 'none'}"
+        )
+    missing = next((key for key in parameters["required"] if key not in arguments), None)
+    if missing is not None:
+        wanted = kind_of(known.get(missing))
+        raise ToolError(f"{name}: argument {missing!r} is missing ({wanted})")
+    return dict(arguments)
+
+
+def _first(error: BaseException) -> str:
+    """The innermost of a group of errors, in a line."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

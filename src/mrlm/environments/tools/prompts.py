@@ -1,0 +1,63 @@
+"""What a model is told of its tools, and how its answers are compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+from mrlm.environments.tools.calls import written
+from mrlm.environments.tools.registry import ToolRegistry
+
+CallFormat = Literal["tool_call", "json", "python", "short", "native"]
+CALL_FORMATS: tuple[str, ...] = get_args(CallFormat)
+
+ANSWER = (
+    "When you know the answer, write it alone, as <answer>...</answer>, in a message without "
+    "calls. Write a number with digits only. Several answers are a wrong answer."
+)
+_NUMBER = re.compile(r"[+-]?\d{1,300}(\.\d{1,300})?")
+
+
+def instructions(registry: ToolRegistry, call_format: CallFormat, max_turns: int) -> str:
+    """The system prompt: the tools, how they are called, how the answer is stated. With `native`
+    the tools are left to the chat template."""
+    parts = []
+    if call_format != "native":
+        example = {"tool_call": "tool_call", "json": "json"}.get(call_format, "python")
+        call = written("name", {"argument": "value"}, example)
+        lines = []
+        for tool in registry:
+            lines.append(f"- {tool.usage}: {tool.description}")
+            lines += [
+                f"    {name}: {one['description']}"
+                for name, one in tool.parameters["properties"].items()
+                if "description" in one
+            ]
+        parts += ["You may call these tools:", *lines, "", f"A call is written as\n{call}", ""]
+    parts.append(f"You have {max_turns} messages. {ANSWER}")
+    return "\n".join(parts)
+
+
+def stated(answer: str, call_format: CallFormat) -> str:
+    """An answer as an able player writes it."""
+    return f"={answer}" if call_format == "short" else f"<answer>{answer}</answer>"
+
+
+def same_answer(said: str, accepted: Sequence[Any]) -> bool:
+    """Whether an answer is one of those that are accepted: equal in value if that is a number, else
+    equal but for case, spaces, and quotes or a full stop around it. A list of guesses equals
+    nothing."""
+    return any(_same(said, str(one)) for one in accepted)
+
+
+def _same(said: str, gold: str) -> bool:
+    said, gold = said.strip(), gold.strip()
+    if _NUMBER.fullmatch(gold):
+        return bool(said.isascii() and _NUMBER.fullmatch(said) and Fraction(said) == Fraction(gold))
+    return bool(said) and _plain(said) == _plain(gold)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).strip(" .\"'").casefold()

@@ -1,0 +1,227 @@
+"""Which tools there are, and the tools of one episode: every call is checked, run under a deadline
+and answered with text."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.core.running import in_thread, run_async
+from mrlm.environments.tools.tool import Kit, Tool, ToolError, as_text, tool_of
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+TIMEOUT = 10.0
+"""Seconds that one call of a tool may take."""
+MAX_OUTPUT = 4_000
+"""Characters of a result that the model is shown."""
+_closing: set[asyncio.Task[None]] = set()
+
+
+class ToolRegistry:
+    """Tools by name. It is a template that all episodes share; `open` makes the tools of one.
+
+    Args:
+        tools: functions with typed parameters, or tools.
+
+    Example:
+        >>> def add(a: int, b: int) -> int:
+        ...     "Add two numbers."
+        ...     return a + b
+        >>> ToolRegistry([add])["add"].usage
+        'add(a: integer, b: integer)'
+    """
+
+    def __init__(self, tools: Iterable[Callable[..., Any] | Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, function: Any, **options: Any) -> Any:
+        """Add a function or a tool, and return it, so that it can be used as a decorator.
+
+        Args:
+            function: the function or the `Tool`.
+            **options: of `tool_of`, for a function: `name`, `description`, `quick`, `deadline`.
+
+        Raises:
+            ConfigError: the name is taken, or the function cannot be a tool.
+        """
+        tool = function if isinstance(function, Tool) else tool_of(function, **options)
+        if tool.name in self._tools:
+            raise ConfigError(f"there are two tools called {tool.name!r}; give one name=")
+        self._tools[tool.name] = tool
+        return function
+
+    def register_kit(
+        self, kit: Kit, functions: Sequence[Callable[..., Any]], **options: Any
+    ) -> None:
+        """Add tools with a state that every episode has for itself: methods of the class whose
+        instances `kit.make` returns."""
+        for function in functions:
+            self.register(tool_of(function, kit=kit, **options))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """All tools as chat templates take them."""
+        return [tool.schema for tool in self._tools.values()]
+
+    def subset(self, names: Iterable[str]) -> ToolRegistry:
+        """A registry with some of these tools.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        return ToolRegistry(self[name] for name in names)
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of a name, if there is one."""
+        return self._tools.get(name)
+
+    def open(self, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT) -> Toolbox:
+        """The tools of one episode."""
+        for kit in {tool.kit.name: tool.kit for tool in self if tool.kit is not None}.values():
+            if kit.prepare is not None:
+                kit.prepare()
+        return Toolbox(self, timeout, max_output)
+
+    def __getitem__(self, name: str) -> Tool:
+        if name not in self._tools:
+            raise ConfigError(self.unknown(name))
+        return self._tools[name]
+
+    def unknown(self, name: str) -> str:
+        """`there is no tool 'x'; ...`, for a message."""
+        near = difflib.get_close_matches(name[:64], self._tools, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"there is no tool {name[:64]!r}{hint} (there are: {', '.join(self._tools)})"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ToolRegistry:
+        return self
+
+
+class Toolbox:
+    """The tools of one episode, with their state.
+
+    Args:
+        registry: which tools.
+        timeout: seconds a call may take.
+        max_output: characters of a result.
+    """
+
+    def __init__(
+        self, registry: ToolRegistry, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT
+    ) -> None:
+        self.registry = registry
+        self.timeout = timeout
+        self.max_output = max_output
+        self._states: dict[str, Any] = {}
+
+    def state(self, kit: Kit) -> Any:
+        """The state of a kit's tools, made when it is first wanted."""
+        if kit.name not in self._states:
+            self._states[kit.name] = kit.make()
+        return self._states[kit.name]
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
+        """The text of a result.
+
+        Args:
+            tool: which.
+            arguments: as `Tool.arguments` returned them.
+
+        Raises:
+            ToolError: there is no result; the message says why, in a line.
+            MRLMError: what a tool needs has failed (a sandbox, a server); no fault of the model's.
+        """
+        function = tool.function
+        if tool.kit is not None:
+            function = functools.partial(function, self.state(tool.kit))
+        try:
+            value = await self._within_deadline(tool, functools.partial(function, **arguments))
+        except (MRLMError, ToolError):
+            raise
+        except Exception as error:
+            log.debug("tool %r raised", tool.name, exc_info=error)
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ToolError(f"{tool.name}: {line[:200]}") from error
+        return capped(as_text(value), self.max_output)
+
+    async def _within_deadline(self, tool: Tool, call: Callable[[], Any]) -> Any:
+        seconds = tool.deadline or self.timeout
+        asynchronous = inspect.iscoroutinefunction(tool.function)
+        if tool.quick and not asynchronous:
+            return call()
+        job = call() if asynchronous else in_thread(call)
+        task = asyncio.ensure_future(job)
+        try:
+            done, _ = await asyncio.wait([task], timeout=seconds)
+        finally:
+            task.cancel()  # which does nothing to one that is done
+        if not done:
+            raise ToolError(f"{tool.name} took longer than {seconds:g} s")
+        return task.result()
+
+    async def close(self) -> None:
+        """Let go of all states."""
+        states, self._states = self._states, {}
+        for state in states.values():
+            await _closed(state)
+
+    def close_now(self) -> None:
+        """The same from ordinary code: what has to be awaited is left to the running loop."""
+        if not self._states:
+            return
+        states, self._states = self._states, {}
+        later = Toolbox(self.registry)
+        for name, state in states.items():
+            if inspect.iscoroutinefunction(getattr(state, "close", None)):
+                later._states[name] = state
+            elif hasattr(state, "close"):
+                state.close()
+        if later._states:
+            _soon(later)
+
+
+def _soon(box: Toolbox) -> None:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        run_async(box.close())
+        return
+    task = loop.create_task(box.close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+async def _closed(state: Any) -> None:
+    if hasattr(state, "close"):
+        answer = state.close()
+        if inspect.isawaitable(answer):
+            await answer
+
+
+def capped(text: str, most: int) -> str:
+    """A text of at most about `most` characters, which says what was left out."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}... ({len(text) - most} more characters)"

@@ -1,0 +1,266 @@
+"""Search behind one small protocol: BM25 over documents of one's own, a retrieval server, or a
+SearXNG instance. What is found is data, whoever wrote it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.environments.tools.http import fetch_json
+from mrlm.environments.tools.tool import ToolError
+from mrlm.play.tasks import read_rows
+
+MAX_QUERY = 300
+"""Characters of a query."""
+MAX_DOCUMENT = 1_000
+"""Characters of a document that the model is shown."""
+TOPK = 3
+TEXTS = ("text", "contents", "content", "passage")
+"""Columns that may hold a document's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Something that was found.
+
+    Args:
+        text: what it says.
+        title: what it is about.
+        score: how well it fits; comparable within one result only.
+    """
+
+    text: str
+    title: str = ""
+    score: float = 0.0
+
+
+@runtime_checkable
+class Search(Protocol):
+    """Finds documents."""
+
+    def search(self, query: str, k: int) -> list[Document]:
+        """The `k` documents that fit best, best first; fewer if fewer fit."""
+        ...
+
+
+class LocalIndex:
+    """BM25 over documents in memory: with bm25s where it is installed (extra `search`), else with
+    SQLite's FTS5. One index serves all episodes.
+
+    Args:
+        documents: what can be found.
+        engine: `bm25s`, `fts5`, or `auto`.
+
+    Raises:
+        ConfigError: no documents, or the engine is not there.
+    """
+
+    def __init__(self, documents: Iterable[Document], engine: str = "auto") -> None:
+        self.documents: list[Document] = list(documents)
+        if not self.documents:
+            raise ConfigError("a search index needs at least one document")
+        if engine not in ("auto", "bm25s", "fts5"):
+            raise ConfigError(f"engine must be auto, bm25s or fts5, not {engine!r}")
+        self._lock = threading.Lock()
+        texts = [f"{one.title}\n{one.text}" for one in self.documents]
+        self._index: _Index = _index(texts, engine)
+
+    def search(self, query: str, k: int) -> list[Document]:
+        words = _words(query)
+        if not words:
+            return []
+        with self._lock:
+            found = self._index.best(words, k)
+        return [
+            Document(self.documents[i].text, self.documents[i].title, score) for i, score in found
+        ]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LocalIndex:
+        return self
+
+
+def documents_of(source: Any) -> list[Document]:
+    """Documents from rows with `text` (or `contents`, `content`, `passage`) and perhaps `title`:
+    a list of them, a file or anything else `read_rows` takes.
+
+    Raises:
+        DataError, ConfigError: they cannot be read, or one has no text.
+    """
+    documents = []
+    for number, row in enumerate(read_rows(source)):
+        text = next((row[name] for name in TEXTS if isinstance(row.get(name), str)), None)
+        if text is None:
+            raise ConfigError(
+                f"corpus, row {number}: it needs {', '.join(TEXTS)}; it has {', '.join(row)}"
+            )
+        documents.append(Document(text, str(row.get("title") or "")))
+    return documents
+
+
+class RetrievalServer:
+    """A retrieval server that takes `{"queries": [...], "topk": k, "return_scores": true}` by POST
+    and answers `{"result": [[{"document": {...}, "score": s}, ...]]}`, as Search-R1's does.
+
+    Args:
+        url: where it is.
+        timeout: seconds for a query.
+
+    Raises:
+        ConfigError: the URL is none.
+    """
+
+    def __init__(self, url: str, timeout: float = 10.0) -> None:
+        self.url = _checked(url)
+        self.timeout = timeout
+
+    def search(self, query: str, k: int) -> list[Document]:
+        asked = {"queries": [query], "topk": k, "return_scores": True}
+        reply = fetch_json(self.url, asked, self.timeout)
+        results = reply.get("result", reply.get("results")) if isinstance(reply, dict) else reply
+        if not isinstance(results, list) or not results or not isinstance(results[0], list):
+            raise EpisodeError(f"the retrieval server {self.url} answered no list of results")
+        return [_document(one) for one in results[0][:k]]
+
+
+class SearxNG:
+    """A live search through a SearXNG instance (`/search?format=json`), which asks the engines of
+    the web.
+
+    Args:
+        url: of the instance.
+        timeout: seconds for a query.
+    """
+
+    def __init__(self, url: str, timeout: float = 10.0) -> None:
+        self.url = _checked(url).rstrip("/")
+        self.timeout = timeout
+
+    def search(self, query: str, k: int) -> list[Document]:
+        asked = {"q": query, "format": "json"}
+        reply = fetch_json(f"{self.url}/search", None, self.timeout, asked)
+        found = reply.get("results") if isinstance(reply, dict) else None
+        if not isinstance(found, list):
+            raise EpisodeError(f"{self.url} answered no list of results (is format=json allowed?)")
+        return [_document(one) for one in found[:k]]
+
+
+def search_tool(source: Search, k: int = TOPK) -> Any:
+    """The tool `search` over a source, as a function that can be registered."""
+
+    def search(query: str) -> str:
+        """Search for documents.
+
+        Args:
+            query: a few words
+        """
+        words = " ".join("".join(c if c.isprintable() else " " for c in query[:10_000]).split())
+        if not words or len(query) > MAX_QUERY:
+            raise ToolError(f"a query is 1 to {MAX_QUERY} characters long")
+        found = source.search(words, k)
+        lines = (f"{one.title}: {one.text}" if one.title else one.text for one in found)
+        return "\n".join(line[:MAX_DOCUMENT] for line in lines) or "nothing was found"
+
+    return search
+
+
+def source_of(given: Any) -> Search:
+    """What a user names as the source of a search: a `Search`, the URL of a retrieval server, or
+    documents (a list, a file).
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(given, Search):
+        return given
+    if isinstance(given, str) and given.startswith(("http://", "https://")):
+        return RetrievalServer(given)
+    return LocalIndex(documents_of(given))
+
+
+def _document(item: Any) -> Document:
+    """A document in one of the forms that servers answer with."""
+    score = item.get("score", 0.0) if isinstance(item, Mapping) else 0.0
+    inner = item.get("document", item) if isinstance(item, Mapping) else item
+    if isinstance(inner, Mapping):
+        text = next((inner[name] for name in TEXTS if isinstance(inner.get(name), str)), "")
+        title = str(inner.get("title") or "")
+    else:
+        text, title = str(inner), ""
+    score = float(score) if isinstance(score, int | float) else 0.0
+    return Document(text[: 4 * MAX_DOCUMENT], title[:200], score)
+
+
+def _checked(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", url):
+        raise ConfigError(
+            f"{url!r} is no address of a server; it begins with http:// or https:// and holds no "
+            "user name"
+        )
+    return url
+
+
+# -- the two kinds of index ------------------------------------------------------------------------
+
+
+class _Index(Protocol):
+    def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]: ...
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text[:MAX_QUERY].lower())
+
+
+def _index(texts: Sequence[str], engine: str) -> _Index:
+    if engine != "fts5":
+        try:
+            return _BM25(texts)
+        except ImportError as error:
+            if engine == "bm25s":
+                raise ConfigError(
+                    'engine="bm25s" needs the package bm25s: pip install "mrlm[search]"'
+                ) from error
+    return _FTS5(texts)
+
+
+class _BM25:
+    def __init__(self, texts: Sequence[str]) -> None:
+        import bm25s
+
+        self._bm25 = bm25s.BM25()
+        tokens = [re.findall(r"\w+", text.lower()) for text in texts]
+        self._known = {word for each in tokens for word in each}
+        self._bm25.index(tokens, show_progress=False)
+
+    def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
+        known = [word for word in words if word in self._known]
+        if not known:
+            return []
+        scores = self._bm25.get_scores(known).tolist()
+        ranked = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+        return [(i, scores[i]) for i in ranked[:k] if scores[i] > 0]
+
+
+class _FTS5:
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._base = sqlite3.connect(":memory:", check_same_thread=False)
+        try:
+            self._base.execute("CREATE VIRTUAL TABLE d USING fts5(t, tokenize='unicode61')")
+        except sqlite3.OperationalError as error:
+            raise ConfigError(
+                "this SQLite has no FTS5; install bm25s instead: pip install 'mrlm[search]'"
+            ) from error
+        rows = ((i, text) for i, text in enumerate(texts))
+        self._base.executemany("INSERT INTO d(rowid, t) VALUES (?, ?)", rows)
+
+    def best(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
+        wanted = " OR ".join(f'"{word}"' for word in words)
+        found = self._base.execute(
+            "SELECT rowid, -bm25(d) AS s FROM d WHERE d MATCH ? ORDER BY s DESC, rowid LIMIT ?",
+            (wanted, k),
+        )
+        return [(int(row), float(score)) for row, score in found]

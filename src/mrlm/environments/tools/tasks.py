@@ -1,0 +1,131 @@
+"""Where the tool world's tasks come from: a generator, or rows of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from difflib import get_close_matches
+from typing import Any
+
+from mrlm.core.environment import Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Task
+from mrlm.environments._rows import Table, others
+from mrlm.environments.tools.generator import KINDS, ToolProblem, ToolTaskGenerator
+from mrlm.play.tasks import OnBadRow, question_of, row_messages
+
+ANSWERS = ("answer", "answers", "final_answer")
+GROUPS = ("calculator", "search", "files")
+"""The groups of built-in tools for rows."""
+
+
+class ToolTasks:
+    """Tasks with a question as their prompt, as it was written.
+
+    Args:
+        tasks: a kind of generated problems, a generator, or rows.
+        eval_tasks: held-out rows; a tenth of the prompts when `None`.
+        levels, seed, terse: of generated problems.
+        split, columns, on_bad_row: of rows.
+
+    Raises:
+        ConfigError: there is no such kind, or rows cannot be used.
+    """
+
+    def __init__(
+        self,
+        tasks: Any,
+        *,
+        eval_tasks: Any = None,
+        levels: Sequence[int] = (1, 2),
+        seed: int = 0,
+        terse: bool = False,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+    ) -> None:
+        self.generator: ToolTaskGenerator | None = None
+        self._table: Table | None = None
+        kinds = (*KINDS, "mixed")
+        if isinstance(tasks, ToolTaskGenerator):
+            self.generator = tasks
+        elif isinstance(tasks, str) and tasks in kinds:
+            self.generator = ToolTaskGenerator(tasks, levels, seed, terse)
+        elif isinstance(tasks, str) and (near := get_close_matches(tasks, kinds, 1)):
+            raise ConfigError(f"tasks: there is no {tasks!r}; did you mean {near[0]!r}?")
+        else:
+            self._table = Table(
+                _rows(tasks),
+                eval_dataset=None if eval_tasks is None else _rows(eval_tasks),
+                split=split,
+                columns=columns,
+                on_bad_row=on_bad_row,
+                seed=seed,
+            )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of built-in tools that the tasks need, or may need."""
+        return GROUPS if self.generator is None else self.generator.groups
+
+    def count(self, split: Split) -> int | None:
+        """How many there are; `None` means endless."""
+        return None if self._table is None else self._table.count(split)
+
+    def task(self, seed: int, split: Split) -> Task:
+        """The task of a seed, or of an index."""
+        if self.generator is not None:
+            return _generated(self.generator.problem(seed, split), seed, split)
+        assert self._table is not None
+        index, row = self._table.row(seed, split)
+        where = f"tool tasks, {split} row {index}"
+        asked = question_of(row)
+        gold = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
+        if asked is None or gold is None:
+            raise ConfigError(
+                f"{where}: it needs a question (prompt or question) and an answer "
+                f"({', '.join(ANSWERS)}); it has {', '.join(row)} (rename with columns)"
+            )
+        messages = row_messages(asked, where)
+        info = others(row) | {"question": messages[-1].content}
+        return Task(f"tools-{split}-{index}", messages, gold, seed, info)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ToolTasks:
+        return self
+
+
+def required_of(task: Task) -> list[str] | None:
+    """The tools that a task requires; `None` if it does not say.
+
+    Raises:
+        ConfigError: they are no names.
+    """
+    given = task.info.get("required", task.info.get("required_tools"))
+    if given is None:
+        return None
+    names = [given] if isinstance(given, str) else list(given)
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"task {task.id!r}: required must be names of tools, not {given!r}")
+    return list(dict.fromkeys(names))
+
+
+def _generated(problem: ToolProblem, seed: int, split: Split) -> Task:
+    info = asdict(problem) | {"required": list(problem.required)}
+    info["plan"] = [list(step) for step in problem.plan]
+    answer = info.pop("answer")
+    name = f"tools-{problem.kind}-{split}-{seed}"
+    return Task(name, [Message(problem.question)], answer, seed, info)
+
+
+def _rows(tasks: Any) -> Any:
+    """Rows, also where tasks or problems were given."""
+    return [_row(one) for one in tasks] if isinstance(tasks, list | tuple) else tasks
+
+
+def _row(one: Any) -> Any:
+    if isinstance(one, ToolProblem):
+        plan = [list(step) for step in one.plan]
+        return asdict(one) | {"required": list(one.required), "plan": plan}
+    if isinstance(one, Task):
+        return {**one.info, "prompt": list(one.prompt), "answer": one.answer}
+    return one

@@ -1,0 +1,323 @@
+"""The tool world: one seat that calls tools turn by turn and then states an answer. It knows
+nothing of models."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
+from mrlm.environments._rows import at_least, seats
+from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
+from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
+from mrlm.environments.tools.mcp import MCPServer
+from mrlm.environments.tools.prompts import (
+    CALL_FORMATS,
+    CallFormat,
+    instructions,
+    same_answer,
+    stated,
+)
+from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
+from mrlm.environments.tools.tasks import ToolTasks, required_of
+from mrlm.environments.tools.tool import ToolError, sayable
+from mrlm.play.tasks import OnBadRow
+
+REQUIRED, OTHER, UNKNOWN, MALFORMED = 0.3, -0.1, -0.2, -0.1
+CORRECT, COVERAGE, SPEED = 0.5, 0.3, 0.2
+MAX_TURNS = 8
+MAX_CALLS = 4
+"""Calls of one message that are run."""
+MAX_SECONDS = 30.0
+"""After so many seconds no further call of a message is begun, so that slow calls end in words and
+not in a step that failed."""
+
+
+class ToolUseEnvironment(Environment):
+    """Questions that are answered with the help of tools. A message either calls tools, whose
+    results are shown, or states the answer, which ends the episode.
+
+    A tool that the task requires earns 0.3, once, when a call of it succeeds; a call of another
+    tool -0.1, of an unknown one -0.2; a message with a call that cannot be read, or with neither a
+    call nor an answer, -0.1. A right answer earns 0.5, 0.3 times the share of the required tools
+    that were used, and 0.2 times the share of the turns that were left. What tools have earned
+    never exceeds what a right answer would earn in the same place, whatever the turn.
+
+    Args:
+        registry: the tools; the built-in ones that the tasks need when `None`.
+        tasks: a kind of `ToolTaskGenerator` (`arithmetic`, `lookup`, `files`, `mixed`), such a
+            generator, or rows with `prompt` (or `question`), `answer` (or a list of accepted
+            `answers`) and perhaps `required` (names of tools; without it no tool is paid for) and
+            `files` (path -> content): a list, a file or anything else `read_rows` takes.
+        max_turns: messages of an episode.
+        eval_tasks: held-out rows; a tenth of the prompts when `None`.
+        levels: of the generated tasks, 1 to 4.
+        seed: of the generator, or of the split.
+        tools: groups of built-in tools (`calculator`, `search`, `python`, `files`), instead of a
+            registry.
+        search: what `search` searches, see `create_default_tool_registry`.
+        mcp_servers: arguments of `MCPServer`; their tools join the registry.
+        isolation: of the sandbox that Python runs in.
+        call_format: how calls are to be written: `tool_call` (JSON in tags), `json` (Llama's),
+            `python`, `short` (`python` without names of arguments, an answer is `=42`, and nothing
+            is explained: for small models that were shown how), or `native` (the tools are given
+            to the chat template, which explains them). All of them are understood always.
+        max_calls: calls of one message that are run.
+        max_output: characters of a result that are shown.
+        timeout: seconds that a call may take.
+        split, columns, on_bad_row: of rows.
+        agents: name of the seat.
+
+    Raises:
+        ConfigError: impossible arguments, or a task that requires a tool there is not.
+    """
+
+    blocking: bool = False
+
+    def __init__(
+        self,
+        registry: ToolRegistry | None = None,
+        tasks: Any = "mixed",
+        max_turns: int = MAX_TURNS,
+        *,
+        eval_tasks: Any = None,
+        levels: Sequence[int] = (1, 2),
+        seed: int = 0,
+        tools: Sequence[str] | None = None,
+        search: Any = None,
+        mcp_servers: Sequence[Mapping[str, Any]] = (),
+        isolation: str = "auto",
+        call_format: CallFormat = "tool_call",
+        max_calls: int = MAX_CALLS,
+        max_output: int = MAX_OUTPUT,
+        timeout: float = TIMEOUT,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        agents: str | Sequence[str] = "agent",
+    ) -> None:
+        at_least("max_turns", max_turns, 1, whole=True)
+        at_least("max_calls", max_calls, 1, whole=True)
+        at_least("max_output", max_output, 1, whole=True)
+        if isinstance(timeout, bool) or not timeout > 0:
+            raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        if call_format not in CALL_FORMATS:
+            known = ", ".join(CALL_FORMATS)
+            raise ConfigError(f"call_format must be one of {known}, not {call_format!r}")
+        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.max_turns: int | None = max_turns
+        self.max_calls = max_calls
+        self.max_output = max_output
+        self.timeout = timeout
+        self.call_format: CallFormat = call_format
+        self.tasks: ToolTasks = ToolTasks(
+            tasks,
+            eval_tasks=eval_tasks,
+            levels=levels,
+            seed=seed,
+            terse=call_format == "short",
+            split=split,
+            columns=columns,
+            on_bad_row=on_bad_row,
+        )
+        if registry is None:
+            groups = self.tasks.groups if tools is None else tools
+            registry = create_default_tool_registry(groups, search=search, isolation=isolation)
+        elif tools is not None or search is not None:
+            raise ConfigError("give tools and search, or a registry, not both")
+        self.registry: ToolRegistry = _with_servers(registry, mcp_servers)
+        self._begin(Task("none"))
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return self.tasks.count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        task = self.tasks.task(seed, split)
+        if self.call_format != "short" and len(task.prompt) == 1:
+            native = {"tools": self.registry.schemas} if self.call_format == "native" else {}
+            words = instructions(self.registry, self.call_format, self.max_turns or MAX_TURNS)
+            task.prompt = [Message(words, Role.SYSTEM, metadata=native), *task.prompt]
+        return task
+
+    # -- play --------------------------------------------------------------------------------------
+
+    def spawn(self) -> ToolUseEnvironment:
+        twin = copy.copy(self)
+        twin._begin(Task("none"))
+        return twin
+
+    def _begin(self, task: Task) -> None:
+        self._task = task
+        self._required: list[str] | None = required_of(task)
+        self._used: set[str] = set()
+        self._earned = 0.0
+        self._turn = 0
+        self._planned = 0
+        self._over = False
+        self._box: Toolbox | None = None
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        task = task or self.task(seed or 0)
+        if task.answer is None:
+            raise ConfigError(f"tool world: task {task.id!r} has no answer to compare with")
+        self.close()
+        self._begin(task)
+        for name in self._required or ():
+            if name not in self.registry:
+                unknown = self.registry.unknown(name)
+                raise ConfigError(f"task {task.id!r} requires a tool: {unknown}")
+        self._box = self.registry.open(self.timeout, self.max_output)
+        self._place_files(task.info.get("files") or {})
+        return StepResult({self.agents[0]: Observation(list(task.prompt))})
+
+    def _place_files(self, files: Mapping[str, str]) -> None:
+        if not files:
+            return
+        kits = (tool.kit for tool in self.registry if tool.kit is not None)
+        kit = next((kit for kit in kits if kit.name == FILES), None)
+        if kit is None or self._box is None:
+            raise ConfigError(f"task {self._task.id!r} has files, but no tool can read any")
+        workspace = self._box.state(kit)
+        for path, content in files.items():
+            try:
+                workspace.write_file(str(path), str(content))
+            except ToolError as error:
+                raise ConfigError(f"task {self._task.id!r}, file {path!r}: {error}") from error
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        if self._box is None:
+            raise ConfigError("the tool world has not been reset")
+        try:
+            result = await self._answered(next(iter(actions.values())).content, self._box)
+        except BaseException:
+            await self._box.close()
+            raise
+        if result.done:
+            await self._box.close()
+        return result
+
+    async def _answered(self, text: str, box: Toolbox) -> StepResult:
+        self._turn += 1
+        paid: dict[str, float] = {}
+        calls = calls_in(text)
+        if calls:
+            until = time.monotonic() + MAX_SECONDS
+            shown = [await self._called(call, box, paid, until) for call in calls[: self.max_calls]]
+            if len(calls) > self.max_calls:
+                shown.append(self._malformed(f"only {self.max_calls} calls were run", paid))
+        else:
+            answer = answer_in(text)
+            if answer is not None:
+                return self._ended(answer)
+            shown = [self._malformed("there is neither a call nor an answer", paid)]
+        self._over = self._turn >= (self.max_turns or MAX_TURNS)
+        messages = [Message(sayable(words), Role.TOOL) for words in shown]
+        return self._result(messages, paid)
+
+    async def _called(
+        self, call: ToolCall | Malformed, box: Toolbox, paid: dict[str, float], until: float
+    ) -> str:
+        """What the agent is shown of a call; what it earned is added to `paid`."""
+        if isinstance(call, Malformed):
+            return self._malformed(call.reason, paid)
+        tool = self.registry.get(call.name)
+        if tool is None:
+            _add(paid, "unknown_tool", UNKNOWN)
+            return f"error: {self.registry.unknown(call.name)}"
+        try:
+            arguments = tool.arguments(call.arguments, call.positional)
+        except ToolError as error:
+            return self._malformed(str(error), paid)
+        if self._required is not None and tool.name not in self._required:
+            _add(paid, "other_tool", OTHER)
+        if time.monotonic() > until:
+            return "error: the calls before it took too long"
+        try:
+            words = await box.call(tool, arguments)
+        except ToolError as error:
+            return f"error: {error}"
+        if tool.name in (self._required or ()) and tool.name not in self._used:
+            self._used.add(tool.name)
+            pay = min(REQUIRED, CORRECT + COVERAGE * self._coverage - self._earned)
+            self._earned += pay
+            _add(paid, "required_tool", pay)
+        plan = self._plan
+        if self._planned < len(plan) and plan[self._planned] == [tool.name, arguments]:
+            self._planned += 1
+        return words
+
+    def _malformed(self, reason: str, paid: dict[str, float]) -> str:
+        paid["bad_format"] = MALFORMED  # once for a message
+        return f"error: {reason}"
+
+    def _ended(self, answer: str) -> StepResult:
+        self._over = True
+        gold = self._task.answer
+        accepted = gold if isinstance(gold, list | tuple) else [gold]
+        if not same_answer(answer, accepted):
+            return self._result([Message("That is not correct.")], {"solved": 0.0})
+        left = 1.0 - self._turn / (self.max_turns or MAX_TURNS)
+        paid = {"correct": CORRECT, "coverage": COVERAGE * self._coverage, "speed": SPEED * left}
+        return self._result([Message("That is correct.")], {**paid, "solved": 1.0})
+
+    def _result(self, messages: list[Message], paid: dict[str, float]) -> StepResult:
+        value = sum(amount for name, amount in paid.items() if name != "solved")
+        if self._over:
+            paid = {"solved": 0.0, **paid, "turns": float(self._turn)}
+        return StepResult(
+            {self.agents[0]: Observation(messages, done=self._over)},
+            {self.agents[0]: Reward(value, paid)},
+            done=self._over,
+        )
+
+    @property
+    def _coverage(self) -> float:
+        """Share of the required tools that were used."""
+        return len(self._used) / len(self._required) if self._required else 1.0
+
+    @property
+    def _plan(self) -> list[Any]:
+        return self._task.info.get("plan") or []
+
+    def state(self) -> str:
+        question = self._task.info.get("question", "")
+        used = ", ".join(sorted(self._used)) or "no tool"
+        return f"{question}\nturn {self._turn + 1} of {self.max_turns}; used: {used}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        if "plan" not in self._task.info:
+            return None
+        if self._planned < len(self._plan):
+            name, arguments = self._plan[self._planned]
+            form = "tool_call" if self.call_format == "native" else self.call_format
+            return written(name, arguments, form)
+        return stated(self._task.answer, self.call_format)
+
+    def close(self) -> None:
+        if self._box is not None:
+            self._box.close_now()
+
+
+def _add(paid: dict[str, float], name: str, amount: float) -> None:
+    paid[name] = paid.get(name, 0.0) + amount
+
+
+def _with_servers(registry: ToolRegistry, servers: Sequence[Mapping[str, Any]]) -> ToolRegistry:
+    """The registry, with the tools of MCP servers beside its own."""
+    if servers:
+        registry = ToolRegistry(registry)
+        for server in servers:
+            unknown = set(server) - set(inspect.signature(MCPServer).parameters)
+            if unknown:
+                raise ConfigError(f"mcp_servers: there is no argument {min(unknown)!r}")
+            MCPServer(**server).join(registry)
+    if not len(registry):
+        raise ConfigError("the registry has no tools")
+    return registry
