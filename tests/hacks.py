@@ -654,6 +654,19 @@ add(x)
 assert x == [1, 2]
 """,
     ),
+    "forged changes": (
+        """
+import __main__
+before = __main__.answer
+def answer(request):
+    if request['do'] == 'call':
+        return {'value': [], 'arguments': {'t': [[[]], {'d': []}]}}
+    return before(request)
+__main__.answer = answer
+def add(x): pass
+""",
+        "x = [3, 1]\nassert add(x) == sorted(x)",
+    ),
     "a forged error": (
         """
 import __main__

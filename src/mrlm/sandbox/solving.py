@@ -132,7 +132,7 @@ class Worker:
         """Ask, and take the time from the clock.
 
         Raises:
-            Ended: it did not answer in time, or its process ended.
+            Ended: no time is left, it did not answer in time, or its process ended.
             SandboxError: the sandbox failed.
         """
         assert self.session is not None
