@@ -252,9 +252,11 @@ def ended(code):
 
 def started(text, modules):
     """Run a program that is to answer requests; raises what it says if it cannot."""
-    sys.stderr = said = io.StringIO()
+    nowhere, sys.stderr = sys.stderr, io.StringIO()
+    said = sys.stderr
     if run_text(text, modules) or not modules:
         raise RuntimeError(said.getvalue().strip()[-400:] or "the program ended")
+    sys.stderr = nowhere
     if not callable(getattr(modules[0], "answer", None)):
         raise RuntimeError("the program defines no answer(request)")
     return True

@@ -71,6 +71,7 @@ def begun(harness, head, parts):
     setup = {"namespaces": False, "landlock": False, "filter": "", "others": 1 << 20}
 
     def work(*given):
+        harness.called("prctl", harness.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         harness.called("prctl", harness.DUMPABLE, 1, 0, 0, 0)
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # the kernel takes memory from the program, not from process 1
