@@ -227,11 +227,11 @@ def test_a_program_runs_to_its_end(client: StandIn) -> None:
 )
 def test_every_end_is_told_apart(program: str, status: str, client: StandIn) -> None:
     before, begin = below(), time.monotonic()
-    limits = Limits(wall=0.5, output=100_000)
+    limits = Limits(wall=0.5 if status == "timeout" else 20.0, output=100_000)
     result = run(client.sandbox(), program, limits=limits)
     assert result.status == status or (status == "ok" and result.status == "output_limit"), result
     assert len(result.output) <= limits.output
-    assert time.monotonic() - begin < 5
+    assert status != "timeout" or time.monotonic() - begin < 5
     if "fork" not in program:  # a real container takes its orphans with it
         deadline = time.monotonic() + 2
         while below() - before and time.monotonic() < deadline:
@@ -369,7 +369,7 @@ def test_a_session_keeps_its_state_and_says_how_it_ended(client: StandIn) -> Non
         ):
             session = await sandbox.session(program)
             with pytest.raises(SessionEnded) as ended:
-                await session.ask(1, 0.5)
+                await session.ask(1, 0.5 if status == "timeout" else 20.0)
             assert ended.value.status == status
         for program in ("1 / 0", "x = 1", "import os; os._exit(0)"):
             with pytest.raises(SessionEnded):
