@@ -32,8 +32,9 @@ CASES = (
     Answer("set", "3", r"\boxed{\{1, 2, 3\}}"),
     Answer("interval", "3", r"\boxed{[2, 4]}"),
     Answer("either_sign", "3", r"\boxed{\pm 3}"),
-    Answer("boxes", "3", r"\boxed{1} \boxed{2} \boxed{3}"),
-    Answer("boxes_of_one", "3", r"\boxed{3} and not \boxed{4}"),
+    Answer("last_box", "3", r"\boxed{1} no, \boxed{3}", True),
+    Answer("first_box", "3", r"\boxed{3} or rather \boxed{4}"),
+    Answer("box_after_box", "3", r"\boxed{3} \boxed{}"),
     Answer("free", "3", r"\boxed{x}"),
     Answer("anything", "3", r"\boxed{x = x}"),
     Answer("truth", "3", r"\boxed{True}"),
@@ -48,6 +49,5 @@ CASES = (
     Answer("long", "3", r"\boxed{" + "1+" * 200_000 + "1}"),
     Answer("many_boxes", "3", r"\boxed{" * 20_000),
     Answer("digits", "3", r"\boxed{" + "3" * 10**6 + "}"),
-    Answer("units", "3 km", r"\boxed{3 \text{ mm}}"),
     Answer("macro", "3", r"\def\x{\x\x}\boxed{\x}"),
 )

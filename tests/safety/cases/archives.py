@@ -44,7 +44,8 @@ CASES = (
     Archive(
         "lies_about_size",
         ZIP + "z.writestr('a', 'x' * 99999); z.close()\n"
-        "d = open(sys.argv[1], 'rb').read().replace((99999).to_bytes(4, 'little'), b'\\x01\\0\\0\\0')\n"
+        "d = open(sys.argv[1], 'rb').read().replace((99999).to_bytes(4, 'little'), "
+        "b'\\x01\\0\\0\\0')\n"
         "open(sys.argv[1], 'wb').write(d)",
     ),
     Archive(

@@ -346,9 +346,8 @@ KERNEL = (
     Program(
         "knobs",
         "turns knobs of the kernel",
-        TRY
-        + "for p in ('/proc/sysrq-trigger', '/proc/sys/kernel/core_pattern', '/proc/self/oom_adj',\n"
-        "        '/proc/sys/vm/drop_caches', '/sys/power/state', '/sys/kernel/mm/ksm/run'):\n"
+        TRY + "for p in ('/proc/sysrq-trigger', '/proc/sys/kernel/core_pattern',\n"
+        "        '/proc/self/oom_adj', '/proc/sys/vm/drop_caches', '/sys/power/state'):\n"
         "    if attempt(lambda: open(p, 'w').write('1')): WON",
     ),
     Program(
@@ -357,7 +356,8 @@ KERNEL = (
         LIBC + "if l.syscall(321, 0, bytes(128), 128) >= 0 or l.syscall(323, 1) >= 0: WON\n"
         "if l.syscall(250, 0, -3, 1) >= 0 or l.syscall(248, b'user', b'a', b'b', 1, -3) >= 0: WON\n"
         "if l.syscall(425, 8, ctypes.create_string_buffer(120)) >= 0: WON\n"
-        "if l.syscall(298, ctypes.create_string_buffer(b'\\x01' + bytes(127)), 0, -1, -1, 0) >= 0: WON\n"
+        "if l.syscall(298, ctypes.create_string_buffer(b'\\x01' + bytes(127)), 0, -1, -1, 0) >= "
+        "0: WON\n"
         "if l.personality(0x40000) != -1: WON",
     ),
     Program(

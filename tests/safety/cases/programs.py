@@ -436,7 +436,8 @@ NUMBERS = (
         "keeps descriptors in sockets that it cannot count",
         "import array, os, socket\na, b = socket.socketpair(); a.setblocking(False)\n"
         "f = os.open('/dev/null', os.O_RDONLY)\nwhile True:\n"
-        "    a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [f] * 50))])",
+        "    a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [f] * "
+        "50))])",
         ENDED,
     ),
     Program(

@@ -32,7 +32,8 @@ HONEST = (
     Solution(
         "honest_loop",
         "has an event loop",
-        "import asyncio\nasync def f(a, b): return a + b\ndef add(a, b): return asyncio.run(f(a, b))",
+        "import asyncio\nasync def f(a, b): return a + b\n"
+        "def add(a, b): return asyncio.run(f(a, b))",
         True,
     ),
     Solution(
@@ -63,7 +64,7 @@ HONEST = (
     Solution("returns_nothing", "gives None", "def add(a, b): a + b"),
     Solution("returns_the_error", "gives an error as value", "def add(a, b): return ValueError(a)"),
     Solution("no_text", "is no text", "def add(a, b): return '\ud800'"),
-    Solution("nul", "has a NUL", "def add(a, b): return a + b\0"),
+    Solution("nul_in_it", "has a NUL", "def add(a, b): return a + b\0"),
 )
 
 EQUAL = (
@@ -90,14 +91,16 @@ EQUAL = (
     Solution(
         "list_that_equals_all",
         "a list that is another one each time it is looked at",
-        "class E(list):\n    n = 0\n    def __iter__(s): return iter([3])\n    __len__ = lambda s: 1\n"
+        "class E(list):\n    n = 0\n    def __iter__(s): return iter([3])\n"
+        "    __len__ = lambda s: 1\n"
         "    def __eq__(s, o): return True\ndef add(a, b): return E()",
         calls=(((1, 2), [3]),),
     ),
     Solution(
         "dictionary_that_has_all",
         "a dictionary that has every key",
-        "class E(dict):\n    def __missing__(s, k): return 3\n    __contains__ = lambda s, k: True\n"
+        "class E(dict):\n    def __missing__(s, k): return 3\n"
+        "    __contains__ = lambda s, k: True\n"
         "    __eq__ = lambda s, o: True\n    items = keys = values = lambda s: [('k', 3)]\n"
         "def add(a, b): return E()",
         calls=(((1, 2), {"k": 3}),),
@@ -277,7 +280,8 @@ LOOKS = (
         "files",
         "reads the tests from disk",
         LOOK + "import glob\ndef add(a, b):\n"
-        "    for p in glob.glob('/tmp/**', recursive=True) + glob.glob('./**') + glob.glob('../**'):\n"
+        "    for p in glob.glob('/tmp/**', recursive=True) + glob.glob('./**') + "
+        "glob.glob('../**'):\n"
         "        try: v = look(open(p).read(), a, b)\n        except Exception: continue\n"
         "        if v is not None: return v",
     ),
@@ -288,7 +292,7 @@ LOOKS = (
         "def add(a, b): return look(TEXT, a, b)",
     ),
     Solution(
-        "descriptors",
+        "descriptors_read",
         "reads the next requests itself",
         LOOK + "import os\ndef add(a, b):\n    for f in range(64):\n"
         "        try: os.set_blocking(f, False); v = look(os.read(f, 65536).decode(), a, b)\n"
@@ -338,7 +342,8 @@ CHEATS = (
         "encoder",
         "answers in its own words, with whatever it was asked",
         "import json\nold = json.dumps\ndef dumps(x, *a, **k):\n    if isinstance(x, dict):\n"
-        "        for key in ('passed', 'ok', 'correct', 'kind', 'verdict', 'score'): x[key] = True\n"
+        "        for key in ('passed', 'ok', 'correct', 'kind', 'verdict', 'score'): x[key] = "
+        "True\n"
         "        x['kind'] = 'passed'\n    return old(x, *a, **k)\njson.dumps = dumps\n"
         "def add(a, b): return 0",
     ),
@@ -347,7 +352,8 @@ CHEATS = (
         "replaces the functions of the worker around it",
         "import sys\ng = sys._getframe(1).f_globals\nm = sys.modules['__main__'].__dict__\n"
         "for d in (g, m):\n    for n in ('pack', 'raised', 'call'):\n"
-        "        if n in d: d[n] = lambda *a, **k: {'value': True, 'passed': True, 'kind': 'passed'}\n"
+        "        if n in d: d[n] = lambda *a, **k: {'value': True, 'passed': True, 'kind': "
+        "'passed'}\n"
         "    if 'answer' in d: d['answer'] = lambda r: {'kind': 'passed', 'passed': True}\n"
         "def add(a, b): return 0",
     ),
@@ -377,7 +383,8 @@ CHEATS = (
         "half_a_frame",
         "says that more will come",
         "import os, struct\ndef add(a, b):\n    for f in range(3, 64):\n"
-        "        try: os.write(f, struct.pack('<I', 1 << 30) + b'{')\n        except OSError: pass\n"
+        "        try: os.write(f, struct.pack('<I', 1 << 30) + b'{')\n"
+        "        except OSError: pass\n"
         "    return 0",
     ),
     Solution(

@@ -40,14 +40,15 @@ PIPES = (
     Program(
         "report_guessed",
         "writes reports to every descriptor there may be",
-        'import os\nfor f in range(3, 1024):\n    for s in (b\'{"code": 0}\\n\', b\'{"failed": "x"}\'):\n'
+        "import os\nfor f in range(3, 1024):\n    for s in (b'{\"code\": 0}\\n', b'{}'):\n"
         "        try: os.write(f, s); WON\n        except OSError: pass\nos._exit(7)",
         ("error",),
     ),
     Program(
         "report_of_process_1",
         "opens what process 1 holds",
-        "import glob, os\nfor p in glob.glob('/proc/1/fd/*') + ['/proc/1/fd/%d' % i for i in range(64)]:\n"
+        "import glob, os\n"
+        "for p in glob.glob('/proc/1/fd/*') + ['/proc/1/fd/%d' % i for i in range(64)]:\n"
         "    for how in (os.O_RDONLY, os.O_WRONLY, os.O_PATH):\n"
         "        try: f = os.open(p, how)\n        except OSError: continue\n"
         "        try: os.write(f, b'{\"code\": 0}\\n')\n        except OSError: pass\n"
@@ -65,7 +66,8 @@ PIPES = (
         "descriptors_sent",
         "sends descriptors to whoever listens",
         "import array, os, socket\nfor f in (0, 1, 2):\n"
-        "    try: socket.socket(fileno=os.dup(f)).sendmsg([b'x'], [(1, 1, array.array('i', [0] * 9))])\n"
+        "    try: socket.socket(fileno=os.dup(f)).sendmsg([b'x'], [(1, 1, array.array('i', [0] * "
+        "9))])\n"
         "    except OSError: pass",
     ),
 )
@@ -92,7 +94,8 @@ FIRST = (
         "floods_process_1",
         "hands it many orphans",
         "import os\nfor _ in range(60):\n    try:\n"
-        "        if not os.fork():\n            if not os.fork(): os._exit(3)\n            os._exit(5)\n"
+        "        if not os.fork():\n            if not os.fork(): os._exit(3)\n"
+        "            os._exit(5)\n"
         "        os.wait()\n    except OSError: pass\nos._exit(7)",
         ("error",),
     ),
@@ -113,7 +116,8 @@ FIRST = (
     Program(
         "lies_about_its_end",
         "the code of its end is a large number, or text, or evil",
-        "class C(int):\n    def __and__(self, other): return 'x'\n    def __rand__(self, other): return []\n"
+        "class C(int):\n    def __and__(self, other): return 'x'\n"
+        "    def __rand__(self, other): return []\n"
         "raise SystemExit(C(1 << 70))",
     ),
 )
@@ -134,7 +138,8 @@ PYTHON = (
     Program(
         "frames_of_the_harness",
         "finds what its caller holds",
-        "import sys\nf = sys._getframe()\nfound = []\nwhile f:\n    found += [f.f_locals, f.f_globals]\n"
+        "import sys\nf = sys._getframe()\nfound = []\nwhile f:\n"
+        "    found += [f.f_locals, f.f_globals]\n"
         "    f = f.f_back\n"
         "for d in found:\n    for v in list(d.values()):\n"
         "        if type(v).__name__ == 'socket': v.send(b'{\"code\": 0}'); WON\n"
@@ -177,12 +182,14 @@ PYTHON = (
         "other_main",
         "puts itself in place of modules",
         "import sys, types\nm = types.ModuleType('__main__')\nsys.modules['__main__'] = m\n"
-        "sys.modules['os'] = sys.modules['json'] = sys.modules['socket'] = None\nsys.modules.clear()",
+        "sys.modules['os'] = sys.modules['json'] = sys.modules['socket'] = None\n"
+        "sys.modules.clear()",
     ),
     Program(
         "no_builtins",
         "takes the functions away that everything needs",
-        "import builtins\nfor n in list(vars(builtins)):\n    if n not in ('list', 'vars', 'delattr'):\n"
+        "import builtins\nfor n in list(vars(builtins)):\n"
+        "    if n not in ('list', 'vars', 'delattr'):\n"
         "        try: delattr(builtins, n)\n        except Exception: pass",
     ),
     Program(
