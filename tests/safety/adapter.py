@@ -14,12 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.safety import driving
-
 from mrlm.sandbox import Limits, LocalSandbox, open_sandbox
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the suite runs elsewhere
-from tests.safety import driving  # noqa: E402
+from tests.safety import driving
 
 LIMITS = Limits(wall=2.0, memory=512 << 20)
 
