@@ -16,8 +16,8 @@ TAR = (
 CASES = (
     Archive("honest_zip", ZIP + "z.writestr('a/b.txt', 'x'); z.close()", True),
     Archive("honest_tar", TAR + "add('a/b.txt'); t.close()", True),
-    Archive("bomb", ZIP + "for i in range(10): z.writestr('f%d' % i, bytes(200 << 20))\nz.close()"),
-    Archive("many", ZIP + "for i in range(100000): z.writestr('f%d' % i, b'')\nz.close()"),
+    Archive("bomb", ZIP + "for i in range(6): z.writestr('f%d' % i, bytes(16 << 20))\nz.close()"),
+    Archive("many", ZIP + "for i in range(10100): z.writestr('f%d' % i, b'')\nz.close()"),
     Archive("upwards", ZIP + "z.writestr('../../evil', 'x'); z.close()"),
     Archive("absolute", ZIP + "z.writestr('/HOST_FOLDER/evil', 'x'); z.close()"),
     Archive("windows", ZIP + "z.writestr('a\\\\..\\\\..\\\\evil', 'x'); z.close()"),
@@ -64,7 +64,7 @@ CASES = (
     Archive("a_folder", "import os, sys; os.mkdir(sys.argv[1])"),
     Archive(
         "gzip_bomb",
-        "import gzip, sys\nwith gzip.open(sys.argv[1], 'wb') as f:\n"
-        "    for _ in range(40): f.write(bytes(50 << 20))",
+        "import gzip, sys\nwith gzip.open(sys.argv[1], 'wb', 1) as f:\n"
+        "    for _ in range(6): f.write(bytes(16 << 20))",
     ),
 )
