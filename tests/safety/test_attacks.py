@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.safety.sweeping import CASES, IN_ORDER, NEEDS, sweep
 
-from mrlm.sandbox import LocalSandbox, probe
+from mrlm.sandbox import Limits, LocalSandbox, probe, workers
 from mrlm.sandbox.opening import TIERS
 
 IN_SANDBOX = [kind for kind in CASES if kind not in IN_ORDER]
@@ -100,3 +100,34 @@ def test_some_as_an_ordinary_user(tier: str, kind: str) -> None:
 @pytest.mark.parametrize("tier", ["bubblewrap", "landlock"])
 def test_all_as_an_ordinary_user(tier: str, kind: str) -> None:
     assert as_ordinary_user(tier, kind, 0, 1) == {}
+
+
+def test_reading_waits_for_nobody() -> None:
+    """A program may take from its own output what was there a moment ago."""
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    written = {source: bytearray()}
+    assert workers._drained(source, written, 10)
+    os.write(sink, b"x" * 20)
+    assert not workers._drained(source, written, 10)
+    assert written == {source: b"x" * 10}
+    os.close(sink)
+    sandbox = LocalSandbox(TIERS["none-i-understand"])
+    worker = sandbox.take()
+    running = worker.begin(b"import time; time.sleep(9)", {}, sandbox.limits, source)
+    os.close(source)
+    assert not os.get_blocking(running.output) and not os.get_blocking(running.errors)
+    worker.end("timeout")
+    worker.release(running)
+    sandbox.give_back(worker)
+    sandbox.close()
+
+
+def test_a_program_that_dies_slowly_keeps_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program can make a failure of the sandbox out of its own end."""
+    monkeypatch.setattr(workers, "ENDING", 0.0)
+    sandbox = LocalSandbox(TIERS["none-i-understand"], Limits(wall=0.3))
+    result = sandbox.run_now("x = bytearray(1 << 27)\nwhile True: pass")
+    assert (result.status, result.stdout) == ("timeout", "")
+    assert sandbox.run_now("print(1)", limits=Limits(wall=9)).ok
+    sandbox.close()

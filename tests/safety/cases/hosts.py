@@ -410,6 +410,15 @@ KERNEL = (
         "if attempt(lambda: os.open('/dev/tty', os.O_RDWR)): WON",
     ),
     Program(
+        "flags_of_files",
+        "changes flags of files that are open for reading only",
+        TRY + "import fcntl, os, struct\nf = os.open('/usr/bin/env', os.O_RDONLY)\n"
+        "attempt(lambda: print(os.isatty(f)))\n"
+        "for c in (0x40086602, 0x401C5820, 0x40806685, 0x800C6613, 0x40087602, 0x5000940E):\n"
+        "    try: fcntl.ioctl(f, c, bytes(128))\n"
+        "    except PermissionError: continue\n    except OSError: pass\n    WON",
+    ),
+    Program(
         "flushes_disks",
         "lets the host write out its disks",
         LIBC + "f = os.open('/usr', os.O_RDONLY)\nif l.syncfs(f) == 0: WON\nl.sync()",
@@ -423,9 +432,7 @@ KERNEL = (
     Program(
         "watches",
         "watches files of the host",
-        LIBC + "f = l.inotify_init1(0)\n"
-        "if f >= 0 and l.inotify_add_watch(f, b'HOST_FOLDER', 0xfff) >= 0: WON\n"
-        "if l.fanotify_init(0, 0) >= 0: WON",
+        LIBC + "if l.inotify_init1(0) >= 0: WON\nif l.fanotify_init(0, 0) >= 0: WON",
     ),
 )
 

@@ -313,16 +313,16 @@ SPACE = (
     Program(
         "disk_out_of_sight",
         "fills a folder that cannot be listed",
-        "import os, time\nos.mkdir('d', 0o300)\n"
-        "for i in range(16): open('d/%d' % i, 'wb').write(bytes(8 << 20))\ntime.sleep(0.3)\nWON",
+        "import os, time\nos.mkdir('d', 0o300)\nfor i in range(12):\n"
+        "    os.posix_fallocate(os.open('d/%d' % i, os.O_CREAT | os.O_RDWR), 0, 8 << 20)\n"
+        "time.sleep(0.3)\nWON",
         ENDED,
     ),
     Program(
         "disk_without_names",
         "fills files that no folder names",
-        "import os, time\nkept = []\nfor i in range(16):\n    f = open('f', 'wb')\n"
-        "    os.unlink('f'); f.write(bytes(8 << 20)); f.flush(); kept.append(f)\n"
-        "time.sleep(0.3)\nWON",
+        "import os, time\nfor i in range(12):\n    f = os.open('f', os.O_CREAT | os.O_RDWR)\n"
+        "    os.unlink('f'); os.posix_fallocate(f, 0, 8 << 20)\ntime.sleep(0.3)\nWON",
         ENDED,
     ),
     Program(
