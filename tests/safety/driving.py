@@ -68,9 +68,8 @@ def end_computer_algebra() -> None:
 
 def unpacks(path: Path, folder: Path) -> bool:
     """Whether an archive is unpacked, and not refused."""
-    from mrlm.sandbox.archives import unpack
-
     from mrlm.core.errors import DataError
+    from mrlm.sandbox.archives import unpack
 
     try:
         unpack(path, folder)
