@@ -105,7 +105,7 @@ def as_ordinary_user(tier: str, kind: str, part: int, parts: int) -> dict[str, l
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("kind", [*IN_SANDBOX, "files", "archives"])
+@pytest.mark.parametrize("kind", [*IN_SANDBOX, "files"])
 @pytest.mark.parametrize("tier", ["bubblewrap", "landlock"])
 def test_some_as_an_ordinary_user(tier: str, kind: str) -> None:
     if tier == "landlock" and kind in ("solutions", *IN_ORDER):
