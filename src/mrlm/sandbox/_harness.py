@@ -181,6 +181,7 @@ def shut_in(setup, request):
         ("CORE", 1),  # at 0 the kernel would still pipe it to the host's handler
         ("STACK", 64 << 20),
         ("MSGQUEUE", 0),
+        ("SIGPENDING", 256),
         ("MEMLOCK", 64 << 10),
     ):
         number = getattr(resource, "RLIMIT_" + name)
@@ -404,7 +405,10 @@ def unlinked(pids, device):
 def overfull(folder, limits, pids):
     """Whether more lies below a folder than may: bytes, entries, or folders in folders. No link is
     followed; a folder that cannot be read may hold anything."""
-    size, count = unlinked(pids, os.stat(folder).st_dev), 0
+    try:
+        size, count = unlinked(pids, os.stat(folder).st_dev), 0
+    except FileNotFoundError:  # removed, as programs may that nothing shuts in
+        return False
     open_ = [(folder, 0)]
     while open_:
         path, depth = open_.pop()

@@ -33,13 +33,14 @@ FORBIDDEN = _names("""
     memfd_create memfd_secret shmget shmat shmctl msgget msgsnd msgrcv msgctl semget semop
     semtimedop semctl mq_open mq_unlink mbind set_mempolicy migrate_pages move_pages
     sched_setscheduler sched_setparam sched_setattr setpriority ioprio_set sync syncfs
+    inotify_init inotify_init1 inotify_add_watch
     socket connect bind listen accept accept4
 """)
 
 OF_HOST_FILES = _names("""
     truncate chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
     futimesat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr
-    removexattrat inotify_init inotify_init1 inotify_add_watch flock
+    removexattrat flock
 """)
 """What reaches files of the host that may be read but not written, where no mount hides them:
 Landlock knows nothing of owners, times and attributes."""
@@ -49,16 +50,16 @@ SIGNALS = _names("kill tgkill rt_sigqueueinfo rt_tgsigqueueinfo")
 NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 """Flags of `clone` that make a new namespace."""
 THREAD = 0x10000
-TERMINAL_INPUT, TERMINAL_LINUX = 0x5412, 0x541C
 SHARED_UNNAMED, HUGE_PAGES = 0x21, 0x40000
 """Flags of `mmap` for memory that no limit counts: shared pages of no file stay when all but one of
 them are given back; huge pages come from a store of their own."""
 OWNERS_OF_FDS = (8, 10, 15)
 """Commands of `fcntl` that say whom a descriptor signals, and how: F_SETOWN, F_SETSIG,
 F_SETOWN_EX."""
-IOCTLS_OF_HOST_FILES = (0x8901, 0x8902, 0x40086602, 0x401C5820)
-"""The same by `ioctl` (FIOSETOWN, SIOCSPGRP), and flags of files (FS_IOC_SETFLAGS,
-FS_IOC_FSSETXATTR)."""
+IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""What may be asked of a device by `ioctl`: whether it is a terminal and how large, how much there
+is to read, to block, to be closed by other programs. Others type into terminals, signal owners, or
+change files that are only open for reading."""
 SET_DUMPABLE = 4
 CORE = 4
 """RLIMIT_CORE. At 1 no core is written or piped to the host's handler, at 0 it may be piped."""
@@ -102,8 +103,6 @@ def seccomp(alone: bool) -> bytes:
         forbid(name)
     for flag in NAMESPACES:
         forbid("clone", library.Arg(0, library.MASKED_EQ, flag, flag))
-    for request in (TERMINAL_INPUT, TERMINAL_LINUX):
-        forbid("ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
     # a datagram socket could be sent elsewhere than to its pair; a raw one is one too
     for kind in (0, 2, 3, 4):
         forbid("socketpair", library.Arg(1, library.MASKED_EQ, 0xF, kind))
@@ -122,8 +121,6 @@ def seccomp(alone: bool) -> bytes:
             forbid(name, library.Arg(0, library.NE, STANDS_FOR_PID))
         for command in OWNERS_OF_FDS:
             forbid("fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
-        for request in IOCTLS_OF_HOST_FILES:
-            forbid("ioctl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, request))
         # what it holds open has to be seen from outside
         forbid("prctl", library.Arg(0, library.EQ, SET_DUMPABLE))
         # opened to read and yet made empty: old Landlocks let that pass
@@ -135,14 +132,25 @@ def seccomp(alone: bool) -> bytes:
     with tempfile.TemporaryFile() as file:
         made.export_bpf(file)
         file.seek(0)
-        return _none_newer() + file.read()
+        ioctl = library.resolve_syscall(library.Arch.NATIVE, "ioctl")
+        return _before_all(ioctl) + file.read()
 
 
-def _none_newer() -> bytes:
-    """Instructions before all others: a system call from `NEWEST` on fails with ENOSYS."""
-    load, at_least, give = 0x20, 0x35, 0x06  # BPF_LD | W | ABS, BPF_JMP | JGE, BPF_RET
-    missing = 0x00050000 | errno.ENOSYS  # SECCOMP_RET_ERRNO
+def _before_all(ioctl: int) -> bytes:
+    """Instructions before all others, for what the library has no words for: a system call from
+    `NEWEST` on fails with ENOSYS, an `ioctl` that is not in `IOCTLS` with EPERM."""
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # BPF_LD, BPF_JEQ, BPF_JGE, BPF_RET
+    number, second_argument, fail = 0, 24, 0x00050000  # SECCOMP_RET_ERRNO
+    allowed = [(equal, len(IOCTLS) - at, 0, request) for at, request in enumerate(IOCTLS)]
     return b"".join(
         struct.pack("=HBBI", *instruction)
-        for instruction in ((load, 0, 0, 0), (at_least, 0, 1, NEWEST), (give, 0, 0, missing))
+        for instruction in (
+            (load, 0, 0, number),
+            (at_least, 0, 1, NEWEST),
+            (give, 0, 0, fail | errno.ENOSYS),
+            (equal, 0, len(IOCTLS) + 2, ioctl),
+            (load, 0, 0, second_argument),
+            *allowed,
+            (give, 0, 0, fail | errno.EPERM),
+        )
     )

@@ -251,7 +251,8 @@ class LocalSession:
                 raise
             if "answer" not in reply:
                 said = reply.get("failed")
-                raise AnswerError(said[:1000] if isinstance(said, str) else "it failed")
+                said = said[:1000] if isinstance(said, str) else "it failed"
+                raise AnswerError(said.encode("utf-8", "replace").decode())
             return reply["answer"]
 
     def _answer(self, data: bytes, wall: float) -> Any:

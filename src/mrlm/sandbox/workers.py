@@ -269,11 +269,18 @@ class Worker:
         return found
 
     def release(self, running: Running) -> None:
-        """Let go of what a program left."""
+        """Let go of what a program left.
+
+        Raises:
+            SandboxError: its folder cannot be removed.
+        """
         os.close(running.output)
         os.close(running.errors)
         if running.folder is not None:
-            remove_tree(running.folder)
+            try:
+                remove_tree(running.folder)
+            except OSError as error:
+                raise SandboxError(f"{running.folder} cannot be removed: {error}") from error
 
     def close(self) -> None:
         """Kill whatever runs in it."""

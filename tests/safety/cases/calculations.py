@@ -1,0 +1,72 @@
+"""Expressions before a calculator."""
+
+from __future__ import annotations
+
+from tests.safety.cases import Calculation
+
+RIGHT = (
+    Calculation("sum", "2*(3+4)-10/4", "11.5"),
+    Calculation("names", "sqrt(16) + pi*0", "4.0"),
+    Calculation("power", "2**10 - 3**-1*3", "1023.0"),
+    Calculation("spaces", "  1 +\t2 ", "3"),
+    Calculation("large", "2**1000 - 2**1000 + 7", "7"),
+    Calculation("rounds", "round(2.675, 1)", "2.7"),
+)
+TOO_LARGE = (
+    Calculation("powers_multiply", "(10**300)**(10**4)"),
+    Calculation("powers_stack", "9**9**9**9"),
+    Calculation("negative_base", "(-9**99)**(9**9)"),
+    Calculation("factorial", "factorial(10**8)"),
+    Calculation("factorials", "factorial(factorial(10))"),
+    Calculation("product_by_pow", "pow(10**300, 10**5)"),
+    Calculation("pow_with_modulus", "pow(2, 10**9, 7)"),
+    Calculation("shift", "1 << 10**9"),
+    Calculation("text_repeated", "'a'*(10**11)"),
+    Calculation("list_repeated", "[0]*(10**11)"),
+    Calculation("text_formatted", "'%0999999999d' % 3"),
+    Calculation("f_string", "f'{3:0999999999}'"),
+    Calculation("nested", "(" * 5000 + "1" + ")" * 5000),
+    Calculation("signs", "-" * 5000 + "1"),
+    Calculation("long", "+".join(["1"] * 10**6)),
+    Calculation("many_digits", "9" * 10**6),
+    Calculation("no_number", "1e308*10 - 1e308*10"),
+    Calculation("infinite", "1e999"),
+    Calculation("imaginary", "(-1)**0.5"),
+    Calculation("complex", "3j * 3j"),
+    Calculation("divided_by_zero", "1/0"),
+    Calculation("modulus_of_zero", "1 % 0"),
+    Calculation("rounded_by_many", "round(1, -10**18)"),
+    Calculation("many_common", "gcd(" + ",".join(["6"] * 10**4) + ")"),
+)
+CODE = (
+    Calculation("attributes", "().__class__.__base__.__subclasses__()"),
+    Calculation("attribute_of_number", "(1).real"),
+    Calculation("method", "(3).to_bytes(9, 'big')"),
+    Calculation("imported", "__import__('os').system('touch HOST_FOLDER/x')"),
+    Calculation("builtins", "open('HOST_FILE').read()"),
+    Calculation("lambda", "(lambda: 0).__globals__"),
+    Calculation("loop", "[x for x in range(10**12)]"),
+    Calculation("generator", "sum(x for x in (1, 2))"),
+    Calculation("assignment", "(x := 3)"),
+    Calculation("arguments_unpacked", "max(*(1, 2))"),
+    Calculation("named_argument", "round(2.5, ndigits=1)"),
+    Calculation("function_as_value", "sqrt"),
+    Calculation("function_of_function", "max(sqrt, 1)"),
+    Calculation("comparison", "1 < 2"),
+    Calculation("condition", "1 if 1 else 2"),
+    Calculation("truth", "True"),
+    Calculation("index", "(1, 2)[0]"),
+    Calculation("text", "'3'"),
+    Calculation("two_lines", "1\n2"),
+    Calculation("two_statements", "1; 2"),
+    Calculation("comment", "1 # 2\n+ 3"),
+    Calculation("nul", "1+\x001"),
+    Calculation("surrogate", "1+\ud800"),
+    Calculation("hidden", "1+\u200b1"),
+    Calculation("empty", ""),
+    Calculation("blank", "   "),
+    Calculation("await", "await 1"),
+    Calculation("yield", "(yield)"),
+    Calculation("matrix", "1 @ 2"),
+)
+CASES = (*RIGHT, *TOO_LARGE, *CODE)
