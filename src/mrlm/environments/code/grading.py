@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
+import os
 import weakref
 from typing import Any
 
@@ -18,46 +19,43 @@ last bit."""
 
 
 class Bench:
-    """A sandbox that a world and all its copies share; opened when it is first needed, and closed
-    when nobody holds it any more.
+    """Puts answers to tests in a sandbox that a world and all its copies share, as many at a time
+    as there are cores. It is opened when it is first needed.
 
     Args:
         isolation: as `open_sandbox` takes it.
-        sandbox: one that is open already; whoever opened it closes it.
+        sandbox: one that is open already.
     """
 
     def __init__(self, isolation: str = "auto", sandbox: Sandbox | None = None) -> None:
         self.isolation = isolation
         self._sandbox = sandbox
-        self._opening = threading.Lock()
+        self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Bench:
         return self
 
-    async def sandbox(self) -> Sandbox:
-        """The sandbox.
+    async def test(self, problem: CodeProblem, program: str, limits: Limits) -> list[Verdict]:
+        """A verdict for every test of a problem, in their order.
 
         Raises:
             SandboxUnavailableError: nothing here can isolate a program as asked.
+            SandboxError: the sandbox failed, or gave no verdict for some test.
         """
-        return self._sandbox or await in_thread(self._opened)
+        if self._sandbox is None:
+            self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
+        places = self._places.setdefault(
+            asyncio.get_running_loop(), asyncio.Semaphore(os.cpu_count() or 1)
+        )
+        async with places:
+            return await _tested(self._sandbox, problem, program, limits)
 
-    def _opened(self) -> Sandbox:
-        with self._opening:
-            if self._sandbox is None:
-                self._sandbox = open_sandbox(self.isolation)
-                weakref.finalize(self, self._sandbox.close)
-            return self._sandbox
 
-
-async def tested(
+async def _tested(
     sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
 ) -> list[Verdict]:
-    """A verdict for every test of a problem, in their order.
-
-    Raises:
-        SandboxError: the sandbox failed, or gave no verdict for some test.
-    """
     if problem.kind == "calls":
         calls = [Call(tuple(args), expected) for args, expected in problem.tests]
         verdicts = await grade_calls(sandbox, program, problem.entry, calls, limits, REL_TOL)

@@ -16,7 +16,7 @@ from mrlm.environments._rows import Table, at_least, others, seats
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.generator import CodeProblemGenerator
-from mrlm.environments.code.grading import Bench, tested
+from mrlm.environments.code.grading import Bench
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.play.tasks import OnBadRow
@@ -52,6 +52,8 @@ class CodeExecutionEnvironment(Environment):
         seed: of the generator and of the split.
         num_visible: tests of a row that its question shows (HumanEval's cannot be shown).
         max_tests: tests of a row that are used.
+        test_timeout: the same instead of `timeout`, for configs, where `timeout` is the time of a
+            whole step.
         max_turns: `max_attempts` under another name.
         isolation: how code is run: `auto`, or a kind of sandbox as `open_sandbox` knows it.
         sandbox: one that is open already, instead of `isolation`.
@@ -82,6 +84,7 @@ class CodeExecutionEnvironment(Environment):
         seed: int | None = None,
         num_visible: int = 1,
         max_tests: int = 20,
+        test_timeout: float | None = None,
         max_turns: int | None = None,
         isolation: str = "auto",
         sandbox: Sandbox | None = None,
@@ -100,7 +103,7 @@ class CodeExecutionEnvironment(Environment):
         at_least("max_tests", max_tests, 1, whole=True)
         tries = attempts(max_attempts, max_turns, default=3)
         self.agents: tuple[str, ...] = seats(agents, 1)
-        self.limits: Limits = Limits(wall=timeout)
+        self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
         self.max_attempts: int = tries
         self.max_turns: int | None = tries
         self.instruction = instruction
@@ -167,8 +170,7 @@ class CodeExecutionEnvironment(Environment):
             found, words = unusable(), f"The code was not run: {reason}."
         else:
             program, offset = self._problem.program(code)
-            sandbox = await self._bench.sandbox()
-            verdicts = await tested(sandbox, self._problem, program, self.limits)
+            verdicts = await self._bench.test(self._problem, program, self.limits)
             found = worth(verdicts)
             right = bool(found["all_passed"])
             words = "All tests pass." if right else feedback(self._problem, verdicts, offset)
