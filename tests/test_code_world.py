@@ -294,7 +294,7 @@ def test_searching_hostile_text_takes_no_time() -> None:
 # -- templates -------------------------------------------------------------------------------------
 
 
-def drawn(template: Template, count: int = 40) -> list[Drawn]:
+def drawn(template: Template, count: int = 24) -> list[Drawn]:
     found = [template.draw(random.Random(seed), 6) for seed in range(count)]
     return [each for each in found if each is not None]
 
@@ -314,8 +314,8 @@ def test_there_are_many_templates_in_six_families_at_three_levels() -> None:
 @pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])
 def test_a_template_gives_many_sound_problems(family: str, template: Template) -> None:
     problems = drawn(template)
-    assert len(problems) >= 20
-    assert len({(each.text, each.source) for each in problems}) >= 15
+    assert len(problems) >= 10
+    assert len({(each.text, each.source) for each in problems}) >= 8
     for problem in problems:
         assert all(answers(compiled(problem.source, problem.entry), problem))
         assert "$" not in problem.text + problem.source
@@ -383,8 +383,8 @@ def test_held_out_problems_are_never_trained_on() -> None:
     held: set[str] = set()
     for seed in range(3):
         generator = CodeProblemGenerator((1, 2), seed=seed, num_hidden=2)
-        train |= {_text(generator.problem(i)) for i in range(400)}
-        held |= {_text(generator.problem(i, "eval")) for i in range(100)}
+        train |= {_text(generator.problem(i)) for i in range(250)}
+        held |= {_text(generator.problem(i, "eval")) for i in range(60)}
     assert len(held) > 50 and not train & held
 
 

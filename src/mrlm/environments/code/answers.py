@@ -7,8 +7,8 @@ import re
 MAX_CODE = 100_000
 """Characters of code; more is refused without being run."""
 
-_PYTHON = re.compile(r"```[ \t]*(?:python3?|py)\b[^\n]*\n", re.IGNORECASE)
-_ANY = re.compile(r"```[^\n`]*\n")
+_PYTHON = re.compile(r"```[ \t]{0,9}(?:python3?|py)\b", re.IGNORECASE)
+_ANY = re.compile(r"```[^\n`]{0,99}$", re.MULTILINE)
 _END = re.compile(r"^[ \t]*```", re.MULTILINE)
 
 
@@ -17,9 +17,10 @@ def extract_code(text: str) -> str:
     the whole text. A block that is never closed ends with the text."""
     text = text.replace("\r\n", "\n")
     opening = _PYTHON.search(text) or _ANY.search(text)
-    if opening is None:
+    first = text.find("\n", opening.end()) if opening else -1
+    if first < 0:
         return text.strip("\n").rstrip()
-    body = text[opening.end() :]
+    body = text[first + 1 :]
     closing = _END.search(body)
     end = closing.start() if closing else body.find("```")
     return (body if end < 0 else body[:end]).strip("\n").rstrip()

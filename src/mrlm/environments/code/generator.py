@@ -64,10 +64,13 @@ class CodeProblemGenerator:
         """The problem of a seed. A problem of `eval` never occurs in `train`, for any seed of any
         generator."""
         rng = random.Random(f"code/{self.seed}/{split}/{seed}")
+        held_out = split == "eval"
         for _ in range(TRIES):
             family, template = self._drawn_template(rng)
-            drawn = template.draw(rng, max(self.num_tests, 3))
-            if drawn is None or is_held_out(_key(drawn.text)) != (split == "eval"):
+            drawn = template.draw(
+                rng, max(self.num_tests, 3), lambda text: is_held_out(_key(text)) == held_out
+            )
+            if drawn is None:
                 continue
             return CodeProblem(
                 text=f"Write a Python function `{drawn.signature}`. {drawn.text}",

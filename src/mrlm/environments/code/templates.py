@@ -22,7 +22,7 @@ Args = tuple[Any, ...]
 Values = Mapping[str, Any]
 PLACES = "abcde"
 """What the parameters of a template are called in its texts: `$a`, `$b`, ..."""
-POOL = 40
+POOL = 24
 """How many calls are drawn for a problem, before those that test most are chosen."""
 
 
@@ -74,22 +74,29 @@ class Template:
     draws: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     edges: Sequence[Args] = ()
 
-    def draw(self, rng: random.Random, num_calls: int) -> Drawn | None:
-        """A problem with `num_calls` calls, the `edges` never among the first two; `None` where
-        what was drawn gives too few calls, or is solved without doing anything."""
+    def draw(
+        self,
+        rng: random.Random,
+        num_calls: int,
+        wanted: Callable[[str], bool] = bool,
+    ) -> Drawn | None:
+        """A problem with `num_calls` calls, the `edges` never among the first two; `None` where its
+        text is not `wanted`, or what was drawn gives too few calls or is solved without doing
+        anything."""
         values = {name: rng.choice(options) for name, options in self.draws.items()}
         names: list[str] = []
         for pool in self.takes:
             names.append(rng.choice([name for name in pool if name not in names]))
         entry = rng.choice(self.called)
         words = {"f": entry, **dict(zip(PLACES, names, strict=False)), **values}
+        text = Text(self.text).substitute(words)
+        if not wanted(text):
+            return None
         signature = f"{entry}({', '.join(names)})"
         body = textwrap.indent(Text(textwrap.dedent(self.body).strip()).substitute(words), "    ")
         source = f"def {signature}:\n{body}"
         calls = self._calls(rng, values, compiled(source, entry), num_calls)
-        if calls is None:
-            return None
-        return Drawn(Text(self.text).substitute(words), entry, signature, source, calls)
+        return None if calls is None else Drawn(text, entry, signature, source, calls)
 
     def _calls(
         self, rng: random.Random, values: Values, solve: Callable[..., Any], count: int
