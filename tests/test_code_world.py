@@ -125,6 +125,8 @@ CHEATS = {
     "        f = f.f_back\n    return 0",
     "writes to every file": "import os\nfor fd in range(1, 40):\n    try: os.write(fd, b'passed')\n"
     "    except OSError: pass\ndef add(a, b):\n    return 0",
+    "the library itself": "from mrlm.environments.code.families import FAMILIES\n"
+    "def add(a, b):\n    return a + b",
     "a generator": "def add(a, b):\n    while True: yield a + b",
     "one right answer": "def add(a, b):\n    return 778",
     "not a number": "def add(a, b):\n    return float('nan')",
@@ -484,6 +486,27 @@ def test_a_human_eval_answer_completes_or_replaces_the_stub(sandbox: Sandbox) ->
     assert play(world_of(HUMAN_EVAL, sandbox), whole)[0] == 2.0
     assert play(world_of(HUMAN_EVAL, sandbox), "    return [x] * 2")[0] == 2.0
     assert play(world_of(HUMAN_EVAL, sandbox), "```\n    return [x] * 2\n```")[0] == 2.0
+
+
+def test_examples_of_a_docstring_are_for_the_feedback(sandbox: Sandbox) -> None:
+    task = world_of(HUMAN_EVAL).task(0)
+    problem = CodeProblem.of(task.info[PROBLEM], "task")
+    assert problem.examples == ["assert twice(1) == [1, 1]"]
+    player = Player(problem, sandbox)
+    player.says("def twice(x):\n    y = x\n    return y / 0")
+    assert "twice(1) == [1, 1]" in player.words[0] and "ZeroDivisionError" in player.words[0]
+    assert "line 3" in player.words[0]  # of the answer, not of what stands before it
+    player.says("def twice(x):\n    return [1, 1]")  # what the examples say, and no more
+    assert "hidden" in player.words[1] and "90210" not in player.words[1]
+    assert player.paid[0] == -0.5 and sum(player.paid) < 1.0
+
+
+def test_many_slow_cases_are_too_slow_and_not_without_a_result(sandbox: Sandbox) -> None:
+    cases = [[f"{i}", f"{i}"] for i in range(40)]
+    slow = "import time\ntime.sleep(0.25)\nprint(input())"
+    player = Player(CodeProblem("", "programs", cases), sandbox, timeout=0.4)
+    value = player.says(slow)
+    assert -0.5 < value < 0.5 and player.result.rewards["agent"].components["raised"] == 1.0
 
 
 def test_rows_show_as_many_tests_as_they_may() -> None:

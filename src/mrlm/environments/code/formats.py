@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import doctest
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from mrlm.core.errors import DataError
@@ -59,9 +61,31 @@ def _human_eval(row: Row, where: str) -> CodeProblem:
         kind="check",
         tests=[test],
         entry=entry,
+        examples=_examples(stub, entry),
         stub=stub,
         solution=stub.rstrip("\n") + "\n" + rest if isinstance(rest, str) else None,
     )
+
+
+def _examples(stub: str, entry: str) -> list[str]:
+    """The examples in a docstring that call the function and give a plain value, as asserts."""
+    asserts: list[str] = []
+    try:
+        docstrings = [
+            ast.get_docstring(node) or ""
+            for node in ast.parse(stub).body
+            if isinstance(node, ast.FunctionDef) and node.name == entry
+        ]
+        found = doctest.DocTestParser().get_examples("\n".join(docstrings))
+    except (SyntaxError, ValueError):  # no whole function, or not written as doctest wants it
+        return asserts
+    for example in found:
+        call, value = example.source.strip(), example.want.strip()
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            ast.literal_eval(value)
+            ast.parse(call, mode="eval")
+            asserts += [f"assert {call} == {value}"] if call.startswith(f"{entry}(") else []
+    return asserts
 
 
 def _mbpp(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import weakref
 from typing import Any
 
@@ -16,6 +17,9 @@ from mrlm.sandbox.types import Limits, Sandbox, SandboxError
 REL_TOL = 1e-9
 """How far floating-point results of calls may differ: two honest ways of adding do not agree to the
 last bit."""
+
+MOST_TIME = 6
+"""All cases of a program together may take as long as this many that reach their deadline."""
 
 
 class Bench:
@@ -53,6 +57,20 @@ class Bench:
             return await _tested(self._sandbox, problem, program, limits)
 
 
+async def _programs(
+    sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
+) -> list[Verdict]:
+    """Case by case, so that many slow ones end as too slow, and not as a step without a result."""
+    verdicts: list[Verdict] = []
+    end = time.monotonic() + MOST_TIME * limits.wall
+    for stdin, stdout in problem.tests:
+        if time.monotonic() > end:
+            verdicts.append(Verdict("timeout"))
+        else:
+            verdicts += await grade_programs(sandbox, program, [(stdin, stdout)], limits)
+    return verdicts
+
+
 async def _tested(
     sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
 ) -> list[Verdict]:
@@ -60,8 +78,7 @@ async def _tested(
         calls = [Call(tuple(args), expected) for args, expected in problem.tests]
         verdicts = await grade_calls(sandbox, program, problem.entry, calls, limits, REL_TOL)
     elif problem.kind == "programs":
-        cases = [(stdin, stdout) for stdin, stdout in problem.tests]
-        verdicts = await grade_programs(sandbox, program, cases, limits)
+        verdicts = await _programs(sandbox, problem, program, limits)
     else:
         whole = problem.kind == "check"
         tests = problem.tests[0] if whole else list(problem.tests)

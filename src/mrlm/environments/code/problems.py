@@ -4,8 +4,8 @@ runs nothing."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError
@@ -27,6 +27,8 @@ class CodeProblem:
         entry: name of the function that is tested; empty for programs.
         visible: how many tests, the first ones, are part of the question and of the feedback.
             Nothing else is ever shown.
+        examples: assert statements that stand in the question already; they decide nothing, and
+            are run for the feedback alone.
         stub: the beginning of the program, which a solution completes or writes anew (HumanEval).
         solution: an honest one, if there is one.
         family, template, difficulty: where a generated problem comes from.
@@ -37,6 +39,7 @@ class CodeProblem:
     tests: Sequence[Any]
     entry: str = ""
     visible: int = 0
+    examples: Sequence[str] = ()
     stub: str = ""
     solution: str | None = None
     family: str = ""
@@ -58,6 +61,12 @@ class CodeProblem:
             return cls(**record)
         except TypeError as error:
             raise ConfigError(f"{where} is no programming problem: {error}") from error
+
+    @property
+    def of_examples(self) -> CodeProblem:
+        """The same problem, tested by its examples."""
+        shown = len(self.examples)
+        return replace(self, kind="asserts", tests=self.examples, visible=shown, examples=())
 
     @property
     def question(self) -> str:
@@ -95,6 +104,3 @@ def _defines(entry: str, code: str) -> bool:
     """Whether a text defines the function, rather than being the rest of one."""
     name = re.escape(entry)
     return bool(re.search(rf"^(?:(?:async )?def|class) {name}\b|^{name} ?=", code, re.M))
-
-
-Record = Mapping[str, Any]

@@ -20,6 +20,7 @@ from mrlm.environments.code.grading import Bench
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.play.tasks import OnBadRow
+from mrlm.sandbox.grading import Verdict
 from mrlm.sandbox.types import Limits, Sandbox
 
 INSTRUCTION = "Answer with the code in one ```python block."
@@ -173,7 +174,9 @@ class CodeExecutionEnvironment(Environment):
             verdicts = await self._bench.test(self._problem, program, self.limits)
             found = worth(verdicts)
             right = bool(found["all_passed"])
-            words = "All tests pass." if right else feedback(self._problem, verdicts, offset)
+            words = "All tests pass."
+            if not right:
+                words = await self._told(verdicts, program, offset)
         self._attempts += 1
         over = bool(found["all_passed"]) or self._attempts >= self.max_attempts
         if not over:
@@ -183,6 +186,15 @@ class CodeExecutionEnvironment(Environment):
             {self.agents[0]: self._reward(found)},
             done=over,
         )
+
+    async def _told(self, verdicts: Sequence[Verdict], program: str, offset: int) -> str:
+        """What the agent is told of an answer that is not right."""
+        problem = self._problem
+        if problem.examples and self._attempts + 1 < self.max_attempts:
+            seen = await self._bench.test(problem.of_examples, program, self.limits)
+            if not all(verdict.passed for verdict in seen):
+                return feedback(problem.of_examples, seen, offset)
+        return feedback(problem, verdicts, offset)
 
     def _reward(self, found: Mapping[str, float]) -> Reward:
         """The difference to what was paid for the attempt before, in every number."""
