@@ -652,10 +652,15 @@ def test_impossible_arguments_are_named(settings: dict[str, Any], says: str) -> 
         CodeExecutionEnvironment(**settings)
 
 
-def test_a_config_makes_the_world_it_describes() -> None:
-    config = load_config(Path(__file__).parent.parent / "configs" / "code.yaml")
+def configured(name: str) -> CodeExecutionEnvironment:
+    config = load_config(Path(__file__).parent.parent / "configs" / f"{name}.yaml")
     (section,) = config.environments
-    world = CodeExecutionEnvironment(**section.constructor_arguments(CodeExecutionEnvironment))
+    return CodeExecutionEnvironment(**section.constructor_arguments(CodeExecutionEnvironment))
+
+
+def test_a_config_makes_the_world_it_describes() -> None:
+    assert configured("code_generation_ppo").max_attempts == 3
+    world = configured("code")
     assert world.generator is not None and world.generator.num_visible == 1
     assert world.limits.wall == 1.0 and world.max_attempts == 1
     longest = max(len(str(world.task(i).answer)) for i in range(100))

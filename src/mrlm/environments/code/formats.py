@@ -158,7 +158,7 @@ def _text(row: Row, name: str, where: str) -> str:
 
 
 def _words(value: Any, where: str) -> str:
-    return row_messages(value, where)[-1].content.strip()
+    return "\n".join(message.content.strip() for message in row_messages(value, where))
 
 
 def _list(value: Any, where: str) -> list[Any]:
