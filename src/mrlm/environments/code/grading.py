@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
-import weakref
 from typing import Any
 
 from mrlm.core.running import in_thread
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs
+from mrlm.sandbox.solving import turn
 from mrlm.sandbox.types import Limits, Sandbox, SandboxError
 
 REL_TOL = 1e-9
@@ -23,8 +21,8 @@ MOST_TIME = 6
 
 
 class Bench:
-    """Puts answers to tests in a sandbox that a world and all its copies share, as many at a time
-    as there are cores. It is opened when it is first needed.
+    """Puts answers to tests in a sandbox that a world and all its copies share. It is opened when
+    it is first needed.
 
     Args:
         isolation: as `open_sandbox` takes it.
@@ -34,9 +32,6 @@ class Bench:
     def __init__(self, isolation: str = "auto", sandbox: Sandbox | None = None) -> None:
         self.isolation = isolation
         self._sandbox = sandbox
-        self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            weakref.WeakKeyDictionary()
-        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Bench:
         return self
@@ -50,11 +45,7 @@ class Bench:
         """
         if self._sandbox is None:
             self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
-        places = self._places.setdefault(
-            asyncio.get_running_loop(), asyncio.Semaphore(os.cpu_count() or 1)
-        )
-        async with places:
-            return await _tested(self._sandbox, problem, program, limits)
+        return await _tested(self._sandbox, problem, program, limits)
 
 
 async def _programs(
@@ -62,12 +53,13 @@ async def _programs(
 ) -> list[Verdict]:
     """Case by case, so that many slow ones end as too slow, and not as a step without a result."""
     verdicts: list[Verdict] = []
-    end = time.monotonic() + MOST_TIME * limits.wall
-    for stdin, stdout in problem.tests:
-        if time.monotonic() > end:
-            verdicts.append(Verdict("timeout"))
-        else:
-            verdicts += await grade_programs(sandbox, program, [(stdin, stdout)], limits)
+    async with turn():
+        end = time.monotonic() + MOST_TIME * limits.wall
+        for stdin, stdout in problem.tests:
+            if time.monotonic() > end:
+                verdicts.append(Verdict("timeout"))
+            else:
+                verdicts += await grade_programs(sandbox, program, [(stdin, stdout)], limits)
     return verdicts
 
 
