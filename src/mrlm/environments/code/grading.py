@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from mrlm.core.running import in_thread
@@ -29,7 +30,9 @@ class Bench:
         sandbox: one that is open already.
     """
 
-    def __init__(self, isolation: str = "auto", sandbox: Sandbox | None = None) -> None:
+    def __init__(
+        self, isolation: str | Mapping[str, Any] = "auto", sandbox: Sandbox | None = None
+    ) -> None:
         self.isolation = isolation
         self._sandbox = sandbox
 

@@ -56,7 +56,8 @@ class CodeExecutionEnvironment(Environment):
         test_timeout: the same instead of `timeout`, for configs, where `timeout` is the time of a
             whole step.
         max_turns: `max_attempts` under another name.
-        isolation: how code is run: `auto`, or a kind of sandbox as `open_sandbox` knows it.
+        isolation: how code is run: `auto`, or a kind of sandbox, perhaps with its arguments, as
+            `open_sandbox` takes it.
         sandbox: one that is open already, instead of `isolation`.
         instruction: put after the question; none if empty.
         agents: name of the seat.
@@ -87,7 +88,7 @@ class CodeExecutionEnvironment(Environment):
         max_tests: int = 20,
         test_timeout: float | None = None,
         max_turns: int | None = None,
-        isolation: str = "auto",
+        isolation: str | Mapping[str, Any] = "auto",
         sandbox: Sandbox | None = None,
         instruction: str = INSTRUCTION,
         agents: str | Sequence[str] = "agent",
