@@ -40,7 +40,15 @@ NEEDS: dict[str, dict[str, Any]] = {
     "difference": {"environment": MatrixEnvironment("xor"), "default": "A"},
 }
 """Arguments of the worlds that cannot be made without any."""
-BEST = {"math": 1.0, "qa": 1.0, "relay": 1.0, "length": 1.0, "matrix": 11.0, "centralised": 1.0}
+BEST = {
+    "code": 2.0,
+    "math": 1.0,
+    "qa": 1.0,
+    "relay": 1.0,
+    "length": 1.0,
+    "matrix": 11.0,
+    "centralised": 1.0,
+}
 """What an honest player earns per seat, where that is one number."""
 
 ONE_SITUATION = {"matrix", "difference"}
@@ -92,7 +100,7 @@ def has_expert(world: Environment) -> bool:
 
 
 def test_the_worlds_that_are_promised_exist() -> None:
-    assert {"math", "reward", "qa", "relay", "length", "matrix"} <= set(ALL)
+    assert {"code", "math", "reward", "qa", "relay", "length", "matrix"} <= set(ALL)
 
 
 @pytest.mark.parametrize("name", ALL)

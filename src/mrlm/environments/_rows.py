@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Split
@@ -31,6 +32,7 @@ class Table:
         required: columns that every row must have.
         held_out: share of the prompts that is held out.
         seed: of the split.
+        convert: makes of every row, and of where it stands, the row that is wanted.
     """
 
     def __init__(
@@ -44,14 +46,14 @@ class Table:
         required: Sequence[str] = (),
         held_out: float = 0.1,
         seed: int = 0,
+        convert: Callable[[Row, str], Row] | None = None,
     ) -> None:
-        rows = read_rows(
-            dataset, split=split, columns=columns, on_bad_row=on_bad_row, required=required
+        read = partial(
+            read_rows, columns=columns, on_bad_row=on_bad_row, required=required, convert=convert
         )
+        rows = read(dataset, split=split)
         if eval_dataset is not None:
-            held = read_rows(
-                eval_dataset, columns=columns, on_bad_row=on_bad_row, required=required
-            )
+            held = read(eval_dataset)
         elif len(rows) < FEW:
             log.warning(
                 "%d rows are too few to hold some out: evaluation uses the training rows", len(rows)

@@ -38,6 +38,7 @@ def read_rows(
     on_bad_row: OnBadRow = "raise",
     required: Sequence[str] = (),
     max_rows: int | None = None,
+    convert: Callable[[Row, str], Row] | None = None,
 ) -> list[Row]:
     """The rows of a data set as a list of dictionaries.
 
@@ -52,6 +53,8 @@ def read_rows(
             many.
         required: columns (by our names) that every row must have and that may not be `None`.
         max_rows: how many rows to read at most; all of them when `None`.
+        convert: makes of a row, and of where it stands in words, the row that is wanted; it raises
+            `DataError` for one that is malformed.
 
     Raises:
         DataError: the source cannot be read, has no rows, or a row is malformed (the message names
@@ -65,7 +68,8 @@ def read_rows(
     bad: list[DataError] = []
     for where, value in _located(source, split):
         try:
-            rows.append(_checked(where, value, columns or {}, required))
+            row = _checked(where, value, columns or {}, required)
+            rows.append(row if convert is None else convert(row, where))
         except DataError as error:
             if on_bad_row == "raise":
                 raise

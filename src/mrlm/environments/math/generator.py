@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mrlm.core.environment import Split
-from mrlm.core.errors import ConfigError
-from mrlm.core.registry import unknown
+from mrlm.environments._generators import chosen, difficulties
 from mrlm.environments._rows import is_held_out
 
 LEVELS = (1, 5)
@@ -63,26 +62,9 @@ class MathProblemGenerator:
         seed: int = 0,
         families: Sequence[str] | None = None,
     ) -> None:
-        bounds = tuple(difficulty_range)
-        whole = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
-        if len(bounds) != 2 or not whole or not LEVELS[0] <= bounds[0] <= bounds[1] <= LEVELS[1]:
-            raise ConfigError(
-                f"difficulty_range must be two whole numbers from {LEVELS[0]} to {LEVELS[1]}, the "
-                f"lower first, not {difficulty_range!r}"
-            )
-        chosen = (
-            (families,)
-            if isinstance(families, str)
-            else tuple(FAMILIES if families is None else families)
-        )
-        for family in chosen:
-            if family not in FAMILIES:
-                raise ConfigError(unknown(str(family), list(FAMILIES), "families"))
-        if not chosen:
-            raise ConfigError(f"families must name at least one of {', '.join(FAMILIES)}")
-        self.difficulty_range = bounds
+        self.difficulty_range = difficulties(difficulty_range, *LEVELS)
+        self.families = chosen(families, FAMILIES, "families")
         self.seed = seed
-        self.families = chosen
 
     def problem(self, seed: int, split: Split = "train") -> MathProblem:
         """The problem of a seed. A problem of `eval` never occurs in `train`, for any seed of any

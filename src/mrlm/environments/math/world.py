@@ -12,7 +12,8 @@ from typing import Any
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._rows import Table, at_least, others, seats
+from mrlm.environments._generators import attempts
+from mrlm.environments._rows import Table, others, seats
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.verifier import TIMEOUT, verify
@@ -91,7 +92,7 @@ class MathReasoningEnvironment(Environment):
             raise ConfigError(
                 f"generator must be a MathProblemGenerator, not {type(generator).__name__}"
             )
-        attempts = _attempts(max_attempts, max_turns)
+        tries = attempts(max_attempts, max_turns)
         if not timeout > 0:
             raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
         self.agents: tuple[str, ...] = seats(agents, 1)
@@ -109,8 +110,8 @@ class MathReasoningEnvironment(Environment):
                 seed=seed or 0,
             )
         self.require_solution = require_solution
-        self.max_attempts: int = attempts
-        self.max_turns: int | None = attempts
+        self.max_attempts: int = tries
+        self.max_turns: int | None = tries
         self.timeout = timeout
         self.instruction = instruction
         self._task = Task("none")
@@ -209,18 +210,6 @@ class MathReasoningEnvironment(Environment):
         answer = f"\\boxed{{{gold}}}" if "boxed" in self.instruction else gold
         steps = self._task.info.get("solution")
         return f"{steps}\n{answer}" if self.require_solution and steps else answer
-
-
-def _attempts(max_attempts: int | None, max_turns: int | None) -> int:
-    """How often the agent may answer, from the two names that this has."""
-    if max_attempts is not None and max_turns is not None and max_attempts != max_turns:
-        raise ConfigError(
-            f"max_turns={max_turns} and max_attempts={max_attempts} mean the same thing: "
-            "give one of them"
-        )
-    attempts = next((given for given in (max_attempts, max_turns) if given is not None), 1)
-    at_least("max_attempts", attempts, 1, whole=True)
-    return attempts
 
 
 _SIDES = re.compile(r"[=<>]")

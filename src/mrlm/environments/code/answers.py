@@ -1,0 +1,50 @@
+"""Where the code stands in a reply, and whether it can be run at all. It looks at text only."""
+
+from __future__ import annotations
+
+import re
+
+MAX_CODE = 100_000
+"""Characters of code; more is refused without being run."""
+
+_PYTHON = re.compile(r"```[ \t]{0,9}(?:python3?|py)\b", re.IGNORECASE)
+_ANY = re.compile(r"```[^\n`]{0,99}$", re.MULTILINE)
+_END = re.compile(r"^[ \t]*```", re.MULTILINE)
+
+
+def extract_code(text: str) -> str:
+    """The code of a reply: its first ```` ```python ```` block, else its first fenced block, else
+    the whole text. A block that is never closed ends with the text."""
+    text = text.replace("\r\n", "\n")
+    opening = _PYTHON.search(text) or _ANY.search(text)
+    first = text.find("\n", opening.end()) if opening else -1
+    if first < 0:
+        return text.strip("\n").rstrip()
+    body = text[first + 1 :]
+    closing = _END.search(body)
+    end = closing.start() if closing else body.find("```")
+    return (body if end < 0 else body[:end]).strip("\n").rstrip()
+
+
+def refusal(code: str) -> str:
+    """Why code is not run; empty if it is."""
+    if not code.strip():
+        return "there is no code in it"
+    if len(code) > MAX_CODE:
+        return f"it is longer than {MAX_CODE} characters"
+    if "\0" in code or not _is_unicode(code):
+        return "it holds characters that cannot stand in a program"
+    return ""
+
+
+def fenced(code: str) -> str:
+    """Code as an honest player hands it in."""
+    return f"```python\n{code.rstrip()}\n```"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,22 @@
+"""The templates of the code world by family, one file each."""
+
+from __future__ import annotations
+
+from mrlm.environments.code.families import (
+    arithmetic,
+    dictionaries,
+    lists,
+    recursion,
+    simulation,
+    strings,
+)
+from mrlm.environments.code.templates import Template
+
+FAMILIES: dict[str, tuple[Template, ...]] = {
+    "strings": strings.TEMPLATES,
+    "lists": lists.TEMPLATES,
+    "arithmetic": arithmetic.TEMPLATES,
+    "recursion": recursion.TEMPLATES,
+    "dictionaries": dictionaries.TEMPLATES,
+    "simulation": simulation.TEMPLATES,
+}

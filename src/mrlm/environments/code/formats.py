@@ -1,0 +1,214 @@
+"""Programming problems from rows of data sets: HumanEval, MBPP, and what reads standard input or
+calls a function in the manner of APPS. A row that is none of them is an error that says where."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import doctest
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from mrlm.core.errors import DataError
+from mrlm.environments.code.problems import CodeProblem
+from mrlm.play.tasks import Row, question_of, row_messages
+
+FORMS = (
+    "HumanEval (prompt, entry_point, test), MBPP (text or prompt, test_list) or APPS (question, "
+    "input_output)"
+)
+PROBLEM = "code_problem"
+"""The column in which the problem of a row travels."""
+
+
+def converted(row: Row, where: str, num_visible: int, max_tests: int) -> Row:
+    """A row with its problem in the column `code_problem` and its question in `prompt`.
+
+    Args:
+        row: as it was read.
+        where: where it stands, for errors.
+        num_visible: tests that the question shows, where they are separate ones.
+        max_tests: tests that are used, the first ones.
+
+    Raises:
+        DataError: it is in none of the known forms.
+    """
+    if row.get("entry_point") is not None and row.get("test") is not None:
+        problem = _human_eval(row, where)
+    elif row.get("test_list") is not None:
+        problem = _mbpp(row, where, num_visible, max_tests)
+    elif row.get("input_output") is not None:
+        problem = _apps(row, where, num_visible, max_tests)
+    else:
+        raise DataError(
+            f"{where}: it is in none of the known forms: {FORMS}; it has {', '.join(row)} "
+            "(rename with columns)"
+        )
+    return row | {"prompt": problem.text, PROBLEM: problem.record()}
+
+
+def _human_eval(row: Row, where: str) -> CodeProblem:
+    stub, entry, test = (_text(row, name, where) for name in ("prompt", "entry_point", "test"))
+    _identifier(entry, f"{where}, column 'entry_point'")
+    if not re.search(r"^def check\(", test, re.MULTILINE):
+        raise DataError(f"{where}, column 'test': it defines no function check(candidate)")
+    rest = row.get("canonical_solution")
+    return CodeProblem(
+        text=f"Complete the Python function `{entry}`.\n\n{stub}",
+        kind="check",
+        tests=[test],
+        entry=entry,
+        examples=_examples(stub, entry),
+        stub=stub,
+        solution=stub.rstrip("\n") + "\n" + rest if isinstance(rest, str) else None,
+    )
+
+
+def _examples(stub: str, entry: str) -> list[str]:
+    """The examples in a docstring that call the function and give a plain value, as asserts."""
+    asserts: list[str] = []
+    try:
+        docstrings = [
+            ast.get_docstring(node) or ""
+            for node in ast.parse(stub).body
+            if isinstance(node, ast.FunctionDef) and node.name == entry
+        ]
+        found = doctest.DocTestParser().get_examples("\n".join(docstrings))
+    except (SyntaxError, ValueError):  # no whole function, or not written as doctest wants it
+        return asserts
+    for example in found:
+        call, value = example.source.strip(), example.want.strip()
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            ast.literal_eval(value)
+            ast.parse(call, mode="eval")
+            asserts += [f"assert {call} == {value}"] if call.startswith(f"{entry}(") else []
+    return asserts
+
+
+def _mbpp(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem:
+    tests = [str(test).strip() for test in _list(row["test_list"], f"{where}, column 'test_list'")]
+    tests = [test for test in tests if test][:max_tests]
+    if not tests:
+        raise DataError(f"{where}, column 'test_list': there is no test in it")
+    entry = _tested_name(tests, f"{where}, column 'test_list'")
+    setup = [str(line) for line in _list(row.get("test_imports") or [], where)]
+    setup.append(str(row.get("test_setup_code") or ""))
+    before = "\n".join(line for line in setup if line.strip())
+    text = row.get("text") or question_of(row)
+    if text is None:
+        raise DataError(f"{where}: it needs a text or a prompt; it has {', '.join(row)}")
+    solution = row.get("code")
+    return CodeProblem(
+        text=f"{_words(text, where)}\nCall the function `{entry}`.",
+        kind="asserts",
+        tests=[f"{before}\n{test}".strip() for test in tests],
+        entry=entry,
+        visible=min(num_visible, len(tests) - 1),
+        solution=solution if isinstance(solution, str) else None,
+    )
+
+
+def _apps(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem:
+    column = f"{where}, column 'input_output'"
+    table = _parsed(row["input_output"], column)
+    if not isinstance(table, Mapping):
+        raise DataError(f"{column}: expected an object with 'inputs' and 'outputs'")
+    inputs, outputs = (
+        _list(table.get(name), f"{column}, {name}") for name in ("inputs", "outputs")
+    )
+    if not inputs or len(inputs) != len(outputs):
+        raise DataError(f"{column}: {len(inputs)} inputs for {len(outputs)} outputs")
+    text = question_of(row)
+    if text is None:
+        raise DataError(f"{where}: it needs a question; it has {', '.join(row)}")
+    words, entry = _words(text, where), table.get("fn_name")
+    if entry is None:
+        tests: list[Any] = [[_lines(i), _lines(o)] for i, o in zip(inputs, outputs, strict=True)]
+        words += "\nRead from standard input and print the answer."
+    else:
+        _identifier(entry, f"{column}, fn_name")
+        if not all(isinstance(args, list) for args in inputs):
+            raise DataError(f"{column}: with fn_name every input is a list of arguments")
+        if all(isinstance(output, list) and len(output) == 1 for output in outputs):
+            outputs = [output[0] for output in outputs]  # APPS puts each result into a list
+        tests = [list(test) for test in zip(inputs, outputs, strict=True)]
+        words += f"\nWrite the function `{entry}`."
+    tests = tests[:max_tests]
+    return CodeProblem(
+        text=words,
+        kind="calls" if entry else "programs",
+        tests=tests,
+        entry=entry or "",
+        visible=min(num_visible, len(tests) - 1),
+        solution=_first_solution(row),
+    )
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+def _text(row: Row, name: str, where: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}, column {name!r}: expected text, not {type(value).__name__}")
+    return value
+
+
+def _words(value: Any, where: str) -> str:
+    return "\n".join(message.content.strip() for message in row_messages(value, where))
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    """A list, which a CSV file holds as JSON."""
+    value = _parsed(value, where)
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        raise DataError(f"{where}: expected a list, not {type(value).__name__}")
+    return list(value)
+
+
+def _parsed(value: Any, where: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON ({error})") from error
+
+
+def _lines(value: Any) -> str:
+    """Standard input or output, which is text or a list of lines."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _identifier(name: Any, where: str) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise DataError(f"{where}: expected the name of a function, not {name!r}")
+
+
+def _tested_name(tests: list[str], where: str) -> str:
+    """The function that the first test calls."""
+    try:
+        tree = ast.parse(tests[0])
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"{where}: {tests[0][:80]!r} is not Python ({error})") from error
+    for node in ast.walk(tree):
+        name = node.func if isinstance(node, ast.Call) else None
+        if isinstance(name, ast.Name) and not hasattr(builtins, name.id):
+            return name.id
+    raise DataError(f"{where}: {tests[0][:80]!r} calls no function of the solution")
+
+
+def _first_solution(row: Row) -> str | None:
+    """The first of the solutions of a row, which APPS holds as JSON; it is for demonstrations, so a
+    column that cannot be read is none."""
+    value = row.get("solutions")
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    found = value[0] if isinstance(value, list) and value else None
+    return found if isinstance(found, str) else None

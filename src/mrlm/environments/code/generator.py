@@ -1,0 +1,118 @@
+"""Programming problems without end, drawn from templates. Held-out problems differ from training
+problems as problems, whatever the seeds."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from mrlm.core.environment import Split
+from mrlm.core.errors import ConfigError
+from mrlm.environments._generators import chosen, difficulties
+from mrlm.environments._rows import at_least, is_held_out
+from mrlm.environments.code.families import FAMILIES
+from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code.templates import Template
+
+LEVELS = (1, 3)
+TRIES = 10_000
+"""How often a problem is drawn before a split is given up as empty."""
+
+
+class CodeProblemGenerator:
+    """Problems without end, each with the tests its own honest solution passes.
+
+    Args:
+        difficulty_range: lowest and highest difficulty, between 1 and 3.
+        seed: generators with different seeds give different problems for the same problem seed.
+        families: any of `strings`, `lists`, `arithmetic`, `recursion`, `dictionaries`,
+            `simulation`; all of them when `None`.
+        templates: names of the only templates to draw from; `difficulty_range` and `families` do
+            not matter then. For very small models: `larger`, `plus_number`, ...
+        num_visible: tests that stand in the question.
+        num_hidden: further tests, which nobody sees.
+
+    Raises:
+        ConfigError: an impossible range or number, or an unknown family or template.
+    """
+
+    def __init__(
+        self,
+        difficulty_range: Sequence[int] = (1, 3),
+        seed: int = 0,
+        families: str | Sequence[str] | None = None,
+        templates: str | Sequence[str] | None = None,
+        num_visible: int = 2,
+        num_hidden: int = 4,
+    ) -> None:
+        self.difficulty_range = difficulties(difficulty_range, *LEVELS)
+        self.families = chosen(families, FAMILIES, "families")
+        at_least("num_visible", num_visible, 0, whole=True)
+        at_least("num_hidden", num_hidden, 2, whole=True)
+        if num_visible > 2 or num_hidden > 8:
+            raise ConfigError(
+                f"a generated problem has at most 2 visible and 8 hidden tests, not num_visible="
+                f"{num_visible} and num_hidden={num_hidden}"
+            )
+        self.seed = seed
+        self.num_visible = num_visible
+        self.num_tests: int = num_visible + num_hidden
+        self._templates = _selected(self.families, self.difficulty_range, templates)
+
+    def problem(self, seed: int, split: Split = "train") -> CodeProblem:
+        """The problem of a seed. A problem of `eval` never occurs in `train`, for any seed of any
+        generator."""
+        rng = random.Random(f"code/{self.seed}/{split}/{seed}")
+        held_out = split == "eval"
+        for _ in range(TRIES):
+            family, template = self._drawn_template(rng)
+            drawn = template.draw(
+                rng, max(self.num_tests, 3), lambda text: is_held_out(_key(text)) == held_out
+            )
+            if drawn is None:
+                continue
+            return CodeProblem(
+                text=f"Write a Python function `{drawn.signature}`. {drawn.text}",
+                kind="calls",
+                tests=[[list(args), expected] for args, expected in drawn.calls[: self.num_tests]],
+                entry=drawn.entry,
+                visible=self.num_visible,
+                solution=drawn.source,
+                family=family,
+                template=template.name,
+                difficulty=template.level,
+            )
+        raise ConfigError(f"the templates {self.templates} give no problem of the split {split!r}")
+
+    @property
+    def templates(self) -> list[str]:
+        """Names of the templates that problems are drawn from."""
+        return [template.name for group in self._templates.values() for template in group]
+
+    def _drawn_template(self, rng: random.Random) -> tuple[str, Template]:
+        """Family, difficulty and template, each drawn from those there are."""
+        family = rng.choice(list(self._templates))
+        group = self._templates[family]
+        level = rng.choice(sorted({template.level for template in group}))
+        return family, rng.choice([template for template in group if template.level == level])
+
+
+def _selected(
+    families: Sequence[str], bounds: tuple[int, int], names: str | Sequence[str] | None
+) -> dict[str, list[Template]]:
+    """The templates to draw from, by family; families without any are left out."""
+    if names is not None:
+        known = [template.name for group in FAMILIES.values() for template in group]
+        wanted = chosen(names, known, "templates")
+        picked = {f: [t for t in group if t.name in wanted] for f, group in FAMILIES.items()}
+    else:
+        low, high = bounds
+        picked = {f: [t for t in FAMILIES[f] if low <= t.level <= high] for f in families}
+    return {family: group for family, group in picked.items() if group}
+
+
+def _key(text: str) -> str:
+    """Equal for problems that differ only in the order of their words, or in the name of the
+    function, so that `a plus b` cannot leak through `b plus a`."""
+    return " ".join(sorted(re.findall(r"\w+|[^\w\s]", text.lower())))

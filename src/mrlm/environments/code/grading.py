@@ -1,0 +1,83 @@
+"""The sandbox behind a world, and how an answer is put to the tests of its problem."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mrlm.core.running import in_thread
+from mrlm.environments.code.problems import CodeProblem
+from mrlm.sandbox import open_sandbox
+from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs
+from mrlm.sandbox.solving import turn
+from mrlm.sandbox.types import Limits, Sandbox, SandboxError
+
+REL_TOL = 1e-9
+"""How far floating-point results of calls may differ: two honest ways of adding do not agree to the
+last bit."""
+
+MOST_TIME = 6
+"""All cases of a program together may take as long as this many that reach their deadline."""
+
+
+class Bench:
+    """Puts answers to tests in a sandbox that a world and all its copies share. It is opened when
+    it is first needed.
+
+    Args:
+        isolation: as `open_sandbox` takes it.
+        sandbox: one that is open already.
+    """
+
+    def __init__(
+        self, isolation: str | Mapping[str, Any] = "auto", sandbox: Sandbox | None = None
+    ) -> None:
+        self.isolation = isolation
+        self._sandbox = sandbox
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bench:
+        return self
+
+    async def test(self, problem: CodeProblem, program: str, limits: Limits) -> list[Verdict]:
+        """A verdict for every test of a problem, in their order.
+
+        Raises:
+            SandboxUnavailableError: nothing here can isolate a program as asked.
+            SandboxError: the sandbox failed, or gave no verdict for some test.
+        """
+        if self._sandbox is None:
+            self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
+        return await _tested(self._sandbox, problem, program, limits)
+
+
+async def _programs(
+    sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
+) -> list[Verdict]:
+    """Case by case, so that many slow ones end as too slow, and not as a step without a result."""
+    verdicts: list[Verdict] = []
+    async with turn():
+        end = time.monotonic() + MOST_TIME * limits.wall
+        for stdin, stdout in problem.tests:
+            if time.monotonic() > end:
+                verdicts.append(Verdict("timeout"))
+            else:
+                verdicts += await grade_programs(sandbox, program, [(stdin, stdout)], limits)
+    return verdicts
+
+
+async def _tested(
+    sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
+) -> list[Verdict]:
+    if problem.kind == "calls":
+        calls = [Call(tuple(args), expected) for args, expected in problem.tests]
+        verdicts = await grade_calls(sandbox, program, problem.entry, calls, limits, REL_TOL)
+    elif problem.kind == "programs":
+        verdicts = await _programs(sandbox, problem, program, limits)
+    else:
+        whole = problem.kind == "check"
+        tests = problem.tests[0] if whole else list(problem.tests)
+        verdicts = await grade_asserts(sandbox, program, problem.entry, tests, limits)
+    if not verdicts or (problem.kind != "check" and len(verdicts) != len(problem.tests)):
+        raise SandboxError(f"{len(verdicts)} verdicts came for {len(problem.tests)} tests")
+    return verdicts

@@ -1,0 +1,81 @@
+"""What an answer is worth, and what the agent is told of it. Hidden tests give a number and nothing
+else: neither they nor anything that a solution could write while it runs them is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mrlm.environments.code.problems import CodeProblem, shown_test
+from mrlm.sandbox.grading import Verdict
+
+ALL_PASSED, RAISED = 1.0, -0.5
+FAILURES = ("error", "timeout", "refused")
+"""Verdicts that cost `RAISED`; a wrong result costs nothing but its test."""
+MAX_SHOWN = 500
+"""Characters of a test or a result in the feedback."""
+_CLASS = re.compile(r"[A-Za-z_]\w{0,59}")
+HIDDEN = {
+    "wrong": "gives a wrong result",
+    "error": "raises an error",
+    "timeout": "takes too long",
+    "refused": "cannot be run",
+}
+
+
+def worth(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """What the tests say of an answer, by name: `value` is the share of the tests that pass, plus 1
+    if all do, less 0.5 if any raised an error or took too long; from -0.5 to 2."""
+    passed = sum(verdict.passed for verdict in verdicts) / len(verdicts)
+    perfect = all(verdict.passed for verdict in verdicts)
+    raised = any(verdict.kind in FAILURES for verdict in verdicts)
+    return {
+        "value": passed + ALL_PASSED * perfect + RAISED * raised,
+        "passed": passed,
+        "all_passed": float(perfect),
+        "raised": float(raised),
+    }
+
+
+def unusable() -> dict[str, float]:
+    """What an answer is worth that is never run."""
+    return {"value": RAISED, "passed": 0.0, "all_passed": 0.0, "raised": 1.0}
+
+
+def feedback(problem: CodeProblem, verdicts: Sequence[Verdict], offset: int = 0) -> str:
+    """What the agent is told of an answer that is not right.
+
+    Args:
+        problem: what was asked; only its visible tests are quoted.
+        verdicts: one per test, in their order.
+        offset: lines of the program that stand before the answer.
+    """
+    shown = list(zip(problem.tests, verdicts, strict=False))[: problem.visible]
+    failed = next(((test, verdict) for test, verdict in shown if not verdict.passed), None)
+    if failed is not None:
+        test, verdict = failed
+        return f"This test does not pass:\n{_cut(shown_test(problem, test))}\n" + _happened(
+            problem, verdict, offset
+        )
+    hidden = next(v for v in verdicts[problem.visible :] if not v.passed)
+    tests = "All the tests shown pass, but" if shown else "The tests are hidden, and"
+    return f"{tests} the program {HIDDEN[hidden.kind]} in a test that is not shown."
+
+
+def _happened(problem: CodeProblem, verdict: Verdict, offset: int) -> str:
+    if verdict.kind == "wrong":
+        return f"It gives {_cut(verdict.got)}." if verdict.got else "It gives another result."
+    if verdict.kind == "timeout":
+        return "It takes too long."
+    name = verdict.error if _CLASS.fullmatch(verdict.error) else "an error"
+    line = verdict.line - offset if verdict.line is not None else 0
+    place = f" in line {line}" if line > 0 else ""
+    return (
+        f"It cannot be run: {name}{place}."
+        if verdict.kind == "refused"
+        else (f"It raises {name}{place}.")
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + " ..."

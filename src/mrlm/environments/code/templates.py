@@ -1,0 +1,184 @@
+"""What a template of programming problems is: a sentence, an honest solution, and a way to draw
+arguments. Names and numbers in it vary, so that one template gives many problems."""
+
+from __future__ import annotations
+
+import copy
+import random
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from string import Template as Text
+from typing import Any
+
+NUMBER = ("a", "b", "m", "n", "p", "q", "x", "y", "z")
+TEXT = ("s", "text", "phrase", "line", "title", "message", "sentence", "note")
+LIST = ("values", "nums", "items", "xs", "data", "series", "sample", "entries")
+TABLE = ("table", "d", "scores", "stock", "prices", "counts", "record", "book")
+GRID = ("grid", "matrix", "board", "field", "cells", "plane")
+"""Names of parameters, by what they hold. Solutions use none of them for anything else."""
+
+Args = tuple[Any, ...]
+Values = Mapping[str, Any]
+PLACES = "abcde"
+"""What the parameters of a template are called in its texts: `$a`, `$b`, ..."""
+POOL = 24
+"""How many calls are drawn for a problem, before those that test most are chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A problem as a template gives it.
+
+    Args:
+        text: what the function has to do.
+        entry: its name.
+        signature: its name with its parameters, `larger(a, b)`.
+        source: an honest solution.
+        calls: arguments and what the solution returns for them; no two are equal.
+    """
+
+    text: str
+    entry: str
+    signature: str
+    source: str
+    calls: tuple[tuple[Args, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Problems of one kind.
+
+    In `text` and `body`, `$f` is the name of the function, `$a`, `$b`, ... are its parameters, and
+    every name in `draws` stands for what was drawn for it.
+
+    Args:
+        name: of the template.
+        level: difficulty, 1 to 3.
+        text: what the function has to do.
+        body: the lines of an honest solution.
+        takes: for every parameter, the names it may have.
+        called: names the function may have.
+        args: draws the arguments of one call, from a generator and the values of `draws`.
+        draws: name -> values it may have.
+        edges: arguments that are always tested.
+    """
+
+    name: str
+    level: int
+    text: str
+    body: str
+    takes: Sequence[Sequence[str]]
+    called: Sequence[str]
+    args: Callable[[random.Random, Values], Args]
+    draws: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    edges: Sequence[Args] = ()
+
+    def draw(
+        self,
+        rng: random.Random,
+        num_calls: int,
+        wanted: Callable[[str], bool] = bool,
+    ) -> Drawn | None:
+        """A problem with `num_calls` calls, the `edges` never among the first two; `None` where its
+        text is not `wanted`, or what was drawn gives too few calls or is solved without doing
+        anything."""
+        values = {name: rng.choice(options) for name, options in self.draws.items()}
+        names: list[str] = []
+        for pool in self.takes:
+            names.append(rng.choice([name for name in pool if name not in names]))
+        entry = rng.choice(self.called)
+        words = {"f": entry, **dict(zip(PLACES, names, strict=False)), **values}
+        text = Text(self.text).substitute(words)
+        if not wanted(text):
+            return None
+        signature = f"{entry}({', '.join(names)})"
+        body = textwrap.indent(Text(textwrap.dedent(self.body).strip()).substitute(words), "    ")
+        source = f"def {signature}:\n{body}"
+        calls = self._calls(rng, values, compiled(source, entry), num_calls)
+        return None if calls is None else Drawn(text, entry, signature, source, calls)
+
+    def _calls(
+        self, rng: random.Random, values: Values, solve: Callable[..., Any], count: int
+    ) -> tuple[tuple[Args, Any], ...] | None:
+        edges = {repr(args): args for args in self.edges[: max(count - 2, 0)]}
+        drawn = [self.args(rng, values) for _ in range(POOL)]
+        others = {repr(args): args for args in drawn if repr(args) not in edges}
+        chosen = _spread([(args, _result(solve, args)) for args in others.values()])
+        chosen = chosen[: count - len(edges)]
+        calls = chosen[:2] + [(args, _result(solve, args)) for args in edges.values()] + chosen[2:]
+        return None if len(calls) < count or _is_lazy(calls) else tuple(calls)
+
+
+def compiled(source: str, entry: str) -> Callable[..., Any]:
+    """The function of a solution that was written here; never for anybody else's."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<solution>", "exec"), namespace)
+    return namespace[entry]
+
+
+def _result(solve: Callable[..., Any], args: Args) -> Any:
+    return solve(*copy.deepcopy(args))
+
+
+def _is_lazy(calls: Sequence[tuple[Args, Any]]) -> bool:
+    """Whether saying always the same, or giving an argument back, passes all the calls, or all but
+    one of more than three."""
+    needed = 2 if len(calls) > 3 else 1
+    results = [repr(result) for _, result in calls]
+    if len(calls) - max(map(results.count, results)) < needed:
+        return True
+    columns = zip(*(map(repr, args) for args, _ in calls), strict=True)
+    return any(
+        sum(given != result for given, result in zip(column, results, strict=True)) < needed
+        for column in columns
+    )
+
+
+def _spread(calls: list[tuple[Args, Any]]) -> list[tuple[Args, Any]]:
+    """The same calls, in an order in which different results take turns: what always says the same
+    passes few of the first ones."""
+    by_result: dict[str, list[tuple[Args, Any]]] = {}
+    for call in calls:
+        by_result.setdefault(repr(call[1]), []).append(call)
+    rounds = max(map(len, by_result.values()), default=0)
+    return [group[i] for i in range(rounds) for group in by_result.values() if i < len(group)]
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+WORDS = (
+    "apple", "river", "stone", "cloud", "tiger", "lemon", "paper", "light", "ocean", "green",
+    "house", "mouse", "plant", "bread", "chair", "table", "horse", "train", "queen", "robot",
+    "level", "radar", "kayak", "anna", "noon", "eye", "pear", "fig", "sea", "oak", "ice", "red",
+    "sun",
+)  # fmt: skip
+KEYS = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal", "ida", "jon")
+
+
+def ints(rng: random.Random, low: int = -9, high: int = 20, least: int = 1, most: int = 7) -> Any:
+    """A list of whole numbers."""
+    return [rng.randint(low, high) for _ in range(rng.randint(least, most))]
+
+
+def letters(rng: random.Random, alphabet: str = "abcde", least: int = 1, most: int = 8) -> str:
+    """A text of letters of a small alphabet."""
+    return "".join(rng.choice(alphabet) for _ in range(rng.randint(least, most)))
+
+
+def words(rng: random.Random, between: str = " ", least: int = 1, most: int = 5) -> str:
+    """Some words with something between them."""
+    return between.join(rng.choice(WORDS) for _ in range(rng.randint(least, most)))
+
+
+def table(rng: random.Random, low: int = 0, high: int = 20, least: int = 1, most: int = 5) -> Any:
+    """A dictionary of names and whole numbers."""
+    keys = rng.sample(KEYS, rng.randint(least, most))
+    return {key: rng.randint(low, high) for key in keys}
+
+
+def grid(rng: random.Random, low: int = -9, high: int = 9, square: bool = False) -> Any:
+    """A list of lists of whole numbers, 2 to 4 each way."""
+    height = rng.randint(2, 4)
+    width = height if square else rng.randint(2, 4)
+    return [[rng.randint(low, high) for _ in range(width)] for _ in range(height)]

@@ -1,0 +1,230 @@
+"""The code world: one seat, a programming problem, some attempts, and a reward for the tests that
+pass. It knows nothing of models, and runs code in a sandbox only."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments._generators import attempts
+from mrlm.environments._rows import Table, at_least, others, seats
+from mrlm.environments.code.answers import extract_code, fenced, refusal
+from mrlm.environments.code.formats import PROBLEM, converted
+from mrlm.environments.code.generator import CodeProblemGenerator
+from mrlm.environments.code.grading import Bench
+from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code.scoring import feedback, unusable, worth
+from mrlm.play.tasks import OnBadRow
+from mrlm.sandbox.grading import Verdict
+from mrlm.sandbox.types import Limits, Sandbox
+
+INSTRUCTION = "Answer with the code in one ```python block."
+COMPONENTS = ("passed", "all_passed", "raised")
+
+
+class CodeExecutionEnvironment(Environment):
+    """Programs that must pass tests, run in a sandbox.
+
+    An answer is worth the share of the tests that it passes, 1 more if it passes all, and 0.5 less
+    if any raises an error or takes too long: from -0.5 to 2. An episode is paid what its **last**
+    answer is worth: every attempt earns the difference to the one before it. So an answer that
+    fails on purpose only delays what a right one earns at once, and with any discount loses by it;
+    breaking off never keeps more than the last answer is worth. The components are paid in the same
+    way, so that their sums over an episode describe the last answer; `attempt` counts.
+
+    Args:
+        generator_or_dataset: a `CodeProblemGenerator`, its arguments as a mapping, or a data set.
+        timeout: seconds for every test; a fraction is fine.
+        max_attempts: how often the agent may answer; between attempts it is told what went wrong.
+        generator: the same as the first argument, under the name it has in a config.
+        dataset: the same as the first argument: rows of HumanEval (`prompt`, `entry_point`,
+            `test`), MBPP (`text` or `prompt`, `test_list`) or APPS (`question`, `input_output`);
+            anything `read_rows` takes.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split: which split of the data set.
+        columns: our column name -> the data set's.
+        on_bad_row: `raise` or `skip`.
+        difficulty_range, families: of generated problems, where no generator is given.
+        seed: of the generator and of the split.
+        num_visible: tests of a row that its question shows (HumanEval's cannot be shown).
+        max_tests: tests of a row that are used.
+        test_timeout: the same instead of `timeout`, for configs, where `timeout` is the time of a
+            whole step.
+        max_turns: `max_attempts` under another name.
+        isolation: how code is run: `auto`, or a kind of sandbox, perhaps with its arguments, as
+            `open_sandbox` takes it.
+        sandbox: one that is open already, instead of `isolation`.
+        instruction: put after the question; none if empty.
+        agents: name of the seat.
+
+    Raises:
+        ConfigError: impossible arguments.
+        DataError: rows that cannot be used.
+    """
+
+    blocking: bool = False  # steps are coroutines, and nothing else takes long
+
+    def __init__(
+        self,
+        generator_or_dataset: Any = None,
+        timeout: float = 5.0,
+        max_attempts: int | None = None,
+        *,
+        generator: CodeProblemGenerator | Mapping[str, Any] | None = None,
+        dataset: Any = None,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        difficulty_range: Sequence[int] | None = None,
+        families: Sequence[str] | None = None,
+        seed: int | None = None,
+        num_visible: int = 1,
+        max_tests: int = 20,
+        test_timeout: float | None = None,
+        max_turns: int | None = None,
+        isolation: str | Mapping[str, Any] = "auto",
+        sandbox: Sandbox | None = None,
+        instruction: str = INSTRUCTION,
+        agents: str | Sequence[str] = "agent",
+    ) -> None:
+        sources = [s for s in (generator_or_dataset, generator, dataset) if s is not None]
+        drawn = {"difficulty_range": difficulty_range, "families": families}
+        drawn = {name: value for name, value in drawn.items() if value is not None}
+        if len(sources) > 1 or (sources and drawn):
+            raise ConfigError(
+                "the code world takes one of a generator, a dataset, or difficulty_range and "
+                "families; give the last two to the generator"
+            )
+        at_least("num_visible", num_visible, 0, whole=True)
+        at_least("max_tests", max_tests, 1, whole=True)
+        tries = attempts(max_attempts, max_turns, default=3)
+        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.limits: Limits = Limits(wall=timeout if test_timeout is None else test_timeout)
+        self.max_attempts: int = tries
+        self.max_turns: int | None = tries
+        self.instruction = instruction
+        self._bench = Bench(isolation, sandbox)
+        self._table: Table | None = None
+        self.generator: CodeProblemGenerator | None = None
+        source = sources[0] if sources else drawn
+        if isinstance(source, CodeProblemGenerator | Mapping):
+            self.generator = _generator(source, seed)
+        else:
+            self._table = Table(
+                source,
+                eval_dataset=eval_dataset,
+                split=split,
+                columns=columns,
+                on_bad_row=on_bad_row,
+                seed=seed or 0,
+                convert=partial(converted, num_visible=num_visible, max_tests=max_tests),
+            )
+        self._task = Task("none")
+        self._problem = CodeProblem("", "calls", [])
+        self._attempts = 0
+        self._paid: dict[str, float] = {}
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return None if self._table is None else self._table.count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        if self.generator is not None:
+            problem = self.generator.problem(seed, split)
+            name = f"code-{self.generator.seed}-{split}-{seed}"
+            return self._task_of(name, problem, seed, {})
+        assert self._table is not None
+        index, row = self._table.row(seed, split)
+        name = f"code-{split}-{index}"
+        return self._task_of(name, CodeProblem.of(row[PROBLEM], name), seed, others(row))
+
+    def _task_of(self, name: str, problem: CodeProblem, seed: int, info: Mapping[str, Any]) -> Task:
+        prompt = f"{problem.question}\n{self.instruction}".strip()
+        known = {"family": problem.family, "difficulty": problem.difficulty}
+        more = {**info, **known, PROBLEM: problem.record()}
+        return Task(name, [Message(prompt)], problem.solution, seed, more)
+
+    # -- play --------------------------------------------------------------------------------------
+
+    def spawn(self) -> CodeExecutionEnvironment:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task or self.task(seed or 0)
+        where = f"code world: task {self._task.id!r}"
+        if PROBLEM not in self._task.info:
+            raise ConfigError(f"{where} has no {PROBLEM} in its info")
+        self._problem = CodeProblem.of(self._task.info[PROBLEM], where)
+        self._attempts, self._paid = 0, {}
+        return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        code = extract_code(next(iter(actions.values())).content)
+        reason = refusal(code)
+        if reason:
+            found, words = unusable(), f"The code was not run: {reason}."
+        else:
+            program, offset = self._problem.program(code)
+            verdicts = await self._bench.test(self._problem, program, self.limits)
+            found = worth(verdicts)
+            right = bool(found["all_passed"])
+            words = "All tests pass."
+            if not right:
+                words = await self._told(verdicts, program, offset)
+        self._attempts += 1
+        over = bool(found["all_passed"]) or self._attempts >= self.max_attempts
+        if not over:
+            words += f"\nTry again (attempt {self._attempts + 1} of {self.max_attempts})."
+        return StepResult(
+            {self.agents[0]: Observation([Message(words)], done=over)},
+            {self.agents[0]: self._reward(found)},
+            done=over,
+        )
+
+    async def _told(self, verdicts: Sequence[Verdict], program: str, offset: int) -> str:
+        """What the agent is told of an answer that is not right."""
+        problem = self._problem
+        if problem.examples and self._attempts + 1 < self.max_attempts:
+            seen = await self._bench.test(problem.of_examples, program, self.limits)
+            if not all(verdict.passed for verdict in seen):
+                return feedback(problem.of_examples, seen, offset)
+        return feedback(problem, verdicts, offset)
+
+    def _reward(self, found: Mapping[str, float]) -> Reward:
+        """The difference to what was paid for the attempt before, in every number."""
+        gained = {name: value - self._paid.get(name, 0.0) for name, value in found.items()}
+        self._paid = dict(found)
+        components = {name: gained[name] for name in COMPONENTS} | {"attempt": 1.0}
+        return Reward(gained["value"], components, {"answer": dict(found)})
+
+    def state(self) -> str:
+        return f"{self._problem.question}\nattempt {self._attempts + 1} of {self.max_attempts}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        solution = self._problem.solution
+        return None if solution is None else fenced(solution)
+
+
+def _generator(
+    given: CodeProblemGenerator | Mapping[str, Any], seed: int | None
+) -> CodeProblemGenerator:
+    if isinstance(given, CodeProblemGenerator):
+        if seed is not None:
+            raise ConfigError("give the seed to the generator, or leave the generator out")
+        return given
+    arguments = dict(given)
+    if seed is not None:
+        if "seed" in arguments:
+            raise ConfigError("seed stands in the generator already; leave one of them out")
+        arguments["seed"] = seed
+    try:
+        return CodeProblemGenerator(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"generator: {error}") from error
