@@ -347,6 +347,16 @@ def test_an_answer_that_is_none_is_no_verdict(fault: str, proxy: Proxy) -> None:
         sandbox.check()
 
 
+def test_the_pause_before_the_next_try_has_a_bound(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrlm.sandbox.remote.LONGEST_PAUSE", 0.05)
+    sandbox = through(proxy, *["reset"] * 9, attempts=10)
+    begin = time.monotonic()
+    assert run(sandbox, "print(1)").status == "ok"
+    assert time.monotonic() - begin < 20
+
+
 @pytest.mark.parametrize("fault", ["silence", "drip"])
 def test_a_server_that_does_not_answer_is_given_up(fault: str, proxy: Proxy) -> None:
     begin = time.monotonic()

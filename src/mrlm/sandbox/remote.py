@@ -40,6 +40,8 @@ MOST_REPLY = 8 << 20
 """Bytes of an answer, above what the program may write."""
 CODED = 6
 """Bytes that one byte of output takes at most: a control code in JSON."""
+LONGEST_PAUSE = 3.0
+"""Seconds before a request that had no answer is sent again."""
 CLOSING = 5.0
 """Seconds that closing a session may take; what is not closed ends with its lease."""
 
@@ -217,7 +219,8 @@ class RemoteSandbox:
                 failures += 1
                 if failures >= self.attempts:
                     raise SandboxError(f"{error} (sent {failures} times)") from None
-                await asyncio.sleep(0.05 * 3**failures * (0.5 + random.random()))
+                pause = min(0.05 * 3**failures, LONGEST_PAUSE)
+                await asyncio.sleep(pause * (0.5 + random.random()))
 
     def _content(self, code: int, data: bytes) -> dict[str, Any]:
         """What an answer holds.
