@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +62,3 @@ class Adapter:
         """An archive."""
         done = driving.unpacks(Path(path), Path(folder))
         return ("ok", "") if done else ("refused", "")
-
-
-for _method, _module in (
-    ("grade", "mrlm.sandbox.grading"),
-    ("calc", "mrlm.environments.tools"),
-    ("file", "mrlm.environments.tools"),
-    ("archive", "mrlm.sandbox.archives"),
-):
-    if find_spec(_module) is None:
-        delattr(Adapter, _method)

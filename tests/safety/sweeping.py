@@ -26,13 +26,6 @@ CASES: dict[str, Sequence[Any]] = {
     "answers": answers.CASES,
     "archives": archives.CASES,
 }
-NEEDS = {
-    "solutions": "mrlm.sandbox.grading",
-    "calculations": "mrlm.environments.tools",
-    "files": "mrlm.environments.tools",
-    "archives": "mrlm.sandbox.archives",
-}
-"""Modules without which a kind cannot be tried."""
 IN_ORDER = ("calculations", "files", "answers", "archives")
 """Kinds whose cases run one after the other."""
 
