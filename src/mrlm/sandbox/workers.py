@@ -325,7 +325,7 @@ def run(
     if end.refused:
         return SandboxResult("refused", reason=end.refused)
     out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
-    return _result(end, out, err, Usage(wall, end.cpu, end.peak))
+    return result_of(end, out, err, Usage(wall, end.cpu, end.peak))
 
 
 def _watched(
@@ -366,7 +366,8 @@ def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = Fal
             return True
 
 
-def _result(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
+def result_of(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
+    """What an end and an output come to."""
     reasons = {
         "timeout": "its time is over",
         "oom": "its processes held too much memory",

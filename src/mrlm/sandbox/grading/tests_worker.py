@@ -13,7 +13,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mrlm.sandbox.plain import NotPlain, pack, unpack
+    from mrlm.sandbox.grading.plain import NotPlain, pack, unpack
 
 MODULES = (
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mrlm.sandbox import _wire as wire
+from mrlm.sandbox.remote import wire
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,

@@ -11,7 +11,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mrlm.sandbox.plain import Handle, NotPlain, pack, unpack
+    from mrlm.sandbox.grading.plain import Handle, NotPlain, pack, unpack
 
 FILE = "<solution>"
 ANSWER = 1_000_000

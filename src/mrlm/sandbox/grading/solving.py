@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, of_status
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -22,7 +23,6 @@ from mrlm.sandbox.types import (
     Session,
     SessionEnded,
 )
-from mrlm.sandbox.verdicts import Clock, Ended, Verdict, of_status
 
 RESTARTS = 3
 """How often a solution whose process ended is loaded again for the tests that are left."""
