@@ -676,11 +676,9 @@ def test_many_episodes_at_once_and_none_is_called_too_slow(sandbox: Sandbox) -> 
     async def play(seed: int) -> StepResult:
         copied = world.spawn()
         copied.reset(copied.task(seed), seed)
-        solution = extract_code(copied.expert("agent", []) or "")
-        if seed % 16 == 0:
-            solution = "while True: pass"
-        else:
-            solution = BUSY.format(seconds=0.1) + solution
+        busy = BUSY.format(seconds=0.1)
+        right = busy + extract_code(copied.expert("agent", []) or "")
+        solution = "while True: pass" if seed % 16 == 0 else right
         return await copied.step({"agent": Message(fenced(solution))})
 
     async def all_of_them() -> list[StepResult]:

@@ -97,8 +97,19 @@ def run(sandbox: Sandbox, program: str, **words: Any) -> SandboxResult:
     return asyncio.run(sandbox.run(program, **words))
 
 
+_there: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def whoever_is_there_already() -> None:
+    """Workers that other tests have left ready are none of ours."""
+    _there.clear()
+    _there.update(below())
+
+
 def below() -> set[int]:
-    return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"}
+    found = psutil.Process().children(recursive=True)
+    return {child.pid for child in found if child.status() != "zombie"} - _there
 
 
 # -- what is asked ---------------------------------------------------------------------------------

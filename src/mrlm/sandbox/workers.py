@@ -111,13 +111,14 @@ class Worker:
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
-        self.requests = 0
-        self.user = _stranger()
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.requests: int = 0
+        self.user: int | None = _stranger()
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control: socket.socket = mine
         source = held(HARNESS.read_bytes())
         said = os.memfd_create("mrlm-said")
         try:
-            self.process = subprocess.Popen(
+            self.process: subprocess.Popen[Any] = subprocess.Popen(
                 tier.command(source, theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=said,

@@ -79,7 +79,7 @@ class DockerSandbox:
         for word, value in (("cpus", cpus), ("workers", workers or 1)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ConfigError(f"{word} of a docker sandbox must be positive, not {value!r}")
-        self.engine = Engine(image, docker, cpus, runtime)
+        self.engine: Engine = Engine(image, docker, cpus, runtime)
         self.limits: Limits = limits or Limits()
         self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
         self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()

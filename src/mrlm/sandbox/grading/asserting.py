@@ -92,7 +92,8 @@ class Tests(Worker):
         self, sandbox: Sandbox, tests: Sequence[str], entry: str, limits: Limits, clock: Clock
     ) -> None:
         super().__init__(sandbox, ("plain.py", "tests_worker.py"), limits, clock)
-        self.tests, self.entry = list(tests), entry
+        self.tests: list[str] = list(tests)
+        self.entry: str = entry
         self.names: list[list[str] | None] = []
 
     async def __aenter__(self) -> Tests:

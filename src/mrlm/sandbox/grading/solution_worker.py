@@ -21,7 +21,7 @@ TEXT_SHOWN = 500
 OBJECTS = 10_000
 """How many objects may be kept for tests that build them."""
 
-solution = types.ModuleType("solution")
+solution: types.ModuleType = types.ModuleType("solution")
 objects: list[Any] = []
 
 

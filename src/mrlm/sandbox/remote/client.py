@@ -96,7 +96,9 @@ class RemoteSandbox:
                 raise ConfigError(f"{word} of a remote sandbox must be positive, not {value!r}")
         self.url = url
         self.limits: Limits = limits or Limits()
-        self.grace, self.patience, self.attempts = grace, patience, attempts
+        self.grace: float = grace
+        self.patience: float = patience
+        self.attempts: int = attempts
         self._address = address_of(url, token, ca_file)
         self._sessions: weakref.WeakSet[RemoteSession] = weakref.WeakSet()
 

@@ -82,10 +82,14 @@ class Server(http.server.ThreadingHTTPServer):
         if not token or len(token) < SHORTEST_TOKEN:
             raise ConfigError(f"a token of at least {SHORTEST_TOKEN} characters is needed")
         check_private(host, certificate)
-        self.hosted, self.max_body, self.reading = hosted, max_body, reading
+        self.hosted: Hosted = hosted
+        self.max_body: int = max_body
+        self.reading: float = reading
         self.expected: bytes = f"Bearer {token}".encode()
-        self.tls = _tls(certificate, key) if certificate else None
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.tls: ssl.SSLContext | None = _tls(certificate, key) if certificate else None
+        self.address_family: socket.AddressFamily = (
+            socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
         self._open: dict[socket.socket, float] = {}
         self._here = threading.local()
         self._lock = threading.Lock()
