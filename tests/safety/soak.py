@@ -151,7 +151,10 @@ def campaign(sandbox: LocalSandbox, count: int, seed: int = 0) -> Found:
         limits = Limits(wall=wall if hangs else 5.0, memory=256 << 20, disk=8 << 20)
         started = time.monotonic()
         result = sandbox.run_now(program, limits=limits)
-        found.late = max(found.late, time.monotonic() - started - limits.wall)
+        took = time.monotonic() - started
+        if not sandbox.tier.namespaces:
+            took = result.usage.wall  # removing what it left on the host's disk comes after it
+        found.late = max(found.late, took - limits.wall)
         statuses[result.status] += 1
         if not check(result) and len(found.wrong) < 20:
             found.wrong.append(f"{program!r}: {result.status} {result.output[-200:]}")
