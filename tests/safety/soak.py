@@ -167,7 +167,8 @@ def campaign(sandbox: LocalSandbox, count: int, seed: int = 0) -> Found:
             before = things()
             list(pool.map(one, jobs[:first]))
             found.memory_before = memory()
-            list(pool.map(one, jobs[first:]))
+            for at in range(first, count, first):  # what waits to be run takes memory too
+                list(pool.map(one, jobs[at : at + first]))
         found.memory_after = memory()
         found.seconds = time.monotonic() - started
         found.statuses = dict(statuses.most_common())
