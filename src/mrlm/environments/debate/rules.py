@@ -64,6 +64,7 @@ def _phrases(alternatives: str) -> re.Pattern[str]:
 
 _EVIDENCE, _REASONING, _CONCEDES = map(_phrases, (EVIDENCE, REASONING, CONCESSIONS))
 _SIGNPOSTS = tuple(map(_phrases, SIGNPOSTS))
+_PAID = _phrases("|".join((EVIDENCE, REASONING, *SIGNPOSTS)))
 _WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+(?:\.\d+)?")
 
 
@@ -78,10 +79,10 @@ class Sentence:
     @property
     def speaks(self) -> bool:
         """Whether it can be a sentence of a speech rather than a list of words: 5 to 60 words, at
-        least three about something, at least one in seven that holds it together, and no more
-        than half of them said twice."""
+        least three about something, at least one in seven that holds it together (and earns
+        nothing itself), and no more than half of them said twice."""
         count = len(self.words)
-        small = sum(word in SMALL for word in self.words)
+        small = sum(word in SMALL for word in _WORD.findall(_PAID.sub(" ", self.text)))
         few = len(set(self.words)) * 2 < count
         return 5 <= count <= 60 and len(self.stems) >= 3 and small * 7 >= count and not few
 

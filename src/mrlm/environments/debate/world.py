@@ -83,7 +83,10 @@ class DebateEnvironment(Environment):
         self.debaters: tuple[str, ...] = seats(agents)
         if len(self.debaters) < 2:
             raise ConfigError(f"a debate needs two debaters, not {self.debaters!r}")
-        self.rounds, self.reward, self.share, self.order = max_turns, reward, share, order
+        self.rounds: int = max_turns
+        self.reward: Pay = reward
+        self.share: Share = share
+        self.order: Order = order
         self.prompts: Style = prompts
         self.draw_sides = set(self.debaters) != set(SIDES) if draw_sides is None else draw_sides
         given = judge if judge is not None else "truth" if reward == "truth" else "rules"
@@ -98,9 +101,7 @@ class DebateEnvironment(Environment):
         rows |= {"columns": columns, "on_bad_row": on_bad_row}
         self._topics = topics_of(topics, truth, seed, **rows)
         if truth and not self._topics.topic(0, "train").known:
-            raise ConfigError(
-                "the truth about these topics is not known: rows need truth or answer"
-            )
+            raise ConfigError("the truth of these topics is not known: rows need truth or answer")
         questions = [judge.most_questions for judge in self.judge.seats.values()]
         steps = max_turns * (1 if order == "simultaneous" else len(live))
         self.max_turns: int | None = steps + max(questions, default=0)
@@ -163,7 +164,7 @@ class DebateEnvironment(Environment):
         if self.draw_sides:
             random.Random(f"debate/{name}/{seed}").shuffle(order)
         drawn: dict[str, Side] = {each: SIDES[i % 2] for i, each in enumerate(order)}
-        self._sides = {debater: drawn[debater] for debater in self.debaters}
+        self._sides: dict[str, Side] = {debater: drawn[debater] for debater in self.debaters}
         self._topic = topic
         pro, con = ([d for d in self.debaters if drawn[d] == side] for side in SIDES)
         one_by_one = [d for d in chain(*zip_longest(pro, con)) if d is not None]
@@ -263,7 +264,7 @@ class DebateEnvironment(Environment):
             winner = "pro" if self._topic.truth else "con"
         elif self._topic.answer is not None:
             winner = TruthJudge().decide(self.debate, {}).winner
-        labels = dict(zip(hearing.order, "AB", strict=True))
+        labels: dict[str | None, str] = dict(zip(hearing.order, "AB", strict=True))
         if judge.mode == "winner":
             return f"Winner: {labels.get(winner, 'tie')}"
         scores = {label: 10 if side == winner else 5 for side, label in labels.items()}
