@@ -39,9 +39,9 @@ def judge_of(given: Any) -> Judge:
         return MajorityJudge([judge_of(each) for each in given])
     if isinstance(given, LLMEnvironment) or callable(given):
         return LLMJudge(ask=given)
-    arguments = {"kind": given} if isinstance(given, str) else dict(given or {})
     if not isinstance(given, str | Mapping):
         raise ConfigError(f"judge={given!r} is no judge; name one of {', '.join(KINDS)}")
+    arguments: dict[str, Any] = {"kind": given} if isinstance(given, str) else dict(given)
     kind = arguments.pop("kind", None)
     if kind not in KINDS:
         raise ConfigError(unknown(str(kind), list(KINDS), "judge.kind"))
