@@ -48,6 +48,7 @@ BEST = {
     "length": 1.0,
     "matrix": 11.0,
     "centralised": 1.0,
+    "debate": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
 
