@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from benchmarks.worlds import reward_of
 
 from mrlm.build import make_worlds
 from mrlm.casting import Parts
-from mrlm.config import ExperimentConfig
+from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
@@ -33,6 +34,7 @@ from mrlm.workflows.self_play import SelfPlay
 from mrlm.workflows.summarize import Summarize
 from mrlm.workflows.turns import Turns
 from test_play import play, seats
+from test_readme import blocks
 
 TEAMS: dict[str, dict[str, Any]] = {
     "majority_vote": {"samples": 2},
@@ -560,6 +562,24 @@ def test_names_that_are_nobodys(tokenizer: Any) -> None:
 def test_settings_of_a_config_are_converted() -> None:
     (world,) = make_worlds(configured("chain", reward={"a": "0.5"}, max_turns="3"), Parts())
     assert world.workflow == Chain(reward={"a": 0.5}, max_turns=3)
+
+
+# -- what the docs say -----------------------------------------------------------------------------
+
+DOCUMENTED = [yaml.safe_load(text) for text in blocks("docs/workflows.md", "yaml")]
+
+
+@pytest.mark.parametrize("data", DOCUMENTED, ids=lambda data: data["workflow"]["name"])
+def test_every_line_of_the_docs_is_a_workflow(data: dict[str, Any]) -> None:
+    config = parse_config({"environments": [{"env_type": "math"}], **data}, (), "docs/workflows.md")
+    (world,) = make_worlds(config, Parts())
+    assert type(world.workflow) is registry.load("workflows", config.workflow.name)
+
+
+def test_the_docs_show_every_workflow_and_their_team_learns(tmp_path: Path) -> None:
+    assert {data["workflow"]["name"] for data in DOCUMENTED} >= {*TEAMS, "turns", "self_play"}
+    (whole,) = (data for data in DOCUMENTED if "training" in data)
+    assert run_experiment(parse_config({**whole, "output_dir": str(tmp_path)}, (), "docs")).history
 
 
 # -- learning --------------------------------------------------------------------------------------

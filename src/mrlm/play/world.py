@@ -296,7 +296,7 @@ class World:
             who = self._seats
             result.observations = {who.get(s, s): o for s, o in result.observations.items()}
             result.rewards = {who.get(s, s): paid for s, paid in result.rewards.items()}
-        elif self.environment.agents[0] not in self.agents:
+        elif self._seats and self.environment.agents[0] not in self.agents:
             (seat,) = self.environment.agents
             agent = self._seats.get(seat, seat)
             self._seats[seat] = agent = agent if agent in self.agents else next(iter(self.agents))
