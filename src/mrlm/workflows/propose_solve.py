@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,9 +11,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
 from mrlm.play.world import Share, World
+from mrlm.workflows._posed import Checker, read_posed
 from mrlm.workflows._team import Paid, Talk, Team
-
-Checker = Callable[[Task, str], Task | str]
 
 
 @dataclass
@@ -101,21 +98,6 @@ class ProposeSolve(Team):
                 "to be solved, or a str that says what is wrong"
             )
         return found
-
-
-def read_posed(task: Task, text: str) -> Task | str:
-    """The task that a text poses as `Problem: ...`, then `Answer: ...`; or what is wrong."""
-    *lines, last = text[:20_000].strip().splitlines() or [""]
-    stated = re.match(r"answer\s*:(.*)", last.strip(), re.IGNORECASE)
-    answer = stated[1].strip() if stated else ""
-    problem = re.sub(r"\Aproblem\s*:", "", "\n".join(lines).strip(), flags=re.IGNORECASE).strip()
-    if not (problem and answer):
-        return "there is no `Problem: ...` with an `Answer: ...` on the last line"
-    own = " ".join("\n".join(message.content for message in task.prompt).split()).casefold()
-    if " ".join(problem.split()).casefold() in own:
-        return "it is the question that was shown"
-    info = {"question": problem}
-    return Task(f"{task.id}/posed", [Message(problem)], answer, task.seed, info)
 
 
 PLUGIN = ProposeSolve
