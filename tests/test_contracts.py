@@ -46,8 +46,22 @@ class Alone(Environment):
         return StepResult(rewards={"player": Reward(1.0)}, done=True)
 
 
-ONE_SEAT = {"debate", "malt", "pioneer_observer"}
+ONE_SEAT = {
+    "debate",
+    "malt",
+    "pioneer_observer",
+    "majority_vote",
+    "summarize",
+    "chain",
+    "refine",
+    "mixture",
+    "manager",
+    "router",
+    "propose_solve",
+}
 """Workflows in which several agents answer a world for one."""
+SAID = {"manager": "b: hello", "router": "b", "propose_solve": "hello?\nAnswer: hm"}
+"""What is said where not every word will do."""
 
 
 @pytest.mark.parametrize("wing", registry.WINGS)
@@ -61,13 +75,15 @@ def test_every_plug_in_loads_and_says_what_it_is(wing: str) -> None:
 
 @pytest.mark.parametrize("name", registry.names("workflows"))
 def test_a_workflow_plays_a_world_to_its_end(name: str, tokenizer: Any) -> None:
-    from test_play import play
+    from test_play import play, seats
 
     workflow = registry.load("workflows", name)()
     pickle.loads(pickle.dumps(workflow))
     world = Alone() if name in ONE_SEAT else Pair()
     names = tuple(getattr(workflow, "agents", ("a", "b")))
-    source, engine = play(tokenizer, world, lambda request: "hello", names, workflow)
+    words = SAID.get(name, "hello")
+    source, engine = play(tokenizer, world, lambda request: words, names, workflow)
+    source.seats = seats(tokenizer, *names, max_new_tokens=32)
     (group,) = run_async(source.take(1))
     for episode in group:
         assert episode.status == "done" and episode.reward == len(episode.step_rewards)

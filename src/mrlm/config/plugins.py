@@ -3,6 +3,7 @@ plug-ins."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -64,8 +65,10 @@ def fitted_arguments(
 
 
 def _hints(plugin: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters; nothing where annotations cannot be read in their module."""
-    target = plugin.__init__ if inspect.isclass(plugin) else plugin
+    """Types of the parameters; nothing where annotations cannot be read in their module. A field
+    that a dataclass inherits is read in the module of the class that has it."""
+    fields = dataclasses.is_dataclass(plugin)
+    target = plugin if fields else plugin.__init__ if inspect.isclass(plugin) else plugin
     try:
         return typing.get_type_hints(target)
     except (NameError, TypeError, AttributeError):

@@ -69,6 +69,8 @@ class Agent:
     def __init__(self, seat: Seat, episode: Episode, batcher: Batcher | None, key: Key) -> None:
         self.seat = seat
         self.name: str = seat.name
+        self.place: str = seat.name
+        """Which seat of the world it sits on, where there are several."""
         self.rollout: Rollout = Rollout(
             agent=seat.name, policy=seat.policy, task_id=episode.task.id
         )
@@ -208,7 +210,7 @@ class Demonstrator(Agent):
         return await super().act(messages, **sampling)
 
     async def _answer(self, prompt: Prompt, params: SamplingParams, index: int) -> Turn:
-        text = self._environment.expert(self.name, self._seen)
+        text = self._environment.expert(self.place, self._seen)
         if text is None:
             raise EpisodeError(
                 f"environment {self._episode.environment!r} has no expert for agent {self.name!r}, "

@@ -15,7 +15,7 @@ from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
-from mrlm.core.types import Episode, Message, Reward, StepResult
+from mrlm.core.types import Episode, Message, Reward, StepResult, Task
 from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.engine import Pulse
 
@@ -163,19 +163,50 @@ class World:
                     if turn.trained and heir is not None:
                         heir.trained, turn.trained = True, False
 
-    async def reset(self) -> StepResult:
-        """First observations: agent -> what it sees."""
-        result = self._opening
+    async def reset(self, posed: Task | None = None) -> StepResult:
+        """First observations: agent -> what it sees.
+
+        Args:
+            posed: a task that somebody in the episode thought of, instead of the episode's own.
+        """
+        result = self._opening if posed is None else None
         if result is None:
-            task = self.episode.task
+            task = posed or self.episode.task
             result = await self._call("reset", lambda: self.environment.reset(task, task.seed))
         self.result = self._renamed(result)
         await self._note_state()
         return self.result
 
-    async def step(self, actions: Mapping[str, Message]) -> StepResult:
-        """Take one message per agent, pay each its own reward, return what everybody sees next."""
-        return await self._step(actions, "own")
+    def seat(self, order: Sequence[str]) -> None:
+        """Let agents sit elsewhere than on the seats of their names, before the world is reset.
+
+        Args:
+            order: who takes the world's first seat, its second, and so on.
+        """
+        self._seats = dict(zip(self.environment.agents, order, strict=True))
+        for seat, agent in self._seats.items():
+            self.agents[agent].place = seat
+
+    async def step(self, actions: Mapping[str, Message], share: Share = "own") -> StepResult:
+        """Take one message per agent, pay everybody, return what they see next. `share` is that of
+        `finish`."""
+        return await self._step(actions, share)
+
+    def pay(self, agent: str, amount: float, name: str) -> None:
+        """Pay an agent for its last turn, besides what the world pays, after the joint step of that
+        turn; the team's reward of the step changes by as much.
+
+        Args:
+            agent: who is paid.
+            amount: how much; below 0 it is a fine.
+            name: the component it is logged as.
+        """
+        turn = self.episode.rollouts[agent].turns[-1]
+        turn.reward += amount
+        turn.components = _summed(turn.components, {name: amount})
+        self.episode.metrics = _summed(self.episode.metrics, {f"{agent}/{name}": amount})
+        self.episode.step_rewards[turn.step] += amount
+        self.episode.reward += amount
 
     async def finish(self, actions: Mapping[str, Message], share: Share = "own") -> Episode:
         """One step, then the end.
@@ -246,13 +277,14 @@ class World:
             (agent, message) = next(iter(actions.items()))
             self._seats = {seats[0]: agent}
             return {seats[0]: message}
-        unknown = [agent for agent in actions if agent not in seats]
+        places = {agent: seat for seat, agent in self._seats.items()}
+        unknown = [agent for agent in actions if agent not in places]
         if unknown:
             raise ConfigError(
                 f"environment {self.episode.environment!r} has no seat {unknown[0]!r}; "
                 f"its seats are {', '.join(seats)}"
             )
-        return dict(actions)
+        return {places[agent]: message for agent, message in actions.items()}
 
     def _renamed(self, result: StepResult) -> StepResult:
         if not isinstance(result, StepResult):
@@ -260,7 +292,11 @@ class World:
                 f"environment {self.episode.environment!r} returned {type(result).__name__}, "
                 "not a StepResult"
             )
-        if len(self.environment.agents) == 1:
+        if len(self._seats) > 1:
+            who = self._seats
+            result.observations = {who.get(s, s): o for s, o in result.observations.items()}
+            result.rewards = {who.get(s, s): paid for s, paid in result.rewards.items()}
+        elif len(self.environment.agents) == 1:
             (seat,) = self.environment.agents
             agent = self._seats.get(seat, seat)
             self._seats[seat] = agent = agent if agent in self.agents else next(iter(self.agents))

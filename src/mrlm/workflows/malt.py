@@ -13,6 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
 from mrlm.play.world import World
+from mrlm.workflows._team import check_seat
 
 
 @dataclass
@@ -38,12 +39,7 @@ class Malt:
             )
 
     async def __call__(self, task: Task, agents: Agents, env: World) -> None:
-        seats = env.environment.agents
-        if len(seats) != 1:
-            raise ConfigError(
-                f"workflow malt plays worlds with one seat, and environment "
-                f"{env.episode.environment!r} has {len(seats)}; use the workflow tree"
-            )
+        check_seat(env, "workflow malt")
         result = await env.reset()
         (observation,) = result.observations.values()
         await self._grow(env, list(observation.messages), list(agents))

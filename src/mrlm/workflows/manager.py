@@ -1,0 +1,64 @@
+"""One agent plans and hands out the parts, others do theirs, and it merges what they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mrlm.core.types import Message
+from mrlm.workflows._team import Talk, Team
+
+
+@dataclass
+class Manager(Team):
+    """The first agent manages: it reads the world's question and writes a plan, one line `name:
+    what to do` for each of the others that is to help. Each of them reads the question and its own
+    lines, and they answer at once. The manager reads their answers, and what it says then is the
+    answer. A plan without such a line costs `penalty` (component `no_plan`), the manager is told
+    so, and everybody works on the whole question.
+
+    Args:
+        ask: what the manager is asked after the question; `{agents}` stands for the others' names.
+        merge: what it is asked after their answers; nothing if empty.
+        penalty: what a plan that names nobody costs the manager, and the team.
+    """
+
+    ask: str = "Write a line for each of {agents}: the name, a colon, and what to do."
+    merge: str = ""
+    penalty: float = 0.1
+
+    least: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.at_least("penalty", 0)
+
+    async def answer(self, talk: Talk) -> Message:
+        manager, *others = talk.names
+        talk.show(manager, self.ask.replace("{agents}", ", ".join(others)))
+        parts = parts_of((await talk.say(manager)).content, others)
+        if not parts:
+            talk.fine(manager, self.penalty, "no_plan")
+            talk.show(manager, "That gives nobody a part; they all work on the whole.")
+        for name, part in parts.items():
+            talk.show(name, part)
+        talk.tell(manager, await talk.all_say(parts or others))
+        talk.show(manager, self.merge)
+        return await talk.say(manager)
+
+
+def parts_of(plan: str, names: Sequence[str]) -> dict[str, str]:
+    """Agent -> what the lines `name: ...` of a plan tell it, in the order of `names`."""
+    found: dict[str, list[str]] = {}
+    known = {name.casefold(): name for name in names}
+    for line in plan.splitlines():
+        head, colon, part = line.partition(":")
+        name = known.get(re.sub(r"^[\s\-*\d.]+|[\s*]+$", "", head).casefold())
+        if colon and name and part.strip():
+            found.setdefault(name, []).append(part.strip())
+    return {name: "\n".join(found[name]) for name in names if name in found}
+
+
+PLUGIN = Manager

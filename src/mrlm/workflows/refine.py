@@ -1,0 +1,50 @@
+"""One agent answers, others criticise, and it answers again, for a number of rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message
+from mrlm.workflows._team import Talk, Team
+
+
+@dataclass
+class Refine(Team):
+    """The first agent writes a draft. In every round all others read the question and the draft and
+    criticise it at once, and the first one, having read that, writes the next draft. The last draft
+    is the answer. An agent that is alone criticises itself.
+
+    Args:
+        rounds: critiques and revisions after the first draft.
+        critique: what a critic is asked after it has read a draft.
+        revise: what the writer is asked after it has read the critiques.
+    """
+
+    rounds: int = 1
+    critique: str = "What is wrong with this answer?"
+    revise: str = "Answer again."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.at_least("rounds", 1)
+        if not (self.critique and self.revise):
+            raise ConfigError(
+                f"{self.title}: critique and revise say what is asked, so neither may be empty"
+            )
+
+    async def answer(self, talk: Talk) -> Message:
+        writer, *others = talk.names
+        critics = others or [writer]
+        draft = await talk.say(writer)
+        for _ in range(self.rounds):
+            for name in critics:
+                talk.tell(name, [draft])
+                talk.show(name, self.critique)
+            talk.tell(writer, await talk.all_say(critics))
+            talk.show(writer, self.revise)
+            draft = await talk.say(writer)
+        return draft
+
+
+PLUGIN = Refine
