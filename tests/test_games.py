@@ -18,6 +18,12 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments._games import TwoSeats
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
+from mrlm.environments.negotiation import (
+    NegotiationEnvironment,
+    best_division,
+    held_out,
+    valuations,
+)
 from mrlm.environments.tic_tac_toe import (
     LINES,
     TicTacToeEnvironment,
@@ -35,6 +41,7 @@ ROOT = Path(__file__).parent.parent
 GAMES: dict[str, type[TwoSeats]] = {
     "kuhn_poker": KuhnPokerEnvironment,
     "tic_tac_toe": TicTacToeEnvironment,
+    "negotiation": NegotiationEnvironment,
 }
 Speaks = Callable[[Environment, str, str], str]
 
@@ -448,6 +455,159 @@ def test_tic_tac_toe_is_terse_for_small_models() -> None:
     opening = world.reset(world.task(0)).observations["player"].messages[0].content
     assert len(opening) == 11 and opening.endswith("O?") and opening.count("X") == 1
     assert world.anything(1) in opening, "a cell is copied from the board"
+
+
+# -- negotiation -----------------------------------------------------------------------------------
+
+HOUSE = {"pool": [2, 1, 3], "values": [[1, 2, 2], [3, 4, 0]]}
+"""The largest product, 60, and the largest sum, 16, are where the first has all of the third kind
+and nothing else."""
+
+
+def bargain(*words: str, **arguments: Any) -> tuple[float, float]:
+    """What both are paid after these words in turn."""
+    world = NegotiationEnvironment(**{"max_turns": 4, **arguments})
+    paid, _, _ = played(world, Task("t", info=HOUSE), script(*words))
+    return paid["opener"], paid["partner"]
+
+
+@pytest.mark.parametrize(
+    ("wants", "selfish", "cooperative", "fair"),
+    [
+        ("0 0 3", (0.6, 1.0), 1.0, 1.0),
+        ("2 0 1", (0.4, 0.4), 8 / 16, 16 / 60),
+        ("2 1 3", (1.0, 0.0), 10 / 16, 0.0),
+        ("0 0 0", (0.0, 1.0), 10 / 16, 0.0),
+        ("1 0 3", (0.7, 0.7), 14 / 16, 49 / 60),
+    ],
+)
+def test_a_deal_pays_by_private_values(
+    wants: str, selfish: tuple[float, float], cooperative: float, fair: float
+) -> None:
+    deal = (f"propose {wants}", "accept")
+    assert bargain(*deal) == pytest.approx(selfish)
+    assert bargain(*deal, reward="cooperative") == pytest.approx((cooperative, cooperative))
+    assert bargain(*deal, reward="fair") == pytest.approx((fair, fair))
+    other = {"2 0 1": "0 1 2", "0 0 3": "2 1 0", "2 1 3": "0 0 0", "0 0 0": "2 1 3"}
+    if wants in other:  # the same division, proposed by the other seat
+        assert bargain("reject", f"propose {other[wants]}", "accept") == pytest.approx(selfish)
+    short = (wants.replace(" ", ""), "a")
+    assert bargain(*short, style="short") == pytest.approx(selfish)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "yes",
+        "accept",  # nothing is proposed
+        "propose",
+        "propose 3 0 0",  # more than there are
+        "propose 1 0",
+        "propose 1 0 0 0",
+        "propose -1 0 0",
+        "propose 0 0 3 or 1 0 3",
+        "propose 0 0 3, accept",
+        "I do not accept",
+        "003",
+        "propose " + "0 0 3 " * 1000,
+        "propose " + "9" * 5000,
+    ],
+)
+def test_a_malformed_answer_costs_a_turn_and_a_penalty(said: str) -> None:
+    assert bargain(said, said, said, said, illegal=0.3) == pytest.approx((-0.6, -0.6))
+    assert bargain(said, "propose 2 1 0", "accept") == pytest.approx((0.6 - 0.2, 1.0))
+    if said != "accept":
+        after = ("propose 0 0 3", said, "accept", "propose 2 1 0")
+        assert bargain(*after) == pytest.approx((-0.2, -0.2)), "the offer is off the table"
+
+
+def test_to_agree_on_nothing_pays_nothing() -> None:
+    for words in (["reject"] * 4, ["propose 0 0 3"] * 4, ["propose 0 0 3", "reject"] * 2):
+        assert bargain(*words) == (0, 0)
+        assert bargain(*words, reward="cooperative") == bargain(*words, reward="fair") == (0, 0)
+    assert bargain("propose 2 1 3", "reject", "accept", "reject") == (-0.2, 0), "a rejected offer"
+
+
+def test_a_negotiator_never_sees_the_values_of_the_other() -> None:
+    words = ("propose 1 0 2", "reject", "x", "propose 2 1 0")
+    for style in ("full", "short"):
+        lines = words if style == "full" else ("102", "r", "x", "210")
+        for role in (0, 1):
+            shown = set()
+            for other in valuations((2, 1, 3)):
+                values = [other, other]
+                values[role] = tuple(HOUSE["values"][role])
+                world = NegotiationEnvironment(style=style, max_turns=4)
+                task = Task("t", info={"pool": HOUSE["pool"], "values": values})
+                seen = played(world, task, script(*lines))[1]
+                shown.add(tuple(text for agent, text in seen if agent == world.agents[role]))
+            assert len(shown) == 1 and len(valuations((2, 1, 3))) > 5
+
+
+def test_what_negotiators_are_shown() -> None:
+    world = NegotiationEnvironment(style="short", max_turns=4)
+    _, seen, _ = played(world, Task("t", info=HOUSE), script("102", "r", "x", "210"))
+    assert [text for _, text in seen] == ["213 122?", "213 340 102?", "r 213 122?", "- 213 340?"]
+    full = NegotiationEnvironment()
+    full.reset(Task("t", info=HOUSE))
+    text = says(full, "propose 1 0 2").observations["partner"].messages[0].content
+    assert text.endswith(
+        "Items: 2 books, 3 points each; 1 hats, 4 points each; 3 balls, 0 points each. "
+        "The other wants 1 0 2, which leaves you 1 1 1. Your turn."
+    )
+    assert full.state() == "213 worth 122 and 340, turn 2 of 6, partner, offer 102"
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 4])
+@pytest.mark.parametrize("reward", ["selfish", "cooperative", "fair"])
+def test_experts_agree_at_once_on_the_best_division(kinds: int, reward: Any) -> None:
+    world = NegotiationEnvironment(reward=reward, kinds=kinds)
+    for seed, split in itertools.product(range(15), ("train", "eval")):
+        task = world.task(seed, split)
+        paid, seen, parts = played(world, task, expert)
+        goal = "sum" if reward == "cooperative" else "product"
+        assert len(seen) == 2 and parts["opener"][goal] == pytest.approx(1.0)
+        assert parts["opener"]["deal"] == 1 and not parts["partner"]["illegal"]
+        if reward != "selfish":
+            assert list(paid.values()) == pytest.approx([1.0, 1.0])
+        assert min(paid.values()) > 0
+
+
+def test_a_scripted_negotiator_takes_a_crumb_at_the_last_turn_only() -> None:
+    world = NegotiationEnvironment(opponent="expert", seat="opener", max_turns=2)
+    task = Task("t", info=HOUSE)
+    assert played(world, task, script("propose 1 1 3"))[0] == {"player": pytest.approx(0.9)}
+    assert played(world, task, script("propose 2 1 3"))[0] == {"player": 0.0}
+    longer = NegotiationEnvironment(opponent="expert", seat="opener", max_turns=4)
+    _, seen, _ = played(longer, task, script("propose 1 1 3", "accept"))
+    assert "The other wants 2 1 0, which leaves you 0 0 3." in seen[1][1]
+
+
+def test_no_view_of_a_held_out_negotiation_is_trained_on() -> None:
+    for kinds in (2, 3):
+        world = NegotiationEnvironment(kinds=kinds)
+        for split in ("train", "eval"):
+            for seed in range(200):
+                info = world.task(seed, split).info
+                for values in info["values"]:
+                    assert held_out(tuple(info["pool"]), tuple(values)) == (split == "eval")
+                    assert sum(v * n for v, n in zip(values, info["pool"], strict=True)) == 10
+
+
+def test_the_best_division_is_the_best_of_all() -> None:
+    pool, one, two = (2, 1, 3), (1, 2, 2), (3, 4, 0)
+    assert best_division(pool, one, two, "product") == ((0, 0, 3), 60)
+    assert best_division(pool, two, one, "product") == ((2, 1, 0), 60)
+    assert best_division(pool, one, two, "sum") == ((0, 0, 3), 16)
+    for make, said in (
+        (lambda: NegotiationEnvironment(kinds=5), "at most 4"),
+        (lambda: NegotiationEnvironment(max_turns=1), "max_turns"),
+        (lambda: NegotiationEnvironment(reward="greedy"), "selfish, cooperative, fair"),  # type: ignore[arg-type]
+        (lambda: NegotiationEnvironment().reset(Task("t")), "pool"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            make()
 
 
 # -- whole runs ------------------------------------------------------------------------------------
