@@ -17,6 +17,7 @@ from mrlm.core.environment import Environment, check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments._games import TwoSeats
+from mrlm.environments._things import ATTRIBUTES, TRUE
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
 from mrlm.environments.negotiation import (
     NegotiationEnvironment,
@@ -35,6 +36,7 @@ from mrlm.environments.tic_tac_toe import (
     value,
     winner,
 )
+from mrlm.environments.twenty_questions import SHORT, TwentyQuestionsEnvironment
 from mrlm.runs import run_experiment
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +44,7 @@ GAMES: dict[str, type[TwoSeats]] = {
     "kuhn_poker": KuhnPokerEnvironment,
     "tic_tac_toe": TicTacToeEnvironment,
     "negotiation": NegotiationEnvironment,
+    "twenty_questions": TwentyQuestionsEnvironment,
 }
 Speaks = Callable[[Environment, str, str], str]
 
@@ -134,7 +137,7 @@ def test_a_copy_goes_on_as_the_original_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", GAMES)
 def test_games_teach_legal_words_without_what_they_are_worth(name: str) -> None:
-    world = GAMES[name](teaches="any", style="short")
+    world = GAMES[name](teaches="any", style="short", opponent="agent")
     taught = set()
     for seed in range(60):
         _, _, parts = played(world, world.task(seed), expert)
@@ -605,6 +608,135 @@ def test_the_best_division_is_the_best_of_all() -> None:
         (lambda: NegotiationEnvironment(max_turns=1), "max_turns"),
         (lambda: NegotiationEnvironment(reward="greedy"), "selfish, cooperative, fair"),  # type: ignore[arg-type]
         (lambda: NegotiationEnvironment().reset(Task("t")), "pool"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            make()
+
+
+# -- twenty questions ------------------------------------------------------------------------------
+
+
+def twenty(thing: str, *words: str, **arguments: Any) -> tuple[dict[str, float], Any]:
+    """What is paid, and its components, for words in turn about a thing."""
+    world = TwentyQuestionsEnvironment(**{"agents": "me", **arguments})
+    paid, _, parts = played(world, Task("t", answer=thing), script(*words))
+    return paid, parts
+
+
+def test_the_table_tells_all_things_apart() -> None:
+    assert len(TRUE) >= 60 and len(ATTRIBUTES) >= 25
+    assert len(set(TRUE.values())) == len(TRUE)
+    assert not set(TRUE) & set(ATTRIBUTES) and set().union(*TRUE.values()) == set(ATTRIBUTES)
+    assert all(word.isalpha() and word.islower() for word in [*TRUE, *ATTRIBUTES])
+
+
+def test_a_right_guess_pays_less_the_later_it_comes() -> None:
+    assert twenty("dog", "Is it a dog?")[0] == {"me": 1.0}
+    assert twenty("dog", "alive", "legs", "It is a DOG!")[0] == {"me": pytest.approx(0.95)}
+    paid, parts = twenty("dog", "alive", "cat", "hm", "dog", max_questions=4, speed=0.8, wrong=0.3)
+    assert paid["me"] == pytest.approx(1 - 0.8 * 3 / 4 - 0.3 - 0.1)
+    assert parts["me"] == {"asked": 4, "wrong": 1, "illegal": 1, "found": 1}
+    assert twenty("dog", "alive", "legs", "alive", max_questions=3)[0] == {"me": 0.0}
+    paid, parts = twenty("dog", "cat", "cow", max_questions=2, wrong=0.2)
+    assert paid["me"] == pytest.approx(-0.4) and parts["me"]["found"] == 0
+
+
+@pytest.mark.parametrize(
+    "said", ["", "yes", "dog cat", "dog alive", " ".join(TRUE), "is it a farm animal", "x" * 99999]
+)
+def test_a_message_that_names_nothing_or_several_is_malformed(said: str) -> None:
+    paid, parts = twenty("dog", said, said, max_questions=2, illegal=0.25)
+    assert paid == {"me": -0.5} and parts["me"] == {"asked": 2, "illegal": 2, "found": 0}
+
+
+def test_honest_questions_earn_more_than_guessing_or_repeating() -> None:
+    for arguments in ({}, {"num_things": 8}, {"num_things": 4}):
+        world = TwentyQuestionsEnvironment(**arguments)  # type: ignore[arg-type]
+        able = guessed = 0.0
+        for seed in range(60):
+            task = world.task(seed)
+            able += sum(played(world, task, expert)[0].values())
+            guesses = iter([*task.info["things"], *["dog"] * 20])
+            line: Speaks = lambda w, a, s, guesses=guesses: next(guesses)  # noqa: E731
+            guessed += sum(played(world, task, line)[0].values())
+            assert sum(played(world, task, lambda *_: "alive")[0].values()) == 0
+        assert able / 60 > 0.8 and able > guessed + 3
+
+
+def test_the_expert_finds_everything_in_ten() -> None:
+    world = TwentyQuestionsEnvironment(max_questions=10)
+    counts = Counter()
+    for thing in TRUE:
+        _, _, parts = played(world, Task("t", answer=thing), expert)
+        assert parts["player"]["found"] == 1 and not parts["player"]["wrong"]
+        counts[parts["player"]["asked"]] += 1
+    assert sum(count * n for count, n in counts.items()) / len(TRUE) < 8
+
+
+def answered(*words: str, **arguments: Any) -> tuple[dict[str, float], list[tuple[str, str]], Any]:
+    world = TwentyQuestionsEnvironment(opponent="agent", style="short", **arguments)
+    return played(world, Task("t", answer="dog"), script(*words))
+
+
+def test_an_answerer_is_checked_and_the_asker_is_told_the_truth() -> None:
+    dog, alive, bird = SHORT["dog"], SHORT["alive"], SHORT["bird"]
+    for answers, cost in ((("y", "n"), 0.0), (("n", "n"), 0.5), (("n", "cat"), 0.6)):
+        words = (alive, answers[0], bird, answers[1], dog)
+        paid, seen, parts = answered(*words)
+        assert paid["asker"] == pytest.approx(0.95)
+        assert paid["answerer"] == pytest.approx(0.95 - cost)
+        shown = [text for agent, text in seen if agent == "asker"]
+        assert shown == ["* 20?", "y 19?", "n 18?"], "whatever the answerer said"
+        assert [text for a, text in seen if a == "answerer"] == [f"{dog} a?", f"{dog} d?"]
+        paid, _, parts = answered(*words, answerer_reward="truth")
+        share = sum(a == b for a, b in zip(answers, "yn", strict=True)) / 2
+        assert paid["answerer"] == pytest.approx(share - cost) and parts["answerer"][
+            "truth"
+        ] == pytest.approx(share)
+
+
+def test_an_answerer_cannot_give_the_thing_away() -> None:
+    for said in ("yes", "no", "dog", "It is a dog. Yes.", "the thing is: dog"):
+        world = TwentyQuestionsEnvironment(opponent="agent", max_questions=3)
+        words = script("alive", said, "cat", "legs")
+        _, seen, _ = played(world, Task("t", answer="dog"), words)
+        told = [text for agent, text in seen if agent == "asker"]
+        assert told[1:] == [
+            "alive: yes.\nYou may say 2 more. What is it?",
+            "It is not: cat.\nYou may say 1 more. What is it?",
+        ]
+        question = seen[1][1]
+        assert question.startswith("The thing is: dog. True or not: it is or was a living")
+
+
+def test_seats_of_twenty_questions() -> None:
+    world = TwentyQuestionsEnvironment(opponent="expert", seat="answerer", agents="me")
+    task = Task("t", answer="dog")
+    paid, seen, _ = played(world, task, expert)
+    assert all("The thing is: dog" in text for _, text in seen) and paid["me"] > 0.8
+    liar = played(world, task, lambda *_: "no")
+    assert liar[0]["me"] < 0 < liar[2]["me"]["lie"] and len(liar[1]) == len(seen)
+    wild = TwentyQuestionsEnvironment(opponent="random", seat="answerer", max_questions=5)
+    assert played(wild, task, expert)[2]["player"]["lie"] == 0
+    assert TwentyQuestionsEnvironment().agents == ("player",)
+    world.reset(task)
+    assert world.state().startswith("dog, 1 of 20 said, 86 possible, asked: ")
+
+
+def test_things_and_choices_are_held_out() -> None:
+    world = TwentyQuestionsEnvironment()
+    found = [{world.task(i, split).answer for i in range(400)} for split in ("train", "eval")]
+    assert len(found[0]) > 60 and len(found[1]) >= 5 and not found[0] & found[1]
+    few = TwentyQuestionsEnvironment(num_things=4, style="short")
+    offers = [{few.task(i, s).prompt[0].content for i in range(200)} for s in ("train", "eval")]
+    assert not offers[0] & offers[1] and all(len(text.split()) == 4 for text in offers[0])
+    for make, said in (
+        (lambda: TwentyQuestionsEnvironment(opponent="random"), "must be true"),
+        (lambda: TwentyQuestionsEnvironment(max_questions=1), "max_questions"),
+        (lambda: TwentyQuestionsEnvironment(num_things=999), "at most 86"),
+        (lambda: TwentyQuestionsEnvironment(speed=1.0), "speed"),
+        (lambda: TwentyQuestionsEnvironment(answerer_reward="own"), "team, truth"),  # type: ignore[arg-type]
+        (lambda: world.reset(Task("t", answer="unicorn")), "of the table"),
     ):
         with pytest.raises(ConfigError, match=said):
             make()
