@@ -665,3 +665,24 @@ def test_a_config_makes_the_world_it_describes() -> None:
     assert world.limits.wall == 1.0 and world.max_attempts == 1
     longest = max(len(str(world.task(i).answer)) for i in range(100))
     assert longest < 60  # what the embedded model can learn to write
+
+
+BUSY = "import time\nwhile time.process_time() < {seconds}: pass\n"
+
+
+def test_many_episodes_at_once_and_none_is_called_too_slow(sandbox: Sandbox) -> None:
+    world = CodeExecutionEnvironment(timeout=1.2, max_attempts=1, sandbox=sandbox)
+
+    async def play(seed: int) -> StepResult:
+        copied = world.spawn()
+        copied.reset(copied.task(seed), seed)
+        busy = BUSY.format(seconds=0.1)
+        right = busy + extract_code(copied.expert("agent", []) or "")
+        solution = "while True: pass" if seed % 16 == 0 else right
+        return await copied.step({"agent": Message(fenced(solution))})
+
+    async def all_of_them() -> list[StepResult]:
+        return await asyncio.gather(*(play(seed) for seed in range(64)))
+
+    found = [result.rewards["agent"].value for result in asyncio.run(all_of_them())]
+    assert found == [-0.5 if seed % 16 == 0 else 2.0 for seed in range(64)]

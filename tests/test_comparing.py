@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrlm.sandbox.comparing import SHOWN, same, same_packed, show
-from mrlm.sandbox.plain import BITS, DEPTH, ITEMS, Handle, NotPlain, pack, unpack
+from mrlm.sandbox.grading.comparing import SHOWN, same, same_packed, show
+from mrlm.sandbox.grading.plain import BITS, DEPTH, ITEMS, Handle, NotPlain, pack, unpack
 
 Point = namedtuple("Point", "x y")
 NAN = float("nan")

@@ -46,7 +46,7 @@ class Alone(Environment):
         return StepResult(rewards={"player": Reward(1.0)}, done=True)
 
 
-ONE_SEAT = {"malt", "pioneer_observer"}
+ONE_SEAT = {"debate", "malt", "pioneer_observer"}
 """Workflows in which several agents answer a world for one."""
 
 

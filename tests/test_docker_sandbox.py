@@ -21,9 +21,10 @@ import psutil
 import pytest
 
 from mrlm.core.errors import ConfigError
-from mrlm.sandbox import _container, docker
-from mrlm.sandbox._container import INSIDE, Engine
 from mrlm.sandbox.docker import DockerSandbox, from_words
+from mrlm.sandbox.docker import container as _container
+from mrlm.sandbox.docker import sandbox as docker
+from mrlm.sandbox.docker.container import INSIDE, Engine
 from mrlm.sandbox.types import (
     MIB,
     AnswerError,
@@ -96,8 +97,19 @@ def run(sandbox: Sandbox, program: str, **words: Any) -> SandboxResult:
     return asyncio.run(sandbox.run(program, **words))
 
 
+_there: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def whoever_is_there_already() -> None:
+    """Workers that other tests have left ready are none of ours."""
+    _there.clear()
+    _there.update(below())
+
+
 def below() -> set[int]:
-    return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"}
+    found = psutil.Process().children(recursive=True)
+    return {child.pid for child in found if child.status() != "zombie"} - _there
 
 
 # -- what is asked ---------------------------------------------------------------------------------
@@ -304,7 +316,7 @@ def test_giving_up_the_wait_ends_the_container(client: StandIn) -> None:
 
 def test_a_container_ends_when_whoever_asked_is_gone(client: StandIn) -> None:
     code = (
-        "import asyncio, sys\nfrom mrlm.sandbox import _container\n"
+        "import asyncio, sys\nfrom mrlm.sandbox.docker import container as _container\n"
         "from mrlm.sandbox.docker import DockerSandbox\n"
         f"_container.FOLDER = {str(client.folder / 'w')!r}\n"
         f"sandbox = DockerSandbox('image', docker={str(client.path)!r})\n"

@@ -50,6 +50,7 @@ BEST = {
     "centralised": 1.0,
     "kuhn_poker": 0.0,
     "tic_tac_toe": 0.0,
+    "debate": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.hacks import ASSERT_HACKS, HACKS
 
 from mrlm.core.errors import DataError
-from mrlm.sandbox import open_sandbox, plain
-from mrlm.sandbox.comparing import SHOWN
-from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs
+from mrlm.sandbox import open_sandbox
+from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs, plain
+from mrlm.sandbox.grading.comparing import SHOWN
 from mrlm.sandbox.types import (
     MIB,
     AnswerError,

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from mrlm.core.errors import ConfigError
-from mrlm.sandbox import server as serving
-from mrlm.sandbox._hosted import Hosted, Refusal
 from mrlm.sandbox.remote import RemoteSandbox, from_words
+from mrlm.sandbox.remote import server as serving
+from mrlm.sandbox.remote.hosted import Hosted, Refusal
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -51,7 +51,7 @@ class Running:
         token.write_text(TOKEN)
         token.chmod(0o600)
         self.process: subprocess.Popen[str] = subprocess.Popen(
-            [sys.executable, "-m", "mrlm.sandbox.server", "--token-file", str(token),
+            [sys.executable, "-m", "mrlm.sandbox.remote.server", "--token-file", str(token),
              "--isolation", "none-i-understand", *words],
             stdout=subprocess.PIPE, stderr=(folder / "log").open("w"), text=True,
         )  # fmt: skip
@@ -350,7 +350,7 @@ def test_an_answer_that_is_none_is_no_verdict(fault: str, proxy: Proxy) -> None:
 def test_the_pause_before_the_next_try_has_a_bound(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrlm.sandbox.remote.LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("mrlm.sandbox.remote.client.LONGEST_PAUSE", 0.05)
     sandbox = through(proxy, *["reset"] * 9, attempts=10)
     begin = time.monotonic()
     assert run(sandbox, "print(1)").status == "ok"
@@ -761,12 +761,12 @@ def test_results_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     hosted = Hosted(Counting())  # type: ignore[arg-type]
     first = json.dumps(GOOD | {"id": "e" * 32}).encode()
     assert hosted.run(first) == hosted.run(first) and len(ran) == 1
-    monkeypatch.setattr("mrlm.sandbox._hosted.KEPT_BYTES", 500)
+    monkeypatch.setattr("mrlm.sandbox.remote.hosted.KEPT_BYTES", 500)
     hosted.sweep()
     with pytest.raises(Refusal, match="not kept") as gone:
         hosted.run(first)
     assert gone.value.code == 410 and len(ran) == 1
-    monkeypatch.setattr("mrlm.sandbox._hosted.REMEMBERED", 0.0)
+    monkeypatch.setattr("mrlm.sandbox.remote.hosted.REMEMBERED", 0.0)
     hosted.sweep()
     assert not hosted._done
     hosted.shut_down()

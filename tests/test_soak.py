@@ -24,5 +24,5 @@ def test_three_hundred_programs_leave_nothing(tier: Tier) -> None:
     found = soak.campaign(sandbox, 300, seed=1)
     sandbox.close()
     assert (found.wrong, found.left) == ([], [])
-    assert found.late <= soak.SLACK
+    assert found.late <= 4 * soak.SLACK  # other tests run beside it; `make soak` allows one
     assert found.growth < 0.1  # of so few; `make soak` allows 2 %

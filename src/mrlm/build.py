@@ -237,7 +237,9 @@ def _workflow(
         return plugin
     arguments = config.workflow.constructor_arguments(plugin)
     accepts = inspect.signature(plugin).parameters
-    if section.max_turns is not None and "max_turns" in accepts:
+    takes = "max_turns" in inspect.signature(type(template)).parameters
+    counts = takes and template.max_turns is not None  # the world says how many steps that makes
+    if section.max_turns is not None and "max_turns" in accepts and not counts:
         arguments.setdefault("max_turns", section.max_turns)
     return plugin(**arguments)
 

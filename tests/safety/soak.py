@@ -151,7 +151,10 @@ def campaign(sandbox: LocalSandbox, count: int, seed: int = 0) -> Found:
         limits = Limits(wall=wall if hangs else 5.0, memory=256 << 20, disk=8 << 20)
         started = time.monotonic()
         result = sandbox.run_now(program, limits=limits)
-        found.late = max(found.late, time.monotonic() - started - limits.wall)
+        took = time.monotonic() - started
+        if not sandbox.tier.namespaces:
+            took = result.usage.wall  # removing what it left on the host's disk comes after it
+        found.late = max(found.late, took - limits.wall)
         statuses[result.status] += 1
         if not check(result) and len(found.wrong) < 20:
             found.wrong.append(f"{program!r}: {result.status} {result.output[-200:]}")
@@ -164,7 +167,8 @@ def campaign(sandbox: LocalSandbox, count: int, seed: int = 0) -> Found:
             before = things()
             list(pool.map(one, jobs[:first]))
             found.memory_before = memory()
-            list(pool.map(one, jobs[first:]))
+            for at in range(first, count, first):  # what waits to be run takes memory too
+                list(pool.map(one, jobs[at : at + first]))
         found.memory_after = memory()
         found.seconds = time.monotonic() - started
         found.statuses = dict(statuses.most_common())

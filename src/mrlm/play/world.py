@@ -260,10 +260,12 @@ class World:
                 f"environment {self.episode.environment!r} returned {type(result).__name__}, "
                 "not a StepResult"
             )
-        if len(self.environment.agents) == 1 and self.environment.agents[0] not in self.agents:
+        if len(self.environment.agents) == 1:
             (seat,) = self.environment.agents
             agent = self._seats.get(seat, seat)
             self._seats[seat] = agent = agent if agent in self.agents else next(iter(self.agents))
+            if agent == seat:
+                return result
             if seat in result.observations:
                 result.observations = {agent: result.observations[seat]}
             if seat in result.rewards:

@@ -1,7 +1,8 @@
 """Running programs that nobody trusts: what a sandbox is (`types`), the ones on this machine
 (`local`, on `workers` that run the program `_harness` in one of the `tiers`, with the system calls
-of `filters`), and the word that opens one (`opening`). It knows nothing of models, worlds or
-rewards."""
+of `filters`), elsewhere (`docker`, `remote`), and the word that opens one (`opening`). On them
+stand the graders (`grading`); `archives` unpacks what strangers packed. It knows nothing of models,
+worlds or rewards."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mrlm.sandbox.local import LocalSandbox
 from mrlm.sandbox.tiers import INSTALL, TIER_A, TIER_B, TIER_C
 from mrlm.sandbox.types import Limits, Sandbox, SandboxError, SandboxUnavailableError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Isolation = Literal["auto", "bubblewrap", "landlock", "none-i-understand", "docker", "remote"]
 TIERS = {"bubblewrap": TIER_A, "landlock": TIER_B, "none-i-understand": TIER_C}

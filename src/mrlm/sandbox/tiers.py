@@ -28,6 +28,8 @@ BOOT = (
     "import os,sys;f=os.fdopen(int(sys.argv.pop(1)));t=f.read();f.close();"
     "exec(compile(t,'<harness>','exec'))"
 )
+OURS = Path(__file__).resolve().parents[1]
+"""This package, which has the solutions of generated problems in it: no program may read them."""
 INSTALL = "apt-get install bubblewrap (Fedora: dnf install bubblewrap; Arch: pacman -S bubblewrap)"
 
 
@@ -150,6 +152,8 @@ def _bubblewrap() -> Sequence[str]:
             system += ["--ro-bind", str(path), str(path)]
     for tree in _trees_of(python()):
         system += ["--ro-bind", tree, tree]
+    if any(OURS.is_relative_to(tree) for tree in ("/usr", *_trees_of(python()))):
+        system += ["--tmpfs", str(OURS)]
     if os.path.exists("/etc/ld.so.cache"):
         system += ["--ro-bind", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     return [

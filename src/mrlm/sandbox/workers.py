@@ -111,13 +111,14 @@ class Worker:
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
-        self.requests = 0
-        self.user = _stranger()
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.requests: int = 0
+        self.user: int | None = _stranger()
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control: socket.socket = mine
         source = held(HARNESS.read_bytes())
         said = os.memfd_create("mrlm-said")
         try:
-            self.process = subprocess.Popen(
+            self.process: subprocess.Popen[Any] = subprocess.Popen(
                 tier.command(source, theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -325,7 +326,7 @@ def run(
     if end.refused:
         return SandboxResult("refused", reason=end.refused)
     out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
-    return _result(end, out, err, Usage(wall, end.cpu, end.peak))
+    return result_of(end, out, err, Usage(wall, end.cpu, end.peak))
 
 
 def _watched(
@@ -366,7 +367,8 @@ def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = Fal
             return True
 
 
-def _result(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
+def result_of(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
+    """What an end and an output come to."""
     reasons = {
         "timeout": "its time is over",
         "oom": "its processes held too much memory",

@@ -15,7 +15,7 @@ from mrlm.play.world import World
 @dataclass
 class Turns:
     """The default workflow. Each agent keeps its own conversation; agents that have an observation
-    speak at once.
+    speak at once. An observation with `info["new_conversation"]` begins a new one.
 
     Args:
         max_turns: joint steps until the episode is cut short; `None`: the world's own limit.
@@ -32,6 +32,8 @@ class Turns:
                 name for name, observation in result.observations.items() if not observation.done
             ]
             for name in speakers:
+                if result.observations[name].info.get("new_conversation"):
+                    seen[name] = []
                 seen[name].extend(result.observations[name].messages)
             messages = await asyncio.gather(*(agents[name].act(seen[name]) for name in speakers))
             for name, message in zip(speakers, messages, strict=True):

@@ -46,8 +46,8 @@ class CodeProblemGenerator:
         num_visible: int = 2,
         num_hidden: int = 4,
     ) -> None:
-        self.difficulty_range = difficulties(difficulty_range, *LEVELS)
-        self.families = chosen(families, FAMILIES, "families")
+        self.difficulty_range: tuple[int, int] = difficulties(difficulty_range, *LEVELS)
+        self.families: tuple[str, ...] = chosen(families, FAMILIES, "families")
         at_least("num_visible", num_visible, 0, whole=True)
         at_least("num_hidden", num_hidden, 2, whole=True)
         if num_visible > 2 or num_hidden > 8:

@@ -10,7 +10,7 @@ from mrlm.core.running import in_thread
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs
-from mrlm.sandbox.solving import turn
+from mrlm.sandbox.grading.solving import turn
 from mrlm.sandbox.types import Limits, Sandbox, SandboxError
 
 REL_TOL = 1e-9

@@ -62,8 +62,8 @@ class MathProblemGenerator:
         seed: int = 0,
         families: Sequence[str] | None = None,
     ) -> None:
-        self.difficulty_range = difficulties(difficulty_range, *LEVELS)
-        self.families = chosen(families, FAMILIES, "families")
+        self.difficulty_range: tuple[int, int] = difficulties(difficulty_range, *LEVELS)
+        self.families: tuple[str, ...] = chosen(families, FAMILIES, "families")
         self.seed = seed
 
     def problem(self, seed: int, split: Split = "train") -> MathProblem:

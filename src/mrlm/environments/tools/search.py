@@ -115,7 +115,7 @@ class RetrievalServer:
     """
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
-        self.url = _checked(url)
+        self.url: str = _checked(url)
         self.timeout = timeout
 
     def search(self, query: str, k: int) -> list[Document]:
@@ -137,7 +137,7 @@ class SearxNG:
     """
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
-        self.url = _checked(url).rstrip("/")
+        self.url: str = _checked(url).rstrip("/")
         self.timeout = timeout
 
     def search(self, query: str, k: int) -> list[Document]:

@@ -8,8 +8,8 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrlm.sandbox._inflating import Reader
-from mrlm.sandbox._unpacked import MAX_NAME, ArchiveRefused, Budget, Target
+from mrlm.sandbox.archives.inflating import Reader
+from mrlm.sandbox.archives.unpacked import MAX_NAME, ArchiveRefused, Budget, Target
 
 BLOCK = tarfile.BLOCKSIZE
 MAX_EXTENSION = 1 << 16

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from mrlm.core.errors import DataError
-from mrlm.sandbox.comparing import show
-from mrlm.sandbox.plain import NotPlain
-from mrlm.sandbox.solving import Raised, Solution, Value, Worker, turn
+from mrlm.sandbox.grading.comparing import show
+from mrlm.sandbox.grading.plain import NotPlain
+from mrlm.sandbox.grading.solving import Raised, Solution, Value, Worker, turn
+from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, checked, refused
 from mrlm.sandbox.types import Limits, Sandbox
-from mrlm.sandbox.verdicts import Clock, Ended, Verdict, checked, refused
 
 T = TypeVar("T")
 EXPECTABLE = frozenset(
@@ -92,7 +92,8 @@ class Tests(Worker):
         self, sandbox: Sandbox, tests: Sequence[str], entry: str, limits: Limits, clock: Clock
     ) -> None:
         super().__init__(sandbox, ("plain.py", "tests_worker.py"), limits, clock)
-        self.tests, self.entry = list(tests), entry
+        self.tests: list[str] = list(tests)
+        self.entry: str = entry
         self.names: list[list[str] | None] = []
 
     async def __aenter__(self) -> Tests:

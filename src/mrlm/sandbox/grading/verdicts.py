@@ -99,9 +99,9 @@ class Clock:
     """
 
     def __init__(self, limits: Limits, num_tests: int) -> None:
-        self.wall = limits.wall
-        self.factor = max(TESTS_OF_TIME, num_tests / 4)
-        self.left = limits.wall * self.factor
+        self.wall: float = limits.wall
+        self.factor: float = max(TESTS_OF_TIME, num_tests / 4)
+        self.left: float = limits.wall * self.factor
 
     def next(self) -> float:
         """Seconds that the next test may take; none are left if they are not above 0."""

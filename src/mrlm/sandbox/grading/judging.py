@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrlm.core.errors import DataError
-from mrlm.sandbox.asserting import grade_asserts
-from mrlm.sandbox.comparing import SHOWN, same, same_packed, show
-from mrlm.sandbox.plain import NotPlain, pack
-from mrlm.sandbox.solving import RESTARTS, Raised, Solution, turn
+from mrlm.sandbox.grading.comparing import SHOWN, same_packed, show
+from mrlm.sandbox.grading.plain import NotPlain, pack
+from mrlm.sandbox.grading.solving import RESTARTS, Raised, Solution, turn
+from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, checked, of_status, refused
 from mrlm.sandbox.types import Limits, Sandbox, SandboxResult
-from mrlm.sandbox.verdicts import Clock, Ended, Verdict, checked, of_status, refused
-
-__all__ = ["Call", "Verdict", "grade_asserts", "grade_calls", "grade_programs", "same"]
 
 _PLACE = re.compile(r'^  File "[^"/\\]*", line (\d{1,6})', re.MULTILINE)
 _ERROR = re.compile(r"^([A-Za-z_][A-Za-z_0-9.]{0,199})(?::|$)", re.MULTILINE)

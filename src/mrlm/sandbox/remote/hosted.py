@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mrlm.sandbox import _wire as wire
+from mrlm.sandbox.remote import wire
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -54,7 +54,9 @@ class Refusal(Exception):
 
     def __init__(self, code: int, reason: str, retry_after: int | None = None) -> None:
         super().__init__(reason)
-        self.code, self.reason, self.retry_after = code, reason, retry_after
+        self.code: int = code
+        self.reason: str = reason
+        self.retry_after: int | None = retry_after
 
 
 @dataclass(slots=True)
@@ -111,8 +113,12 @@ class Hosted:
         max_wall: float = 600.0,
         queue: float = 1.0,
     ) -> None:
-        self.sandbox, self.lease, self.max_wall, self.queue = sandbox, lease, max_wall, queue
-        self.max_runs, self.max_sessions = max_runs, max_sessions
+        self.sandbox: Sandbox = sandbox
+        self.lease: float = lease
+        self.max_wall: float = max_wall
+        self.queue: float = queue
+        self.max_runs: int = max_runs
+        self.max_sessions: int = max_sessions
         self.epoch: str = secrets.token_hex(8)
         self.draining = False
         self._turns = threading.Semaphore(max_runs)
@@ -236,7 +242,7 @@ class Hosted:
 
     def drain(self, seconds: float) -> bool:
         """Begin nothing new, and wait for what runs; whether all of it came to its end."""
-        self.draining = True
+        self.draining: bool = True
         end = time.monotonic() + seconds
         while self._busy and time.monotonic() < end:
             time.sleep(0.02)

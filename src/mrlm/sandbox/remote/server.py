@@ -1,4 +1,4 @@
-"""A sandbox for other machines, over HTTP: `python -m mrlm.sandbox.server --token-file F`.
+"""A sandbox for other machines, over HTTP: `python -m mrlm.sandbox.remote.server --token-file F`.
 
 Whoever has the token runs programs here, so it is asked for always, and travels over TLS unless it
 stays on this machine. One request per connection; bodies are JSON with a bound.
@@ -22,9 +22,9 @@ from contextlib import suppress
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
-from mrlm.sandbox import _wire as wire
-from mrlm.sandbox._calling import SHORTEST_TOKEN, is_loopback, token_in
-from mrlm.sandbox._hosted import Hosted, Refusal
+from mrlm.sandbox.remote import wire
+from mrlm.sandbox.remote.calling import SHORTEST_TOKEN, is_loopback, token_in
+from mrlm.sandbox.remote.hosted import Hosted, Refusal
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -82,10 +82,14 @@ class Server(http.server.ThreadingHTTPServer):
         if not token or len(token) < SHORTEST_TOKEN:
             raise ConfigError(f"a token of at least {SHORTEST_TOKEN} characters is needed")
         check_private(host, certificate)
-        self.hosted, self.max_body, self.reading = hosted, max_body, reading
+        self.hosted: Hosted = hosted
+        self.max_body: int = max_body
+        self.reading: float = reading
         self.expected: bytes = f"Bearer {token}".encode()
-        self.tls = _tls(certificate, key) if certificate else None
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.tls: ssl.SSLContext | None = _tls(certificate, key) if certificate else None
+        self.address_family: socket.AddressFamily = (
+            socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
         self._open: dict[socket.socket, float] = {}
         self._here = threading.local()
         self._lock = threading.Lock()
@@ -280,7 +284,7 @@ def serve(server: Server, drain: float = 30.0) -> int:
 
 
 def _words(argv: Sequence[str] | None) -> argparse.Namespace:
-    words = argparse.ArgumentParser("python -m mrlm.sandbox.server", description=__doc__)
+    words = argparse.ArgumentParser("python -m mrlm.sandbox.remote.server", description=__doc__)
     words.add_argument("--token-file", required=True, help="a file with the token, mode 600")
     words.add_argument("--host", default="127.0.0.1")
     words.add_argument("--port", type=int, default=0, help="0: any that is free; it is printed")

@@ -11,7 +11,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mrlm.sandbox.plain import Handle, NotPlain, pack, unpack
+    from mrlm.sandbox.grading.plain import Handle, NotPlain, pack, unpack
 
 FILE = "<solution>"
 ANSWER = 1_000_000
@@ -21,7 +21,7 @@ TEXT_SHOWN = 500
 OBJECTS = 10_000
 """How many objects may be kept for tests that build them."""
 
-solution = types.ModuleType("solution")
+solution: types.ModuleType = types.ModuleType("solution")
 objects: list[Any] = []
 
 

@@ -9,7 +9,7 @@ import itertools
 import math
 from typing import Any
 
-from mrlm.sandbox.plain import DEPTH, NotPlain, integer, pack
+from mrlm.sandbox.grading.plain import DEPTH, NotPlain, integer, pack
 
 SHOWN = 200
 """Characters of a value shown in feedback."""

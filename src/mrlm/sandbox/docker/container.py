@@ -102,7 +102,8 @@ class Container:
         stdin: bytes = b"",
         session: bool = False,
     ) -> None:
-        self.engine, self.name = engine, name
+        self.engine: Engine = engine
+        self.name: str = name
         self._ended = self._reported = self._gone = False
         self._read = bytearray()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - until it is removed

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, of_status
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -22,7 +23,6 @@ from mrlm.sandbox.types import (
     Session,
     SessionEnded,
 )
-from mrlm.sandbox.verdicts import Clock, Ended, Verdict, of_status
 
 RESTARTS = 3
 """How often a solution whose process ended is loaded again for the tests that are left."""
@@ -85,11 +85,13 @@ class Worker:
     def __init__(
         self, sandbox: Sandbox, files: Sequence[str], limits: Limits, clock: Clock
     ) -> None:
-        self.sandbox, self.limits, self.clock = sandbox, limits, clock
+        self.sandbox: Sandbox = sandbox
+        self.limits: Limits = limits
+        self.clock: Clock = clock
         here = Path(__file__)
-        self.program = "\n\n".join(here.with_name(file).read_text("utf-8") for file in files)
+        self.program: str = "\n\n".join(here.with_name(file).read_text("utf-8") for file in files)
         self.session: Session | None = None
-        self.starts_left = 1 + RESTARTS
+        self.starts_left: int = 1 + RESTARTS
         self.last: Verdict | None = None
         """What to say when it may not be started again."""
 
@@ -160,7 +162,7 @@ class Solution(Worker):
     def __init__(self, sandbox: Sandbox, code: str, limits: Limits, clock: Clock) -> None:
         super().__init__(sandbox, ("plain.py", "solution_worker.py"), limits, clock)
         self.code = code
-        self.num_lines = code.count("\n") + 1
+        self.num_lines: int = code.count("\n") + 1
         self.hopeless: Verdict | None = None
         self.functions: dict[str, bool] = {}
         """Names that were asked for -> whether the solution says that they are functions."""

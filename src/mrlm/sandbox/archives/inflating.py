@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
 
-from mrlm.sandbox._unpacked import ArchiveRefused, Budget
+from mrlm.sandbox.archives.unpacked import ArchiveRefused, Budget
 
 PIECE = 1 << 18
 """Bytes that are inflated at a time."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.running import in_thread
-from mrlm.sandbox._container import REMOVING, Container, Engine
+from mrlm.sandbox.docker.container import REMOVING, Container, Engine
 from mrlm.sandbox.local import MOST_ANSWER, unfit
 from mrlm.sandbox.types import (
     AnswerError,
@@ -31,7 +31,7 @@ from mrlm.sandbox.types import (
     SessionEnded,
     Usage,
 )
-from mrlm.sandbox.workers import Exit, _result
+from mrlm.sandbox.workers import Exit, result_of
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class DockerSandbox:
         for word, value in (("cpus", cpus), ("workers", workers or 1)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ConfigError(f"{word} of a docker sandbox must be positive, not {value!r}")
-        self.engine = Engine(image, docker, cpus, runtime)
+        self.engine: Engine = Engine(image, docker, cpus, runtime)
         self.limits: Limits = limits or Limits()
         self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
         self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()
@@ -204,7 +204,7 @@ class DockerSandbox:
         if end.failed:
             raise SandboxError(f"a program could not be started: {end.failed}")
         out, err = (bytes(data).decode("utf-8", "replace") for data in written.values())
-        return _result(end, out, err, Usage(wall, end.cpu, end.peak))
+        return result_of(end, out, err, Usage(wall, end.cpu, end.peak))
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ class Handle:
     __slots__ = ("number",)
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number: int = number
 
 
 def pack(value: Any) -> Any:

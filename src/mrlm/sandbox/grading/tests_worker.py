@@ -13,7 +13,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mrlm.sandbox.plain import NotPlain, pack, unpack
+    from mrlm.sandbox.grading.plain import NotPlain, pack, unpack
 
 MODULES = (
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",
@@ -75,7 +75,8 @@ class Test:
     """One test, in a thread of its own, which waits while the solution computes."""
 
     def __init__(self, source: str, entry: str, functions: list[str]) -> None:
-        self.source, self.entry = source, entry
+        self.source: str = source
+        self.entry: str = entry
         self.inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.unfit = False

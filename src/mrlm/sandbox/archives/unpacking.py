@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mrlm.core.errors import DataError
-from mrlm.sandbox._inflating import COMPRESSIONS, Reader, inflated, plain
-from mrlm.sandbox._unpacked import ArchiveLimits, ArchiveRefused, Budget, Target
-from mrlm.sandbox._untar import BLOCK, is_tar, untar
-from mrlm.sandbox._unzip import unzip
-
-__all__ = ["ArchiveLimits", "ArchiveRefused", "unpack"]
+from mrlm.sandbox.archives.inflating import COMPRESSIONS, Reader, inflated, plain
+from mrlm.sandbox.archives.unpacked import ArchiveLimits, ArchiveRefused, Budget, Target
+from mrlm.sandbox.archives.untar import BLOCK, is_tar, untar
+from mrlm.sandbox.archives.unzip import unzip
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _TAR_NAMES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")

@@ -1,4 +1,4 @@
-"""A sandbox on another machine, where `mrlm.sandbox.server` runs. Whatever goes wrong on the way is
+"""A sandbox on another machine, where `server` runs. Whatever goes wrong on the way is
 `infra_error` or `SandboxError`, never a verdict about the program."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.running import in_thread, run_async
-from mrlm.sandbox import _wire as wire
-from mrlm.sandbox._calling import Call, Unanswered, address_of, token_in
 from mrlm.sandbox.local import unfit
+from mrlm.sandbox.remote import wire
+from mrlm.sandbox.remote.calling import Call, Unanswered, address_of, token_in
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -96,7 +96,9 @@ class RemoteSandbox:
                 raise ConfigError(f"{word} of a remote sandbox must be positive, not {value!r}")
         self.url = url
         self.limits: Limits = limits or Limits()
-        self.grace, self.patience, self.attempts = grace, patience, attempts
+        self.grace: float = grace
+        self.patience: float = patience
+        self.attempts: int = attempts
         self._address = address_of(url, token, ca_file)
         self._sessions: weakref.WeakSet[RemoteSession] = weakref.WeakSet()
 
@@ -170,7 +172,7 @@ class RemoteSandbox:
         except SandboxError as error:
             raise SandboxUnavailableError(
                 f"the sandbox {self.url} cannot be used: {error}; start it there with "
-                "python -m mrlm.sandbox.server --token-file FILE, with the same token"
+                "python -m mrlm.sandbox.remote.server --token-file FILE, with the same token"
             ) from None
         log.info("sandbox: %s on %s", health.get("sandbox"), self.url)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import BinaryIO
 
-from mrlm.sandbox._inflating import READ, deflate_stream, inflated
-from mrlm.sandbox._unpacked import ArchiveRefused, Budget, Target
+from mrlm.sandbox.archives.inflating import READ, deflate_stream, inflated
+from mrlm.sandbox.archives.unpacked import ArchiveRefused, Budget, Target
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _END = struct.Struct("<4s4H2IH")

@@ -1,0 +1,57 @@
+"""Judges from what a user writes: a name, a mapping, a list of them, or something that can be
+asked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+from mrlm.core.types import LLMEnvironment
+from mrlm.environments.debate.judging import Judge, MajorityJudge, TruthJudge
+from mrlm.environments.debate.llm import LLMJudge
+from mrlm.environments.debate.rules import RuleBasedJudge
+
+KINDS = {
+    "rules": RuleBasedJudge,
+    "truth": TruthJudge,
+    "llm": LLMJudge,
+    "majority": MajorityJudge,
+}
+
+
+def judge_of(given: Any) -> Judge:
+    """A judge.
+
+    Args:
+        given: a judge; `rules`, `truth`, `llm` (the agent `judge`) or a mapping with such a `kind`
+            and the judge's arguments; a list of all these, which is a panel (`kind: majority` with
+            `judges` is another way to write one); a function or an `LLMEnvironment` to ask.
+
+    Raises:
+        ConfigError: it is none of these, or arguments that the judge does not take.
+    """
+    if isinstance(given, Judge):
+        return given
+    if isinstance(given, list | tuple):
+        return MajorityJudge([judge_of(each) for each in given])
+    if isinstance(given, LLMEnvironment) or callable(given):
+        return LLMJudge(ask=given)
+    if not isinstance(given, str | Mapping):
+        raise ConfigError(f"judge={given!r} is no judge; name one of {', '.join(KINDS)}")
+    arguments: dict[str, Any] = {"kind": given} if isinstance(given, str) else dict(given)
+    kind = arguments.pop("kind", None)
+    if kind not in KINDS:
+        raise ConfigError(unknown(str(kind), list(KINDS), "judge.kind"))
+    if kind == "majority":
+        arguments["judges"] = [judge_of(each) for each in arguments.get("judges") or ()]
+    if kind == "llm" and not {"agent", "ask"} & set(arguments):
+        arguments["agent"] = "judge"
+    plugin = KINDS[kind]
+    try:
+        inspect.signature(plugin).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"judge {kind!r}: {error}") from error
+    return plugin(**arguments)

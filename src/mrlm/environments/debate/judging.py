@@ -1,0 +1,185 @@
+"""What a judge is: it is given a debate and returns a verdict. Nothing here knows who asks it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mrlm.core.errors import ConfigError
+from mrlm.environments.debate.topics import SIDES, Side, Topic
+
+Winner = Literal["pro", "con", "draw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """What a debater said, and when: speeches of one moment were given at once."""
+
+    debater: str
+    moment: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Debate:
+    """A debate that is over.
+
+    Args:
+        topic: what it is about.
+        sides: debater -> the side it speaks for.
+        speeches: in the order in which they were given.
+        rounds: speeches that every debater could give.
+    """
+
+    topic: Topic
+    sides: Mapping[str, Side]
+    speeches: Sequence[Speech]
+    rounds: int
+
+    def of(self, side: str) -> list[str]:
+        """The debaters of a side."""
+        return [debater for debater, spoken_for in self.sides.items() if spoken_for == side]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judge says of a debate.
+
+    Args:
+        winner: the side that was better; `None`: the judge said nothing that can be read, and the
+            debate is void.
+        scores: debater -> how good it was, 0 to 1.
+        parts: debater -> what its score was made of, by name.
+    """
+
+    winner: Winner | None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+class Judge:
+    """Judges debates. Judges keep nothing from debate to debate, so that all copies of a world
+    share one.
+
+    A judge may be seated: `seats` names the agents of the world that are asked for it, after the
+    debate, and what came of that is in `heard` when `decide` is called.
+    """
+
+    @property
+    def seats(self) -> Mapping[str, Any]:
+        """Agent -> the judge that it speaks for."""
+        return {}
+
+    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict | Awaitable[Verdict]:
+        """The verdict, or a coroutine of it.
+
+        Args:
+            debate: what was said.
+            heard: seated agent -> its verdict.
+        """
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Judge:
+        return self
+
+
+def scored(
+    debate: Debate,
+    scores: Mapping[str, float],
+    parts: Mapping[str, Mapping[str, float]] | None = None,
+    margin: float = 0.0,
+) -> Verdict:
+    """The verdict that follows from the debaters' scores: the side with the better mean wins if it
+    is more than `margin` ahead."""
+    means = {}
+    for side in SIDES:
+        ours = debate.of(side)
+        means[side] = sum(scores[debater] for debater in ours) / len(ours)
+    lead = means["pro"] - means["con"]
+    winner: Winner = "draw" if abs(lead) <= margin + 1e-9 else "pro" if lead > 0 else "con"
+    return Verdict(winner, dict(scores), parts or {})
+
+
+class TruthJudge(Judge):
+    """Judges by the known answer alone: a debater scores 1 if the last thing it said states it,
+    else 0. How it argued does not matter."""
+
+    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict:
+        """Whose last word is right.
+
+        Raises:
+            ConfigError: the topic has no known answer.
+        """
+        if not debate.topic.known:
+            raise ConfigError(
+                f"the truth about {debate.topic.claim!r} is not known; judge=truth and "
+                "reward=truth need topics with a truth or an answer"
+            )
+        last = {speech.debater: speech.text for speech in debate.speeches}
+        right = {each: float(debate.topic.says(last.get(each, ""))) for each in debate.sides}
+        return scored(debate, right)
+
+
+class MajorityJudge(Judge):
+    """A panel: the side that most of the judges find better wins, an equal number of votes is a
+    draw; a score is the mean of theirs. Verdicts that are void do not count; if all are, so is the
+    panel's.
+
+    Args:
+        judges: who sits on it.
+
+    Raises:
+        ConfigError: there is none, or two of them are asked through the same agent.
+    """
+
+    def __init__(self, judges: Sequence[Judge]) -> None:
+        if not judges or not all(isinstance(judge, Judge) for judge in judges):
+            raise ConfigError(f"a panel needs judges, not {judges!r}")
+        self.judges: tuple[Judge, ...] = tuple(judges)
+        names = Counter(seat for judge in judges for seat in judge.seats)
+        twice = [seat for seat, times in names.items() if times > 1]
+        if twice:
+            raise ConfigError(
+                f"two judges of the panel are asked through the agent {twice[0]!r}; give each an "
+                "agent of its own (they may share a policy)"
+            )
+
+    @property
+    def seats(self) -> Mapping[str, Any]:
+        """Those of all judges."""
+        return {seat: judge for each in self.judges for seat, judge in each.seats.items()}
+
+    async def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict:
+        """The panel's verdict."""
+        verdicts = []
+        for judge in self.judges:
+            verdict = judge.decide(debate, heard)
+            verdicts.append(verdict if isinstance(verdict, Verdict) else await verdict)
+        valid = [verdict for verdict in verdicts if verdict.winner is not None]
+        if not valid:
+            return Verdict(None)
+        votes = Counter(verdict.winner for verdict in valid)
+        ahead = votes["pro"] - votes["con"]
+        most = max(votes["pro"], votes["con"])
+        none = ahead == 0 or votes["draw"] >= most
+        winner: Winner = "draw" if none else "pro" if ahead > 0 else "con"
+        scores = {
+            debater: sum(verdict.scores[debater] for verdict in valid) / len(valid)
+            for debater in debate.sides
+        }
+        return Verdict(winner, scores, _means([verdict.parts for verdict in valid]))
+
+
+def _means(given: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The mean of every part, over the judges that have it."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for parts in given:
+        for debater, named in parts.items():
+            for name, value in named.items():
+                found.setdefault(debater, {}).setdefault(name, []).append(value)
+    return {
+        debater: {name: sum(values) / len(values) for name, values in named.items()}
+        for debater, named in found.items()
+    }

@@ -1,0 +1,213 @@
+"""A language model as judge. It is asked twice, with the sides in either order, so that preferring
+whoever is named first wins nobody a debate."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.running import in_thread
+from mrlm.core.types import LLMEnvironment, Message, Role
+from mrlm.environments._rows import at_least
+from mrlm.environments.debate.judging import Debate, Judge, Verdict, Winner
+from mrlm.environments.debate.topics import SIDES, Side
+
+Ask = Callable[[list[Message]], Any]
+Mode = Literal["winner", "scores"]
+
+LONGEST = 4000
+"""Characters of a speech that a judge is shown."""
+BEST = 10.0
+"""The highest score a judge can give."""
+ASKED = {
+    "winner": "Which speaker argued better? Answer with one line: Winner: A, Winner: B or Winner: "
+    "tie",
+    "scores": "How well did each speaker argue, from 0 to 10? Answer with two lines: A: <score> "
+    "and B: <score>",
+}
+UNREAD = "That could not be read. "
+_WINNER = re.compile(r"\W*(?:(?:winner|verdict)\W+)?(a|b|tie|draw)\W*", re.I)
+_SCORE = re.compile(r"[\s*_]*([ab])[\s*_]*[:=][\s*_]*(\d+(?:\.\d+)?)(?: ?/ ?10)?[\s*_.]*", re.I)
+
+Ballot = Mapping[Side, float]
+"""side -> its score from 0 to 1."""
+
+
+class LLMJudge(Judge):
+    """A language model as judge: an agent of the run, which is asked after the debate and need not
+    be trained, or anything that can be asked.
+
+    It reads the whole debate, one side after the other, every line of a speech behind a bar, so
+    that no speech can pass for a heading or for a verdict; and then once more in the other order,
+    as a new conversation. In each it names the better side or scores both. A side wins if both
+    answers say so; where they differ it is a draw (with `mode="scores"`, scores are added up). An
+    answer that cannot be read is asked for again, `retries` times; without one the debate is void.
+
+    Args:
+        agent: name of the seat that judges.
+        ask: `ask(messages) -> text or Message`, perhaps a coroutine function, or an
+            `LLMEnvironment`, instead of a seat.
+        mode: `winner` or `scores`.
+        swap: ask in both orders; else PRO is always first.
+        retries: times an unreadable answer is asked for again.
+        instruction: put before the debate.
+
+    Raises:
+        ConfigError: neither an agent nor something to ask, or both.
+    """
+
+    def __init__(
+        self,
+        agent: str | None = None,
+        ask: Ask | LLMEnvironment | None = None,
+        *,
+        mode: Mode = "winner",
+        swap: bool = True,
+        retries: int = 1,
+        instruction: str = "You judge a debate by its arguments alone, not by your own opinion.",
+    ) -> None:
+        if (agent is None) == (ask is None):
+            raise ConfigError("an LLM judge needs either agent (the seat that judges) or ask")
+        if mode not in get_args(Mode):
+            raise ConfigError(f"mode must be 'winner' or 'scores', not {mode!r}")
+        at_least("retries", retries, 0, whole=True)
+        self.agent = agent
+        self.mode: Mode = mode
+        self.swap = swap
+        self.retries = retries
+        self.instruction = instruction
+        self._ask: Ask | None = ask.step if isinstance(ask, LLMEnvironment) else ask
+
+    @property
+    def seats(self) -> Mapping[str, LLMJudge]:
+        """The agent that judges, where one does."""
+        return {} if self.agent is None else {self.agent: self}
+
+    @property
+    def most_questions(self) -> int:
+        """Messages of the judge that a verdict may take."""
+        return (1 + self.swap) * (1 + self.retries)
+
+    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict | Awaitable[Verdict]:
+        """What the seated agent found, or what is found by asking now."""
+        return self._asked(debate) if self.agent is None else heard[self.agent]
+
+    async def _asked(self, debate: Debate) -> Verdict:
+        hearing, conversation = Hearing(self, debate), list[Message]()
+        while not hearing.over:
+            conversation = [*([] if hearing.opens else conversation), hearing.question()]
+            said = await self._answer(conversation)
+            conversation.append(Message(said, Role.ASSISTANT))
+            hearing.answer(said)
+        return hearing.verdict()
+
+    async def _answer(self, conversation: list[Message]) -> str:
+        ask = self._ask
+        assert ask is not None
+        blocking = not inspect.iscoroutinefunction(ask)
+        said = await in_thread(lambda: ask(list(conversation))) if blocking else ask(conversation)
+        said = await said if inspect.isawaitable(said) else said
+        return said.content if isinstance(said, Message) else str(said)
+
+    def read(self, text: str, order: Sequence[Side]) -> Ballot | None:
+        """The scores in an answer, with A the first side of `order`; `None` where there is no
+        verdict in it, several different ones, or a score out of range."""
+        lines = [line for line in text[:LONGEST].splitlines() if len(line) <= 80]
+        if self.mode == "winner":
+            named = {found[1].lower() for line in lines if (found := _WINNER.fullmatch(line))}
+            named = {"tie" if each == "draw" else each for each in named}
+            if len(named) != 1:
+                return None
+            better = {"a": (1.0, 0.0), "b": (0.0, 1.0), "tie": (0.5, 0.5)}[named.pop()]
+            return dict(zip(order, better, strict=True))
+        given: dict[str, set[float]] = {"a": set(), "b": set()}
+        for line in lines:
+            if found := _SCORE.fullmatch(line):
+                given[found[1].lower()].add(float(found[2]))
+        values = [next(iter(each)) for each in given.values() if len(each) == 1]
+        if len(values) != 2 or max(values) > BEST:
+            return None
+        return {side: value / BEST for side, value in zip(order, values, strict=True)}
+
+    def shown(self, debate: Debate, order: Sequence[Side]) -> str:
+        """The debate as the judge reads it, with the first side of `order` as speaker A."""
+        blocks = []
+        for label, side in zip("AB", order, strict=True):
+            stands = "for" if side == "pro" else "against"
+            said = [each for each in debate.speeches if debate.sides[each.debater] == side]
+            speeches = [f"{n}.\n{quoted(each.text)}" for n, each in enumerate(said, 1)]
+            blocks.append("\n".join([f"Speaker {label}, {stands} it, said:", *speeches]))
+        topic = f"The debate was about:\n{quoted(debate.topic.claim)}"
+        return "\n\n".join([self.instruction, topic, *blocks, ASKED[self.mode]])
+
+
+class Hearing:
+    """One judge and one debate: what the judge has to be asked, and what it said.
+
+    Args:
+        judge: whose questions.
+        debate: what is judged.
+    """
+
+    def __init__(self, judge: LLMJudge, debate: Debate) -> None:
+        self._judge, self._debate = judge, debate
+        self._orders: list[tuple[Side, Side]] = [SIDES, (SIDES[1], SIDES[0])][: 1 + judge.swap]
+        self._ballots: list[Ballot] = []
+        self._tries = 0
+        self._void = False
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to ask."""
+        return self._void or len(self._ballots) == len(self._orders)
+
+    @property
+    def opens(self) -> bool:
+        """Whether the next question begins a new conversation."""
+        return self._tries == 0
+
+    @property
+    def order(self) -> tuple[Side, Side]:
+        """Who is speaker A and who is B in the present question."""
+        return self._orders[len(self._ballots)]
+
+    def question(self) -> Message:
+        """What the judge is asked next."""
+        if self._tries:
+            return Message(UNREAD + ASKED[self._judge.mode])
+        return Message(self._judge.shown(self._debate, self.order))
+
+    def answer(self, text: str) -> bool:
+        """Take the judge's answer; returns whether it could be read."""
+        ballot = self._judge.read(text, self.order)
+        if ballot is None:
+            self._tries += 1
+            self._void = self._tries > self._judge.retries
+            return False
+        self._ballots.append(ballot)
+        self._tries = 0
+        return True
+
+    def verdict(self) -> Verdict:
+        """What the answers come to; void if one of them could not be read."""
+        if self._void or not self._ballots:
+            return Verdict(None)
+        total = {side: sum(each[side] for each in self._ballots) for side in SIDES}
+        winner: Winner = "draw"
+        if abs(total["pro"] - total["con"]) > 1e-9:
+            winner = "pro" if total["pro"] > total["con"] else "con"
+        leads = [each["pro"] - each["con"] for each in self._ballots]
+        if self._judge.mode == "winner" and min(leads) <= 0 <= max(leads):
+            winner = "draw"
+        count = len(self._ballots)
+        sides = self._debate.sides
+        return Verdict(winner, {debater: total[side] / count for debater, side in sides.items()})
+
+
+def quoted(text: str) -> str:
+    """A text with a bar before each of its lines, cut where it is too long."""
+    text = text if len(text) <= LONGEST else text[:LONGEST] + " [cut]"
+    return "\n".join(f"| {line}" for line in text.splitlines() or [""])

@@ -1,0 +1,75 @@
+"""What debaters are paid for a verdict."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mrlm.core.types import Reward
+from mrlm.environments.debate.judging import Debate, TruthJudge, Verdict
+from mrlm.environments.debate.topics import SIDES
+
+Pay = Literal["graded", "winner", "truth"]
+Share = Literal["own", "side", "team"]
+
+
+def pay(debate: Debate, verdict: Verdict, kind: Pay, share: Share) -> dict[str, Reward]:
+    """Debater -> its reward.
+
+    The components are `score` (the judge's) with its parts, `won` (1, 0.5 for a draw, 0), `void`
+    (1 if the judge gave no verdict), and where the truth is known `correct` (the debater states it)
+    and `verdict_correct` (the judge's choice of side agrees with it).
+    """
+    values = _values(debate, verdict, kind)
+    if share != "own":
+        values = _shared(debate, values, share)
+    truth = TruthJudge().decide(debate, {}).scores if debate.topic.known else {}
+    rewards = {}
+    for debater, side in debate.sides.items():
+        won = 0.5 if verdict.winner == "draw" else float(verdict.winner == side)
+        components = {"won": won, "void": float(verdict.winner is None)}
+        if debater in verdict.scores:
+            components["score"] = verdict.scores[debater]
+        components |= verdict.parts.get(debater, {})
+        if truth:
+            components["correct"] = truth[debater]
+            components["verdict_correct"] = _agrees(debate, verdict)
+        rewards[debater] = Reward(values[debater], components)
+    return rewards
+
+
+def _values(debate: Debate, verdict: Verdict, kind: Pay) -> dict[str, float]:
+    """Debater -> what it is paid before anything is shared. A void debate pays nobody, but for the
+    truth, which needs no judge."""
+    if kind == "truth":
+        return dict(TruthJudge().decide(debate, {}).scores)
+    if verdict.winner is None:
+        return dict.fromkeys(debate.sides, 0.0)
+    if kind == "graded":
+        return dict(verdict.scores)
+    if verdict.winner == "draw":
+        return dict.fromkeys(debate.sides, 0.0)
+    half = len(debate.sides) / 2
+    return {
+        debater: (1.0 if side == verdict.winner else -1.0) * half / len(debate.of(side))
+        for debater, side in debate.sides.items()
+    }
+
+
+def _shared(debate: Debate, values: dict[str, float], share: Share) -> dict[str, float]:
+    groups = [list(values)] if share == "team" else [debate.of(side) for side in SIDES]
+    return {
+        debater: sum(values[each] for each in group) / len(group)
+        for group in groups
+        for debater in group
+    }
+
+
+def _agrees(debate: Debate, verdict: Verdict) -> float:
+    """1.0 if the side that won is the one that is right: PRO of a true claim, CON of a false one;
+    where an answer is sought, a side whose last words all state it."""
+    if verdict.winner is None or verdict.winner == "draw":
+        return 0.0
+    if debate.topic.truth is not None:
+        return float((verdict.winner == "pro") == debate.topic.truth)
+    right = TruthJudge().decide(debate, {}).scores
+    return min(right[debater] for debater in debate.of(verdict.winner))

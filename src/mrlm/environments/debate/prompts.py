@@ -1,0 +1,93 @@
+"""What debaters are told, and what an honest one says."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mrlm.environments.debate.judging import Speech
+from mrlm.environments.debate.topics import Side, Topic
+
+Style = Literal["full", "short"]
+
+FRAMES = (
+    (
+        "First, according to several of the studies that we have, {0}, because small effects of "
+        "every day add up.",
+        "Second, recent data from places like ours suggest that {0}, which means that waiting has "
+        "its price.",
+        "Finally, a broad survey of the people concerned has found that {0}, therefore the balance "
+        "tips to our side.",
+    ),
+    (
+        "To begin with, for example, those who work with it report daily that {0}, since they "
+        "watch it happen.",
+        "Moreover, the official statistics of the last year show that {0}, so that most of the "
+        "doubts lose their ground.",
+        "In conclusion, experience from abroad confirms that {0}, hence it should weigh heavily "
+        "with us.",
+    ),
+    (
+        "First of all, independent research by many teams concludes that {0}, given that the "
+        "alternatives were tested.",
+        "Furthermore, careful measurements over a decade reveal that {0}, and this leads to "
+        "consequences that last.",
+        "Overall, the evidence that experts have reviewed implies that {0}, thus the earlier "
+        "objection fails.",
+    ),
+)
+"""One speech a row: sentences in which a key point is put, with what it rests on."""
+
+
+def opening(topic: Topic, side: Side, rounds: int, style: Style) -> str:
+    """The first message a debater sees."""
+    if style == "short":
+        return f"{side} {topic.claim}?"
+    lines = [f"The debate is about: {topic.claim}"]
+    if topic.answer is not None:
+        lines.append(
+            "You propose an answer and defend it."
+            if side == "pro"
+            else "You check the other side's answer and say what is wrong with it."
+        )
+    else:
+        lines.append(f"You are {side.upper()}: you speak {_stands(side)} it.")
+    if topic.known:
+        wanted = "true or Answer: false" if topic.truth is not None else "<your answer>"
+        lines.append(f"End each speech with what you believe yourself, on a line: Answer: {wanted}")
+    lines.append(f"You have {rounds} speech{'es' if rounds > 1 else ''}. Give the first one now.")
+    return "\n".join(lines)
+
+
+def between(speech: Speech, side: Side, style: Style) -> str:
+    """How a debater is told what another one said."""
+    if style == "short":
+        return f"{side}: {speech.text}"
+    return f"{speech.debater} ({side.upper()}) said:\n{speech.text}"
+
+
+def honest(topic: Topic, side: Side, turn: int, place: int, style: Style) -> str | None:
+    """What an honest and able debater says: the key points of its side, with their grounds; and
+    what is true, where that is known. `None` where nothing is known to say.
+
+    Args:
+        topic: what it is about.
+        side: its side.
+        turn: how many speeches it gave before.
+        place: how many debaters of its side come before it.
+        style: of the prompts.
+    """
+    points = topic.points.get(side, ())
+    if topic.known and style == "short":
+        return topic.solution
+    said = []
+    if points:
+        frames = FRAMES[(turn + place) % len(FRAMES)]
+        chosen = [points[(i + place) % len(points)] for i in range(len(frames))]
+        said = [frame.format(point) for frame, point in zip(frames, chosen, strict=True)]
+    if topic.known:
+        said.append(f"\nAnswer: {topic.solution}")
+    return " ".join(said).strip() or None
+
+
+def _stands(side: Side) -> str:
+    return "for" if side == "pro" else "against"

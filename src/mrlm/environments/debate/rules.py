@@ -1,0 +1,269 @@
+"""A judge that follows rules: how long, how well founded, how well built and how relevant a speech
+is, read from its words. Only what is new counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mrlm.environments._rows import at_least
+from mrlm.environments.debate.judging import Debate, Judge, Speech, Verdict, scored
+from mrlm.environments.debate.topics import SIDES, Side
+
+WEIGHTS = {"length": 0.2, "evidence": 0.25, "reasoning": 0.25, "structure": 0.15, "relevance": 0.15}
+"""What an argument's score is made of."""
+ARGUMENTS, CONSISTENCY, COVERAGE = 0.6, 0.2, 0.2
+"""What the score of a debate is made of; without key points the other two share the last."""
+
+ENOUGH_WORDS, TOO_MANY = 30, 250
+"""Different words that earn the whole length, and words in all from which on it sinks (to 0 at
+twice as many)."""
+ENOUGH = 3
+"""Sentences with evidence, with reasoning, and on the topic, that earn the whole of each."""
+SAME = 0.6
+"""Share of words in common from which on two sentences are the same."""
+MAX_TEXT, MAX_SENTENCES = 6000, 40
+"""Characters and sentences of a speech that are read."""
+
+EVIDENCE = (
+    "according to|data|evidence|for example|for instance|measurements|percent|records|"
+    "report|reports|research|researchers|statistics|studies|study|survey|surveys|trials|experience"
+)
+REASONING = (
+    "as a result|because|consequently|follows that|for this reason|given that|hence|if|implies|"
+    "in order to|leads to|since|so that|that is why|therefore|thus|which means"
+)
+SIGNPOSTS = (
+    "first|firstly|first of all|to begin with",
+    "second|secondly|third|next|moreover|furthermore|in addition|besides",
+    "finally|lastly|in conclusion|to conclude|in sum|overall",
+)
+CONCESSIONS = (
+    "i agree with my opponent|i agree with the other side|my opponent is right|i concede|"
+    "i was wrong|i give up|i have no argument|i cannot defend|the other side is right"
+)
+_SMALL = (
+    "a about across after against all also always among an and any are as at away be because "
+    "been before between both but by can could did do does during each even every for from had "
+    "has have he her here his how i if in into is it its itself many may me might more most "
+    "must my near never no not of on one only or other our out over own per same she should "
+    "since so some still such than that the their them then there therefore these they this "
+    "those through to too under until up us was we were what when where which while who whose "
+    "why will with within without would yet you your"
+)
+SMALL = frozenset(_SMALL.split())
+"""Words that hold a sentence together and say nothing of what it is about."""
+
+
+def _phrases(alternatives: str) -> re.Pattern[str]:
+    """Whole words only, longest first."""
+    listed = sorted(alternatives.split("|"), key=len, reverse=True)
+    return re.compile(r"\b(?:" + "|".join(map(re.escape, listed)) + r")\b")
+
+
+_EVIDENCE, _REASONING, _CONCEDES = map(_phrases, (EVIDENCE, REASONING, CONCESSIONS))
+_SIGNPOSTS = tuple(map(_phrases, SIGNPOSTS))
+_PAID = _phrases("|".join((EVIDENCE, REASONING, *SIGNPOSTS)))
+_WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence in lower case, its words, and the stems that say what it is about."""
+
+    text: str
+    words: tuple[str, ...]
+    stems: frozenset[str]
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it can be a sentence of a speech rather than a list of words: 5 to 60 words, at
+        least three about something, at least one in seven that holds it together (and earns
+        nothing itself), and no more than half of them said twice."""
+        count = len(self.words)
+        small = sum(word in SMALL for word in _WORD.findall(_PAID.sub(" ", self.text)))
+        few = len(set(self.words)) * 2 < count
+        return 5 <= count <= 60 and len(self.stems) >= 3 and small * 7 >= count and not few
+
+    def like(self, other: Sentence) -> bool:
+        """Whether it says what another one says, in mostly the same words."""
+        common = len(self.stems & other.stems)
+        within = 0 < common == len(self.stems)
+        return within or common >= SAME * len(self.stems | other.stems) > 0
+
+
+def sentences(text: str) -> list[Sentence]:
+    """The sentences of a text."""
+    found = []
+    for piece in re.split(r"(?<=[.!?])\s|\n", text[:MAX_TEXT].lower())[:MAX_SENTENCES]:
+        words = tuple(_WORD.findall(piece))
+        if words:
+            found.append(Sentence(piece, words, stems(words)))
+    return found
+
+
+def stems(words: Iterable[str]) -> frozenset[str]:
+    """What words are about, without their endings."""
+    return frozenset(_stem(word) for word in words if word not in SMALL)
+
+
+def _stem(word: str) -> str:
+    word = word.removesuffix("'s")
+    for ending in ("ing", "ies", "ed", "es", "ly", "s", "y", "e"):
+        if len(word) - len(ending) >= 4 and word.endswith(ending):
+            return word.removesuffix(ending)
+    return word
+
+
+def new_sentences(text: str, known: Sequence[Sentence]) -> list[Sentence]:
+    """The sentences of a text that speak and that nobody has said, each of them once."""
+    fresh: list[Sentence] = []
+    for sentence in sentences(text):
+        if sentence.speaks and not any(sentence.like(each) for each in (*known, *fresh)):
+            fresh.append(sentence)
+    return fresh
+
+
+def argument(text: str, about: frozenset[str], known: Sequence[Sentence] = ()) -> dict[str, float]:
+    """What a speech is worth, by name, each from 0 to 1.
+
+    Args:
+        text: the speech.
+        about: stems of the topic and its key points.
+        known: what has been said before, which earns nothing.
+
+    Returns:
+        `length`, `evidence`, `reasoning`, `structure`, `relevance`, and `argument`, their mean by
+        `WEIGHTS`.
+    """
+    fresh = new_sentences(text, known)
+    different = len({word for sentence in fresh for word in sentence.words})
+    spent = len(_WORD.findall(text[: 10 * MAX_TEXT]))
+    long = max(0.0, min(1.0, 2.0 - spent / TOO_MANY))
+    relevant = sum(bool(sentence.stems & about) for sentence in fresh)
+    of_all = relevant / len(fresh) if fresh else 0.0
+    parts = {
+        "length": min(1.0, different / ENOUGH_WORDS) * long,
+        "evidence": min(1.0, _markers(fresh, _EVIDENCE) / ENOUGH),
+        "reasoning": min(1.0, _markers(fresh, _REASONING) / ENOUGH),
+        "structure": sum(any(post.search(s.text) for s in fresh) for post in _SIGNPOSTS) / 3,
+        "relevance": of_all * min(1.0, relevant / ENOUGH),
+    }
+    if len(fresh) < ENOUGH:
+        parts["structure"] *= len(fresh) / ENOUGH
+    return parts | {"argument": sum(WEIGHTS[name] * value for name, value in parts.items())}
+
+
+def _markers(fresh: Sequence[Sentence], phrases: re.Pattern[str]) -> int:
+    """Sentences with a phrase that no sentence before had; one phrase of each sentence counts."""
+    used: set[str] = set()
+    for sentence in fresh:
+        new = next((each for each in phrases.findall(sentence.text) if each not in used), None)
+        if new is not None:
+            used.add(new)
+    return len(used)
+
+
+class RuleBasedJudge(Judge):
+    """Scores a debater with 0.6 x the mean of its arguments + 0.2 x consistency + 0.2 x coverage of
+    its side's key points.
+
+    An argument is worth 0.20 x length + 0.25 x evidence + 0.25 x reasoning + 0.15 x structure +
+    0.15 x relevance. Phrases match whole words only. A sentence counts if it can be one, and if
+    nobody has said it (or almost it) before, the topic included; it counts for one phrase of a kind
+    and for one key point. A speech that was not given is worth 0.
+
+    Consistency is the share of speeches with something new in them that concede nothing, less half
+    of those that touch more key points of the other side than of its own. It is fast and can be
+    fooled by well-formed nonsense on the topic: use it for practice, not to find the truth.
+
+    Args:
+        margin: lead in mean score above which a side wins; below, it is a draw.
+    """
+
+    def __init__(self, margin: float = 0.02) -> None:
+        at_least("margin", margin, 0)
+        self.margin = margin
+
+    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict:
+        """Everybody's score, and the side with the better ones."""
+        parts = score_debate(debate)
+        scores = {debater: named["score"] for debater, named in parts.items()}
+        shown = {
+            debater: {name: value for name, value in named.items() if name != "score"}
+            for debater, named in parts.items()
+        }
+        return scored(debate, scores, shown, self.margin)
+
+
+def score_debate(debate: Debate) -> dict[str, dict[str, float]]:
+    """debater -> `argument`, `consistency`, `coverage` (where there are key points) and `score`."""
+    points = {side: [stems(_words(p)) for p in debate.topic.points.get(side, ())] for side in SIDES}
+    about = stems(_words(debate.topic.claim)).union(*points["pro"], *points["con"])
+    earlier = sentences(debate.topic.claim)
+    worth: dict[str, list[float]] = {debater: [] for debater in debate.sides}
+    steady: dict[str, list[float]] = {debater: [] for debater in debate.sides}
+    touched: dict[str, set[int]] = {debater: set() for debater in debate.sides}
+    for together in _at_once(debate.speeches):
+        said: list[Sentence] = []
+        for speech in together:
+            side = debate.sides[speech.debater]
+            fresh = new_sentences(speech.text, earlier)
+            worth[speech.debater].append(argument(speech.text, about, earlier)["argument"])
+            own, others = (_touched(fresh, points[each]) for each in (side, _other(side)))
+            touched[speech.debater] |= own
+            steady[speech.debater].append(_consistent(speech.text, fresh, len(own), len(others)))
+            said += sentences(speech.text)
+        earlier += said
+    found = {}
+    for debater, side in debate.sides.items():
+        parts = {
+            "argument": sum(worth[debater]) / debate.rounds,
+            "consistency": sum(steady[debater]) / debate.rounds,
+        }
+        score = ARGUMENTS * parts["argument"] + CONSISTENCY * parts["consistency"]
+        if points[side]:
+            parts["coverage"] = len(touched[debater]) / len(points[side])
+            score += COVERAGE * parts["coverage"]
+        else:
+            score /= ARGUMENTS + CONSISTENCY
+        found[debater] = parts | {"score": score}
+    return found
+
+
+def _at_once(speeches: Sequence[Speech]) -> list[list[Speech]]:
+    """Speeches one after the other; nobody could copy what was said at the same time."""
+    groups: list[list[Speech]] = []
+    for speech in speeches:
+        same = groups and groups[-1][0].moment == speech.moment
+        groups[-1].append(speech) if same else groups.append([speech])
+    return groups
+
+
+def _touched(fresh: Sequence[Sentence], points: Sequence[frozenset[str]]) -> set[int]:
+    """Key points of which a sentence has at least half the words; one of each sentence counts."""
+    found: set[int] = set()
+    for sentence in fresh:
+        shares = [
+            (len(point & sentence.stems) / len(point), -index)
+            for index, point in enumerate(points)
+            if point and index not in found
+        ]
+        if shares and max(shares)[0] >= 0.5:
+            found.add(-max(shares)[1])
+    return found
+
+
+def _consistent(text: str, fresh: Sequence[Sentence], own: int, others: int) -> float:
+    if not fresh or _CONCEDES.search(" ".join(text[:MAX_TEXT].lower().split())):
+        return 0.0
+    return 0.5 if others > own else 1.0
+
+
+def _other(side: Side) -> Side:
+    return "con" if side == "pro" else "pro"
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())

@@ -1,0 +1,258 @@
+"""What is debated: built-in motions, generated arithmetic claims, or rows of a data set."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+from mrlm.core.environment import Split
+from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.types import JSON
+from mrlm.environments._generators import chosen
+from mrlm.environments._rows import Table, at_least, is_held_out
+from mrlm.environments._text import exact_match
+from mrlm.environments.debate.motions import MOTIONS
+from mrlm.play.tasks import OnBadRow, Row
+
+Side = Literal["pro", "con"]
+SIDES: tuple[Side, Side] = ("pro", "con")
+OPERATIONS = "+-*"
+_NUMBER = re.compile(r"-?\d+(?:[.,/]\d+)*%?")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    r"""What is debated.
+
+    Args:
+        claim: what PRO is for and CON against, or the question where `answer` is what is sought.
+        points: side -> its key points, which debaters are not shown.
+        truth: whether the claim is true, where that is known.
+        answer: the right answer, where the topic is a question.
+
+    Example:
+        >>> Topic("2+2=5", truth=False).says("Let me add.\nAnswer: false")
+        True
+    """
+
+    claim: str
+    points: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    truth: bool | None = None
+    answer: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a right answer."""
+        return self.truth is not None or self.answer is not None
+
+    @property
+    def solution(self) -> str:
+        """The right answer, as a debater should state it."""
+        return str(self.answer) if self.truth is None else str(self.truth).lower()
+
+    def says(self, text: str) -> bool:
+        """Whether a message states the right answer, and no other: what stands after `Answer:`, or
+        the whole message. A list of guesses, or two different answers, is wrong."""
+        found = {" ".join(each.split()).strip(" .!*").casefold() for each in _stated(text)}
+        if len(found) != 1:
+            return False
+        (said,) = found
+        same = _NUMBER.findall(said) == _NUMBER.findall(self.solution)
+        return same and exact_match(said, [self.solution]) > 0
+
+    def info(self) -> JSON:
+        """As columns of a task."""
+        return asdict(self) | {"points": {side: list(each) for side, each in self.points.items()}}
+
+
+def _stated(text: str) -> list[str]:
+    """What a message says after each `Answer:` at the beginning of a line, else the whole of it."""
+    lines = [line.strip() for line in text[-20_000:].splitlines()]
+    after = [line[7:] for line in lines if line[:7].casefold() == "answer:"]
+    return after or [text[:20_000]]
+
+
+class Topics(Protocol):
+    """Where topics come from."""
+
+    def count(self, split: Split) -> int | None:
+        """How many there are; `None` if they never end."""
+        ...
+
+    def topic(self, seed: int, split: Split) -> Topic:
+        """The topic of a seed (of an index, where there is a number of them)."""
+        ...
+
+
+class Arithmetic:
+    """Claims such as `12+7=18`, of which one in two is true. A false one states a number that is
+    near the right one.
+
+    Args:
+        max_number: operands are 0 to this one.
+        operations: some of `+`, `-` and `*`.
+        seed: another seed gives other claims for the same task seed.
+
+    Raises:
+        ConfigError: an operation that is not known, or too few claims to hold some out.
+    """
+
+    def __init__(self, max_number: int = 20, operations: str = "+-*", seed: int = 0) -> None:
+        at_least("max_number", max_number, 3, whole=True)
+        self.max_number = max_number
+        self.operations: tuple[str, ...] = chosen(list(operations), OPERATIONS, "operations")
+        self.seed = seed
+        small = range(min(max_number, 9) + 1)
+        sides = {
+            is_held_out(self._key(a, b, op)) for a in small for b in small for op in self.operations
+        }
+        if len(sides) < 2:
+            raise ConfigError(f"max_number={max_number} leaves no held-out claim")
+
+    def count(self, split: Split) -> int | None:
+        """They never end."""
+        return None
+
+    def topic(self, seed: int, split: Split) -> Topic:
+        """The claim of a seed."""
+        rng = random.Random(f"debate/{self.seed}/{split}/{seed}")
+        while True:
+            a, b = (rng.randint(0, self.max_number) for _ in range(2))
+            op = rng.choice(self.operations)
+            if is_held_out(self._key(a, b, op)) == (split == "eval"):
+                break
+        right = {"+": a + b, "-": a - b, "*": a * b}[op]
+        truth = rng.random() < 0.5
+        wrong = right + rng.choice((-10, -2, -1, 1, 2, 10))
+        return Topic(f"{a}{op}{b}={right if truth else wrong}", truth=truth)
+
+    @staticmethod
+    def _key(a: int, b: int, op: str) -> str:
+        return f"debate {min(a, b)} {op} {max(a, b)}"
+
+
+class RowTopics:
+    """Topics that are rows.
+
+    A row has `claim` (or `topic`, `motion`), perhaps `pro` and `con` (lists of key points) and
+    `truth` (true or false). Or it has `question` (or `prompt`) and `answer`; with `wrong` (a wrong
+    answer, or a list of them) the claim is one of the answers, the right one in half of the rows.
+
+    Args:
+        dataset: anything `read_rows` takes.
+        eval_dataset: held-out rows; a tenth of `dataset` when `None`.
+        split: which split of `dataset`.
+        columns: our column name -> the data set's.
+        on_bad_row: `raise` or `skip`.
+        seed: of the split, and of which answers are claimed.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        seed: int = 0,
+    ) -> None:
+        def convert(row: Row, where: str) -> Row:
+            topic = _topic(row, where, seed)
+            return {"prompt": topic.claim, "topic": topic}
+
+        self._table = Table(
+            dataset,
+            eval_dataset=eval_dataset,
+            split=split,
+            columns=columns,
+            on_bad_row=on_bad_row,
+            seed=seed,
+            convert=convert,
+        )
+
+    def count(self, split: Split) -> int | None:
+        """How many rows a split has."""
+        return self._table.count(split)
+
+    def topic(self, seed: int, split: Split) -> Topic:
+        """The topic of a row."""
+        return self._table.row(seed, split)[1]["topic"]
+
+
+def motions() -> list[Row]:
+    """The built-in motions as rows."""
+    return [{"claim": claim, "pro": list(pro), "con": list(con)} for claim, pro, con in MOTIONS]
+
+
+def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
+    """Topics from what a user wrote.
+
+    Args:
+        given: `None` (arithmetic claims where `truth` is wanted, else the built-in motions),
+            `motions`, `arithmetic`, a mapping with `kind: arithmetic` and its arguments, an object
+            with `count` and `topic`, or rows.
+        truth: whether a right answer is needed.
+        seed: of generated claims, or of the split.
+        **table: arguments of `RowTopics`.
+
+    Raises:
+        ConfigError: arguments that do not exist.
+    """
+    if given is None:
+        given = "arithmetic" if truth else "motions"
+    if given == "motions":
+        return RowTopics(motions(), seed=seed)
+    if given == "arithmetic":
+        return Arithmetic(seed=seed)
+    if isinstance(given, Mapping):
+        arguments = dict(given)
+        if arguments.pop("kind", None) != "arithmetic":
+            raise ConfigError(
+                f"topics={dict(given)!r}: a mapping needs kind: arithmetic (with max_number, "
+                "operations, seed)"
+            )
+        unknown = set(arguments) - {"max_number", "operations", "seed"}
+        if unknown:
+            raise ConfigError(f"topics: arithmetic has no argument {sorted(unknown)[0]!r}")
+        return Arithmetic(**{"seed": seed, **arguments})
+    if hasattr(given, "topic") and hasattr(given, "count"):
+        return given
+    return RowTopics(given, seed=seed, **table)
+
+
+def _topic(row: Row, where: str, seed: int) -> Topic:
+    claim = next((row[name] for name in ("claim", "topic", "motion") if row.get(name)), None)
+    asked = next((row[name] for name in ("question", "prompt") if row.get(name)), None)
+    points = {side: _listed(row.get(side), f"{where}, column {side!r}") for side in SIDES}
+    if isinstance(claim, str):
+        return Topic(claim.strip(), points, _truth(row.get("truth"), where))
+    answer = row.get("answer")
+    if not isinstance(asked, str) or answer is None or not str(answer).strip():
+        raise DataError(f"{where}: a topic needs a claim, or a question and its answer")
+    right = str(answer).strip()
+    wrong = _listed(row.get("wrong"), f"{where}, column 'wrong'")
+    if not wrong:
+        return Topic(asked.strip(), points, answer=right)
+    drawn = hashlib.blake2b(f"{seed}/{asked}".encode(), digest_size=4).digest()
+    truth = drawn[0] < 128
+    stated = right if truth else wrong[drawn[1] % len(wrong)]
+    return Topic(f"{asked.strip()} The answer is: {stated}", points, truth)
+
+
+def _listed(value: Any, where: str) -> tuple[str, ...]:
+    values = () if value is None else (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(each, str) and each.strip() for each in values):
+        raise DataError(f"{where}: it must be a text or a list of texts, not {value!r}")
+    return values
+
+
+def _truth(value: Any, where: str) -> bool | None:
+    known = {"true": True, "false": False, "none": None}
+    if str(value).casefold() not in known:
+        raise DataError(f"{where}, column 'truth': it must be true or false, not {value!r}")
+    return known[str(value).casefold()]

@@ -1,0 +1,297 @@
+"""The debate world: debaters speak for and against a topic, judges follow, and debaters are paid.
+It knows nothing of models."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import Any, Literal, get_args
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, StepResult, Task
+from mrlm.environments._rows import at_least, seats
+from mrlm.environments.debate.bench import judge_of
+from mrlm.environments.debate.judging import Debate, Judge, Speech, TruthJudge, Verdict
+from mrlm.environments.debate.llm import LONGEST, Hearing
+from mrlm.environments.debate.paying import Pay, Share, pay
+from mrlm.environments.debate.prompts import Style, between, honest, opening
+from mrlm.environments.debate.rules import RuleBasedJudge
+from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
+from mrlm.play.tasks import OnBadRow
+
+Order = Literal["simultaneous", "sequential"]
+Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]
+
+
+class DebateEnvironment(Environment):
+    """Two or more debaters speak for and against a topic; then judges say who was better.
+
+    Args:
+        judge: who judges, as `judge_of` reads it: `rules`, `truth`, `{kind: llm, agent: judge}`, a
+            list of judges, ...; `truth` where `reward` is, else `rules`, if not given. An agent
+            that judges has a seat of its own, and speaks after the debate.
+        topics: what is debated: `motions` (built in), `arithmetic` (generated claims that are true
+            or false), or rows; see `topics_of`.
+        max_turns: speeches of every debater.
+        agents: names of the debaters.
+        opponents: debater -> who speaks for it inside the world, which is then no agent: `expert`,
+            what it says each time (a list), or a function `(topic, side, speeches) -> text`.
+        reward: `graded` pays a debater its score, 0 to 1; `winner` pays the better side 1 and the
+            other -1 (as much in all where they differ in size), and nobody for a draw; `truth` pays
+            1 for stating the right answer at last, else 0, whatever the judge thinks.
+        share: who shares in `graded` and `truth`: `own`, the mean of the `side`, or of the `team`.
+        order: `simultaneous`: all speak at once in each round; `sequential`: one by one, PRO first.
+        draw_sides: draw from the seed who is PRO; else sides alternate in the order of `agents`,
+            PRO first. Drawn unless the agents are called pro and con.
+        prompts: `full`, or `short` for models that can read little.
+        eval_dataset, split, columns, on_bad_row: of topics that are rows.
+        seed: of generated topics, and of the split.
+
+    Raises:
+        ConfigError: impossible arguments.
+    """
+
+    blocking: bool = False
+
+    def __init__(
+        self,
+        judge: Any = None,
+        topics: Any = None,
+        max_turns: int = 2,
+        *,
+        agents: Sequence[str] = SIDES,
+        opponents: Mapping[str, Any] | None = None,
+        reward: Pay = "graded",
+        share: Share = "own",
+        order: Order = "simultaneous",
+        draw_sides: bool | None = None,
+        prompts: Style = "full",
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        seed: int = 0,
+    ) -> None:
+        at_least("max_turns", max_turns, 1, whole=True)
+        _check(reward=(reward, Pay), share=(share, Share), order=(order, Order))
+        _check(prompts=(prompts, Style))
+        if reward == "winner" and share == "team":
+            raise ConfigError("share=team of a zero-sum reward is always 0; use share=own")
+        self.debaters: tuple[str, ...] = seats(agents)
+        if len(self.debaters) < 2:
+            raise ConfigError(f"a debate needs two debaters, not {self.debaters!r}")
+        self.rounds: int = max_turns
+        self.reward: Pay = reward
+        self.share: Share = share
+        self.order: Order = order
+        self.prompts: Style = prompts
+        self.draw_sides = set(self.debaters) != set(SIDES) if draw_sides is None else draw_sides
+        given = judge if judge is not None else "truth" if reward == "truth" else "rules"
+        self.judge: Judge = judge_of(given)
+        self._opponents = _opponents(opponents or {}, self.debaters)
+        live = [each for each in self.debaters if each not in self._opponents]
+        if not live:
+            raise ConfigError("opponents speaks for every debater; leave one to an agent")
+        self.agents: tuple[str, ...] = seats([*live, *self.judge.seats])
+        truth = reward == "truth" or isinstance(self.judge, TruthJudge)
+        rows = {"eval_dataset": eval_dataset, "split": split}
+        rows |= {"columns": columns, "on_bad_row": on_bad_row}
+        self._topics = topics_of(topics, truth, seed, **rows)
+        if truth and not self._topics.topic(0, "train").known:
+            raise ConfigError("the truth of these topics is not known: rows need truth or answer")
+        questions = [judge.most_questions for judge in self.judge.seats.values()]
+        steps = max_turns * (1 if order == "simultaneous" else len(live))
+        self.max_turns: int | None = steps + max(questions, default=0)
+        self._begin(Topic(""), 0, "none")
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        """Topics of a split; `None` where they are generated."""
+        return self._topics.count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        """The topic of a seed."""
+        topic, count = self._topics.topic(seed, split), self._topics.count(split)
+        number = seed if count is None else seed % count
+        answer = topic.solution if topic.known else None
+        prompt = [Message(topic.claim)]
+        return Task(f"debate-{split}-{number}", prompt, answer, seed, topic.info())
+
+    def spawn(self) -> DebateEnvironment:
+        """A copy, which begins anew at its reset."""
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        """Draw the sides and open the debate."""
+        task = task or self.task(seed or 0)
+        if "claim" not in task.info:
+            raise ConfigError(f"debate: task {task.id!r} has no claim in its info")
+        known = {key: task.info.get(key) for key in ("truth", "answer")}
+        topic = Topic(task.info["claim"], task.info.get("points") or {}, **known)
+        self._begin(topic, task.seed if seed is None else seed, task.id)
+        return self._go_on()
+
+    def step(self, actions: dict[str, Message]) -> Any:
+        """Take speeches, or what judges answer; the last step pays."""
+        if self._queue:
+            self._speak({each: _said(actions, each) for each in self._queue[0]})
+            return self._go_on()
+        for agent, hearing in self._hearings.items():
+            if not hearing.over and not hearing.answer(_said(actions, agent)):
+                self._unread[agent] = self._unread.get(agent, 0) + 1
+        return self._go_on()
+
+    def state(self) -> str:
+        """The topic, who is on which side, and what was said."""
+        about = [self._topic.claim]
+        about += [f"{debater}: {side}" for debater, side in self._sides.items()]
+        return "\n".join(
+            [*about, *(f"{each.debater} said: {each.text}" for each in self._speeches)]
+        )
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        """An honest speech; for a judge, the right verdict (by rules, where truth is not known)."""
+        if agent in self._hearings:
+            return self._right_verdict(agent)
+        return self._honest(agent)
+
+    # -- the course of a debate --------------------------------------------------------------------
+
+    def _begin(self, topic: Topic, seed: int, name: str) -> None:
+        order = list(self.debaters)
+        if self.draw_sides:
+            random.Random(f"debate/{name}/{seed}").shuffle(order)
+        drawn: dict[str, Side] = {each: SIDES[i % 2] for i, each in enumerate(order)}
+        self._sides: dict[str, Side] = {debater: drawn[debater] for debater in self.debaters}
+        self._topic = topic
+        pro, con = ([d for d in self.debaters if drawn[d] == side] for side in SIDES)
+        one_by_one = [d for d in chain(*zip_longest(pro, con)) if d is not None]
+        together = [self.debaters] if self.order == "simultaneous" else [(d,) for d in one_by_one]
+        self._queue: list[tuple[str, ...]] = together * self.rounds
+        self._speeches: list[Speech] = []
+        self._moment = 0
+        self._heard: dict[str, int] = {}
+        self._hearings: dict[str, Hearing] = {}
+        self._unread: dict[str, int] = {}
+
+    @property
+    def debate(self) -> Debate:
+        """What has been said so far."""
+        return Debate(self._topic, self._sides, tuple(self._speeches), self.rounds)
+
+    def _speak(self, said: Mapping[str, str]) -> None:
+        """The speeches of those whose turn it is, scripted opponents' included."""
+        texts = {each: self._scripted(each) for each in self._queue[0] if each in self._opponents}
+        for debater in self._queue.pop(0):
+            text = texts.get(debater, said.get(debater, ""))
+            self._speeches.append(Speech(debater, self._moment, text))
+        self._moment += 1
+
+    def _go_on(self) -> Any:
+        """What everybody whose turn it is sees next; the verdict, where it is nobody's."""
+        while self._queue and all(each in self._opponents for each in self._queue[0]):
+            self._speak({})
+        if self._queue:
+            speakers = [each for each in self._queue[0] if each not in self._opponents]
+            return StepResult({each: self._seen_by(each) for each in speakers})
+        if not self._hearings:
+            judges = self.judge.seats
+            self._hearings = {agent: Hearing(judge, self.debate) for agent, judge in judges.items()}
+        asked = {
+            agent: Observation([hearing.question()], info={"new_conversation": hearing.opens})
+            for agent, hearing in self._hearings.items()
+            if not hearing.over
+        }
+        if asked:
+            return StepResult(asked)
+        heard = {agent: hearing.verdict() for agent, hearing in self._hearings.items()}
+        verdict = self.judge.decide(self.debate, heard)
+        return self._paid(verdict) if isinstance(verdict, Verdict) else self._waiting(verdict)
+
+    async def _waiting(self, verdict: Any) -> StepResult:
+        return self._paid(await verdict)
+
+    def _paid(self, verdict: Verdict) -> StepResult:
+        rewards = pay(self.debate, verdict, self.reward, self.share)
+        unread = float(sum(self._unread.values()))
+        for reward in rewards.values():
+            if self._hearings:
+                reward.components["unread_verdicts"] = unread
+        mine = {each: reward for each, reward in rewards.items() if each in self.agents}
+        return StepResult(rewards=mine, done=True, info={"winner": verdict.winner})
+
+    def _seen_by(self, debater: str) -> Observation:
+        """What is new to a debater: its side, and what others said since it spoke."""
+        start = self._heard.get(debater, 0)
+        messages = []
+        if debater not in self._heard:
+            side = self._sides[debater]
+            messages.append(Message(opening(self._topic, side, self.rounds, self.prompts)))
+        for speech in self._speeches[start:]:
+            if speech.debater != debater:
+                short = Speech(speech.debater, speech.moment, speech.text[:LONGEST])
+                told = between(short, self._sides[speech.debater], self.prompts)
+                messages.append(Message(told, agent=speech.debater))
+        self._heard[debater] = len(self._speeches)
+        return Observation(messages)
+
+    # -- who speaks inside the world ---------------------------------------------------------------
+
+    def _scripted(self, debater: str) -> str:
+        script, side = self._opponents[debater], self._sides[debater]
+        if script == "expert":
+            return self._honest(debater) or ""
+        if callable(script):
+            return str(script(self._topic, side, list(self._speeches)))
+        return script[self._turns_of(debater) % len(script)]
+
+    def _honest(self, debater: str) -> str | None:
+        side = self._sides[debater]
+        place = self.debate.of(side).index(debater)
+        return honest(self._topic, side, self._turns_of(debater), place, self.prompts)
+
+    def _turns_of(self, debater: str) -> int:
+        return sum(speech.debater == debater for speech in self._speeches)
+
+    def _right_verdict(self, agent: str) -> str | None:
+        hearing, judge = self._hearings[agent], self.judge.seats[agent]
+        if hearing.over:
+            return None
+        winner = RuleBasedJudge().decide(self.debate, {}).winner
+        if self._topic.truth is not None:
+            winner = "pro" if self._topic.truth else "con"
+        elif self._topic.answer is not None:
+            winner = TruthJudge().decide(self.debate, {}).winner
+        labels: dict[str | None, str] = dict(zip(hearing.order, "AB", strict=True))
+        if judge.mode == "winner":
+            return f"Winner: {labels.get(winner, 'tie')}"
+        scores = {label: 10 if side == winner else 5 for side, label in labels.items()}
+        return "\n".join(f"{label}: {scores[label]}" for label in "AB")
+
+
+def _said(actions: Mapping[str, Message], agent: str) -> str:
+    return actions[agent].content if agent in actions else ""
+
+
+def _opponents(given: Mapping[str, Any], debaters: Sequence[str]) -> dict[str, Any]:
+    for name, script in given.items():
+        if name not in debaters:
+            raise ConfigError(f"opponents.{name}: the debaters are {', '.join(debaters)}")
+        texts = (
+            isinstance(script, list | tuple)
+            and script
+            and all(isinstance(each, str) for each in script)
+        )
+        if script != "expert" and not callable(script) and not texts:
+            raise ConfigError(
+                f"opponents.{name} must be 'expert', a list of texts or a function, not {script!r}"
+            )
+    return dict(given)
+
+
+def _check(**given: tuple[Any, Any]) -> None:
+    for name, (value, known) in given.items():
+        if value not in get_args(known):
+            raise ConfigError(f"{name} must be one of {', '.join(get_args(known))}, not {value!r}")

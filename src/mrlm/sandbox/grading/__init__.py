@@ -1,0 +1,12 @@
+"""Whether code does what it should, judged outside the process that runs it: calls, assertions and
+programs (`judging`, `asserting`), on solutions in a sandbox (`solving`), whose values come as plain
+data (`plain`) and are compared here (`comparing`)."""
+
+from __future__ import annotations
+
+from mrlm.sandbox.grading.asserting import grade_asserts
+from mrlm.sandbox.grading.comparing import same
+from mrlm.sandbox.grading.judging import Call, grade_calls, grade_programs
+from mrlm.sandbox.grading.verdicts import Verdict
+
+__all__ = ["Call", "Verdict", "grade_asserts", "grade_calls", "grade_programs", "same"]

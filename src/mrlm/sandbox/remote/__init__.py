@@ -1,0 +1,8 @@
+"""Programs on another machine: the `client`, the `server` that runs there, and what passes between
+them (`wire`)."""
+
+from __future__ import annotations
+
+from mrlm.sandbox.remote.client import RemoteSandbox, from_words
+
+__all__ = ["RemoteSandbox", "from_words"]
