@@ -48,12 +48,15 @@ BEST = {
     "length": 1.0,
     "matrix": 11.0,
     "centralised": 1.0,
+    "kuhn_poker": 0.0,
+    "tic_tac_toe": 0.0,
     "debate": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
 
-ONE_SITUATION = {"matrix", "difference"}
-"""Worlds in which nothing can be held out, because there is nothing but one situation."""
+ONE_SITUATION = {"matrix", "difference", "kuhn_poker", "tic_tac_toe"}
+"""Worlds in which nothing can be held out, because there is nothing but one situation (or six
+deals; or, in tic-tac-toe, as long as no openings are set)."""
 ALL = registry.names("environments")
 
 

@@ -1,4 +1,5 @@
-"""Exact match and F1 of short answers after SQuAD normalisation; shared by the question worlds."""
+"""How short answers are read: exact match and F1 after SQuAD normalisation, and the one word out of
+several that an answer names."""
 
 from __future__ import annotations
 
@@ -37,3 +38,15 @@ def _f1(said: str, gold: str) -> float:
     ours, theirs = said.split(), gold.split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+
+
+def only_word(text: str, words: Sequence[str]) -> str | None:
+    """The one of `words` that an answer names: the whole answer, whatever its case and the
+    punctuation around it, or the only one of them in it as a whole word; `None` if it names none,
+    or several."""
+    plain = {word.casefold(): word for word in words}
+    whole = text.strip(" \t\n\r.,:;!?\"'`()[]<>*").casefold()
+    if whole in plain:
+        return plain[whole]
+    named = {word for word in re.findall(r"\w+", text) if word in words}
+    return named.pop() if len(named) == 1 else None

@@ -15,6 +15,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments._rows import at_least, seats
+from mrlm.environments._text import only_word
 
 Game = Literal["climbing", "penalty", "xor", "bandit", "custom"]
 CLIMBING = ((11.0, -30.0, 0.0), (-30.0, 7.0, 6.0), (0.0, 0.0, 5.0))
@@ -129,12 +130,8 @@ class MatrixEnvironment(Environment):
     def action(self, agent: str, text: str) -> int | None:
         """Index of the action that an answer names; `None` if it names none, or several."""
         words = self.words[: self.sizes[self.agents.index(agent)]]
-        plain = {word.casefold(): index for index, word in enumerate(words)}
-        whole = text.strip(" \t\n\r.,:;!?\"'`()[]<>*").casefold()
-        if whole in plain:
-            return plain[whole]
-        named = {word for word in re.findall(r"\w+", text) if word in words}
-        return words.index(named.pop()) if len(named) == 1 else None
+        named = only_word(text, words)
+        return None if named is None else words.index(named)
 
     def question(self, agent: str) -> str:
         """What an agent is asked."""

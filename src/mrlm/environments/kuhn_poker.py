@@ -1,0 +1,170 @@
+"""Kuhn poker: a card each out of three, one bet; what one player wins the other loses."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+from mrlm.core.environment import Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Task
+from mrlm.environments._games import Opponent, Style, Teaches, TwoSeats, penalty
+from mrlm.environments._rows import at_least
+from mrlm.environments._text import only_word
+
+CARDS = "JQK"
+DEALS = tuple(first + second for first, second in itertools.permutations(CARDS, 2))
+RULES = (
+    "Kuhn poker. The cards are J, Q and K, and K is the highest; you and the other player hold one "
+    "each. Both have put 1 chip in. Who has the move checks, or bets 1 more chip; against a bet "
+    "one folds, or calls with 1 chip. The higher card wins what is in. Answer with one word."
+)
+TOLD = {"p": ("check", "fold"), "b": ("bet", "call")}
+
+
+class KuhnPokerEnvironment(TwoSeats):
+    """Poker with three cards (Kuhn 1950). Both put in a chip and get a card, which the other never
+    sees; the first checks or bets one chip, against a bet one folds or calls. Each is paid the
+    chips it wins: 1 or 2, or as many less.
+
+    An answer is read as a move if it is one of the two words that are asked for, or holds exactly
+    one of them as a whole word. Any other answer folds the hand, and costs `illegal` besides:
+    less than any legal move can come to. What `illegal` takes goes to nobody.
+
+    With best play the first player loses 1/18 chip a hand. The `expert` plays an equilibrium: it
+    cannot be beaten, whoever plays against it.
+
+    There are only six deals, so that held-out tasks are deals of the same kind.
+
+    Args:
+        agents: names of the seats; `first` and `second` (`player` against a script).
+        num_hands: hands in an episode; the same player is first in all of them.
+        illegal: chips an illegal answer costs besides the hand.
+        alpha: how often the expert, being first, bets with J; from 0 to 1/3. It bets with K three
+            times as often. All of them are equilibria.
+        opponent, seat, teaches, style: as for every game of two seats. In the `short` style `p`
+            (pass) is check or fold, `b` is bet or call, and a question is the card with the moves
+            so far: `Kpb?`.
+        seed: another seed gives other deals for the same task seed.
+
+    Raises:
+        ConfigError: a number out of its range.
+    """
+
+    def __init__(
+        self,
+        agents: str | Sequence[str] | None = None,
+        num_hands: int = 1,
+        illegal: float = 1.0,
+        alpha: float = 1 / 3,
+        opponent: Opponent = "agent",
+        seat: str = "either",
+        teaches: Teaches = "best",
+        style: Style = "full",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(agents, opponent, seat, teaches, style)
+        at_least("num_hands", num_hands, 1, whole=True)
+        at_least("alpha", alpha, 0)
+        if alpha > 1 / 3:
+            raise ConfigError(f"alpha must be at most 1/3, not {alpha!r}")
+        self.num_hands = num_hands
+        self.illegal: float = penalty("illegal", illegal)
+        self.alpha = alpha
+        self.seed = seed
+        self.max_turns: int | None = 3 * num_hands
+        self._deals: tuple[str, ...] = ()
+        self._hand, self._history = 0, ""
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        name = f"kuhn_poker-{self.seed}-{split}-{seed}"
+        rng = random.Random(name)
+        deals = [rng.choice(DEALS) for _ in range(self.num_hands)]
+        prompt = [Message(self._question(deals[0][0], ""))]
+        return Task(name, prompt, seed=seed, info={"deals": deals})
+
+    def begin(self, task: Task) -> None:
+        deals = task.info.get("deals")
+        if not deals or any(deal not in DEALS for deal in deals):
+            raise ConfigError(
+                f"kuhn_poker: task {task.id!r} needs info['deals'], a list of {', '.join(DEALS)}"
+            )
+        self._deals, self._hand, self._history = tuple(deals), 0, ""
+        if self.style == "full":
+            for role in (0, 1):
+                self.tell(role, RULES)
+
+    def words(self) -> tuple[str, str]:
+        """The two moves there are now: the passive one first."""
+        if self.style == "short":
+            return ("p", "b")
+        return ("fold", "call") if "b" in self._history else ("check", "bet")
+
+    def question(self, role: int) -> str:
+        return self._question(self._deals[self._hand][role], self._history)
+
+    def _question(self, card: str, history: str) -> str:
+        if self.style == "short":
+            return f"{card}{history}?"
+        said = [
+            f"{'you' if (len(history) - i) % 2 == 0 else 'the other'}: "
+            f"{TOLD[move]['b' in history[:i]]}"
+            for i, move in enumerate(history)
+        ]
+        moves = "fold or call" if "b" in history else "check or bet"
+        return f"Your card: {card}. Moves: {', '.join(said) or 'none'}. {moves}?"
+
+    def play(self, role: int, text: str) -> None:
+        words = self.words()
+        said = only_word(text, words)
+        if said is None:
+            self.pay(role, -self.illegal, illegal=1.0)
+            self.tell(role, "No move: folded." if self.style == "full" else "!")
+            self._settle(1 - role, 1)
+            return
+        self._history += "pb"[words.index(said)]
+        if self._history.endswith("bp"):
+            self._settle(1 - role, 1)
+        elif self._history in ("pp", "bb", "pbb"):
+            first, second = self._deals[self._hand]
+            winner = int(CARDS.index(second) > CARDS.index(first))
+            self._settle(winner, 1 if self._history == "pp" else 2)
+        else:
+            self.mover = 1 - role
+
+    def _settle(self, winner: int, chips: int) -> None:
+        """Pay a hand, and deal the next."""
+        for role, won in ((winner, chips), (1 - winner, -chips)):
+            self.pay(role, won, chips=won)
+            full = f"You {'win' if won > 0 else 'lose'} {chips}. Next hand."
+            self.tell(role, full if self.style == "full" else f"{won:+d}")
+        self._hand, self._history = self._hand + 1, ""
+        self.mover = 0 if self._hand < len(self._deals) else None
+
+    def state(self) -> str:
+        if self.mover is None:
+            return "over"
+        hand = f"hand {self._hand + 1} of {len(self._deals)}"
+        return f"{hand}: {self._deals[self._hand]} {self._history}".rstrip()
+
+    def chance(self, card: str, history: str) -> float:
+        """How often the expert bets or calls, given what it sees."""
+        first = {"J": self.alpha, "Q": 0.0, "K": 3 * self.alpha}
+        table = {
+            "": first,
+            "p": {"J": 1 / 3, "Q": 0.0, "K": 1.0},
+            "b": {"J": 0.0, "Q": 1 / 3, "K": 1.0},
+            "pb": {"J": 0.0, "Q": self.alpha + 1 / 3, "K": 1.0},
+        }
+        return table[history][card]
+
+    def best(self, role: int) -> str:
+        often = self.chance(self._deals[self._hand][role], self._history)
+        return self.words()[self.drawn().random() < often]
+
+    def anything(self, role: int) -> str:
+        return self.drawn().choice(self.words())
+
+
+PLUGIN = KuhnPokerEnvironment

@@ -1,0 +1,308 @@
+"""Negotiation: two agents divide items that each values by itself; no deal, no pay."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from mrlm.core.environment import Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Task
+from mrlm.environments._games import Opponent, Style, Teaches, TwoSeats, one_of, penalty
+from mrlm.environments._rows import at_least, is_held_out
+
+NAMES = ("books", "hats", "balls", "pens")
+POINTS = 10
+"""What all items together are worth to each."""
+MOST = 4
+"""Items of a kind."""
+LONGEST = 200
+"""Characters of an answer in which a proposal is looked for; a longer one is malformed."""
+Division = tuple[int, ...]
+"""How many items of each kind who proposed gets; the other gets the rest."""
+_VERB = re.compile(r"\b(propose|accept|reject)\b", re.IGNORECASE)
+_NEGATIVE = re.compile(r"(?<!\S)-[0-9]")
+
+
+class NegotiationEnvironment(TwoSeats):
+    """Two agents divide items (the game of Lewis et al. 2017). There are one to four of each kind;
+    what an item is worth differs for the two, and neither is told the other's values. All items
+    together are worth 10 points to each.
+
+    They speak in turns. Who has the turn proposes a division (how many items of each kind it wants
+    for itself; the other would get the rest), accepts what was proposed to it just before, which
+    ends the game, or rejects it. Without a deal after `max_turns` turns both get 0.
+
+    An answer is `propose 2 0 1`, `accept` or `reject` (`201`, `a`, `r` in the `short` style); it
+    begins with its verb and holds no other. Whatever else, more items than there are, or to accept
+    where nothing is proposed, is malformed: it costs `illegal`, counts as a turn, and takes the
+    offer off the table.
+
+    What a deal pays, with `u` the points of each:
+
+    - `selfish`: each its own `u / 10`;
+    - `cooperative`: both the sum, as a share of the largest sum that a division of these items has;
+    - `fair`: both the Nash product `u_1 u_2`, as a share of the largest.
+
+    Components: `points`, `deal`, `illegal`, and `sum` and `product`, the two shares, whatever is
+    paid.
+
+    The `expert` knows both values, as no agent does: it proposes the division with the largest
+    product (`cooperative`: the largest sum), and accepts a division that is as good by that
+    measure, or pays it as much. At the last turn it takes whatever pays it anything. It does not
+    drive a hard bargain.
+
+    No view of a held-out task, neither seat's, is ever shown in training.
+
+    Args:
+        agents: names of the seats; `opener` and `partner` (`player` against a script).
+        reward: `selfish`, `cooperative` or `fair`.
+        kinds: kinds of items, 2 to 4.
+        max_turns: turns of both together, at least 2.
+        illegal: what a malformed answer costs.
+        opponent, seat, teaches, style: as for every game of two seats. In the `short` style a
+            question is how many items there are, what they are worth, and what the other wants for
+            itself: `213 105 011?`.
+        seed: another seed gives other items and values for the same task seed.
+
+    Raises:
+        ConfigError: a setting out of its range.
+    """
+
+    roles = ("opener", "partner")
+
+    def __init__(
+        self,
+        agents: str | Sequence[str] | None = None,
+        reward: Literal["selfish", "cooperative", "fair"] = "selfish",
+        kinds: int = 3,
+        max_turns: int = 6,
+        illegal: float = 0.2,
+        opponent: Opponent = "agent",
+        seat: str = "either",
+        teaches: Teaches = "best",
+        style: Style = "full",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(agents, opponent, seat, teaches, style)
+        one_of("reward", reward, ("selfish", "cooperative", "fair"))
+        at_least("kinds", kinds, 2, whole=True)
+        at_least("max_turns", max_turns, 2, whole=True)
+        if kinds > len(NAMES):
+            raise ConfigError(f"kinds must be at most {len(NAMES)}, not {kinds}")
+        self.reward: Literal["selfish", "cooperative", "fair"] = reward
+        self.kinds = kinds
+        self.max_turns: int | None = max_turns
+        self.turns: int = max_turns
+        self.illegal: float = penalty("illegal", illegal)
+        self.seed = seed
+        self._pool: Division = ()
+        self._values: tuple[Division, Division] = ((), ())
+        self._offer: Division | None = None
+        self._taken = 0
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        name = f"negotiation-{self.kinds}-{self.seed}-{split}-{seed}"
+        rng = random.Random(name)
+        while True:
+            pool = tuple(rng.randint(1, MOST) for _ in range(self.kinds))
+            views = [
+                values for values in valuations(pool) if held_out(pool, values) == (split == "eval")
+            ]
+            if len(views) < 2:
+                continue
+            first, second = rng.choice(views), rng.choice(views)
+            if best_division(pool, first, second, "product")[1] > 0 and first != second:
+                break
+        info = {"pool": list(pool), "values": [list(first), list(second)]}
+        return Task(name, [Message(self._shown(pool, first, None))], seed=seed, info=info)
+
+    def begin(self, task: Task) -> None:
+        pool, values = task.info.get("pool"), task.info.get("values")
+        if not pool or not values or [len(row) for row in values] != [len(pool)] * 2:
+            raise ConfigError(
+                f"negotiation: task {task.id!r} needs info['pool'] (a number for each kind) and "
+                "info['values'] (such a list for each seat)"
+            )
+        self._pool = tuple(pool)
+        self._values = (tuple(values[0]), tuple(values[1]))
+        self._offer, self._taken = None, 0
+        if self.style == "full":
+            for role in (0, 1):
+                self.tell(role, self._rules())
+
+    # -- what is said ------------------------------------------------------------------------------
+
+    def _rules(self) -> str:
+        return (
+            "Divide the items with the other player, who values them differently. Without a deal "
+            f"after {self.turns} turns both get nothing. Answer with `propose` and how many of "
+            "each kind you want for yourself, in order, such as `propose "
+            f"{' '.join('1' * len(self._pool))}`, or with `accept` or `reject`."
+        )
+
+    def question(self, role: int) -> str:
+        return self._shown(self._pool, self._values[role], self._offer)
+
+    def _shown(self, pool: Division, values: Division, offer: Division | None) -> str:
+        if self.style == "short":
+            parts = [pool, values] if offer is None else [pool, values, offer]
+            return f"{' '.join(written(part) for part in parts)}?"
+        items = [
+            f"{count} {name}, {worth} points each"
+            for count, name, worth in zip(pool, NAMES, values, strict=False)
+        ]
+        if offer is None:
+            asked = "Nothing is proposed. Your turn."
+        else:
+            left = " ".join(str(all_ - out) for all_, out in zip(pool, offer, strict=True))
+            wants = " ".join(map(str, offer))
+            asked = f"The other wants {wants}, which leaves you {left}. Your turn."
+        return f"Items: {'; '.join(items)}. {asked}"
+
+    def said(self, text: str) -> str | Division | None:
+        """`accept`, `reject` or a division of the items; `None` for what is malformed."""
+        if len(text) > LONGEST:
+            return None
+        if self.style == "short":
+            plain = text.strip()
+            if not re.fullmatch(r"[0-9]+", plain):
+                return {"a": "accept", "r": "reject"}.get(plain)
+            wanted = tuple(int(digit) for digit in plain)
+        else:
+            verbs = list(_VERB.finditer(text))
+            if len(verbs) != 1 or text[: verbs[0].start()].strip(" \t\n\r\"'`*("):
+                return None
+            if verbs[0][0].lower() != "propose":
+                return verbs[0][0].lower()
+            if _NEGATIVE.search(text):
+                return None
+            wanted = tuple(int(number) for number in re.findall(r"[0-9]+", text))
+        fits = len(wanted) == len(self._pool) and all(
+            0 <= want <= count for want, count in zip(wanted, self._pool, strict=True)
+        )
+        return wanted if fits else None
+
+    def play(self, role: int, text: str) -> None:
+        said, offer = self.said(text), self._offer
+        self._offer, self._taken = None, self._taken + 1
+        if said is None or (said == "accept" and offer is None):
+            self.pay(role, -self.illegal, illegal=1.0)
+            self.tell(role, "That was no valid answer." if self.style == "full" else "!")
+            self.tell(1 - role, "The other said nothing valid." if self.style == "full" else "-")
+        elif said == "accept" and offer is not None:
+            self._close(role, offer)
+            return
+        elif said == "reject":
+            self.tell(1 - role, "The other rejects." if self.style == "full" else "r")
+        elif not isinstance(said, str):
+            self._offer = said
+        self.mover = 1 - role
+        if self._taken == self.turns:
+            for each in (0, 1):
+                self.pay(each, 0.0, deal=0.0)
+            self.mover = None
+
+    # -- what it is worth --------------------------------------------------------------------------
+
+    def _close(self, accepted_by: int, offer: Division) -> None:
+        """Pay a deal."""
+        for role in (0, 1):
+            got, parts = self._worth(role, 1 - accepted_by, offer)
+            self.pay(role, got, deal=1.0, **parts)
+        self.mover = None
+
+    def _worth(self, role: int, proposer: int, offer: Division) -> tuple[float, dict[str, float]]:
+        """What a role is paid for a division, and the components."""
+        points = divided(self._pool, self._values[proposer], self._values[1 - proposer], offer)
+        mine = points[0] if role == proposer else points[1]
+        parts = {"points": float(mine)}
+        for goal, value in (("sum", sum(points)), ("product", points[0] * points[1])):
+            most = best_division(self._pool, *self._values, goal)[1]
+            parts[goal] = value / most if most else 0.0
+        paid = {"selfish": mine / POINTS, "cooperative": parts["sum"], "fair": parts["product"]}
+        return paid[self.reward], parts
+
+    def state(self) -> str:
+        first, second = (written(values) for values in self._values)
+        now = "over" if self.mover is None else self.roles[self.mover]
+        offer = "" if self._offer is None else f", offer {written(self._offer)}"
+        turn = f"turn {self._taken + 1} of {self.turns}"
+        return f"{written(self._pool)} worth {first} and {second}, {turn}, {now}{offer}"
+
+    def best(self, role: int) -> str:
+        goal = "sum" if self.reward == "cooperative" else "product"
+        wanted, _ = best_division(self._pool, self._values[role], self._values[1 - role], goal)
+        if self._offer is not None:
+            offered, parts = self._worth(role, 1 - role, self._offer)
+            good = parts[goal] == 1.0 or offered >= self._worth(role, role, wanted)[0]
+            if good or (self._taken + 1 == self.turns and offered > 0):
+                return self._written("accept")
+        return self._written(wanted)
+
+    def anything(self, role: int) -> str:
+        rng = self.drawn()
+        kind = rng.choice(["propose", "reject"] + ["accept"] * (self._offer is not None))
+        if kind != "propose":
+            return self._written(kind)
+        return self._written(tuple(rng.randint(0, count) for count in self._pool))
+
+    def _written(self, said: str | Division) -> str:
+        if isinstance(said, str):
+            return said[0] if self.style == "short" else said
+        return written(said) if self.style == "short" else f"propose {' '.join(map(str, said))}"
+
+
+def written(numbers: Division) -> str:
+    """Digits without spaces."""
+    return "".join(map(str, numbers))
+
+
+def held_out(pool: Division, values: Division) -> bool:
+    """Whether what one seat sees belongs to the held-out tenth."""
+    return is_held_out(f"negotiation {written(pool)} {written(values)}")
+
+
+def divided(pool: Division, mine: Division, other: Division, taken: Division) -> tuple[int, int]:
+    """Points of who takes, and of the other, who gets the rest."""
+    rest = [count - out for count, out in zip(pool, taken, strict=True)]
+    return (
+        sum(v * n for v, n in zip(mine, taken, strict=True)),
+        sum(v * n for v, n in zip(other, rest, strict=True)),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def valuations(pool: Division) -> tuple[Division, ...]:
+    """All values from 0 to 9 with which these items are worth 10 points."""
+    choices = itertools.product(*(range(min(9, POINTS // count) + 1) for count in pool))
+    return tuple(
+        values
+        for values in choices
+        if sum(v * n for v, n in zip(values, pool, strict=True)) == POINTS
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def best_division(
+    pool: Division, mine: Division, other: Division, goal: str
+) -> tuple[Division, int]:
+    """What one takes in the division with the largest sum or product of points, and how large that
+    is; of several the one with the largest product, then the most even, then the one that gives who
+    takes more."""
+
+    def rank(taken: Division) -> tuple[int, int, int, int]:
+        a, b = divided(pool, mine, other, taken)
+        return (a + b if goal == "sum" else a * b, a * b, -abs(a - b), a)
+
+    taken = max(itertools.product(*(range(count + 1) for count in pool)), key=rank)
+    return taken, rank(taken)[0]
+
+
+PLUGIN = NegotiationEnvironment
