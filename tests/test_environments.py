@@ -47,6 +47,7 @@ BEST = {
     "relay": 1.0,
     "length": 1.0,
     "matrix": 11.0,
+    "writing": 2.98,
     "centralised": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
