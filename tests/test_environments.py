@@ -48,6 +48,7 @@ BEST = {
     "length": 1.0,
     "matrix": 11.0,
     "writing": 2.98,
+    "code_collaboration": 4.0,
     "centralised": 1.0,
 }
 """What an honest player earns per seat, where that is one number."""
