@@ -47,6 +47,8 @@ BEST = {
     "relay": 1.0,
     "length": 1.0,
     "matrix": 11.0,
+    "writing": 2.98,
+    "code_collaboration": 4.0,
     "centralised": 1.0,
     "kuhn_poker": 0.0,
     "tic_tac_toe": 0.0,

@@ -1,0 +1,71 @@
+"""What writers are told between turns. Hidden tests give numbers and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code.scoring import feedback as first_failure
+from mrlm.environments.code_collaboration.scoring import Worth
+
+Mode = Literal["none", "count", "graded", "tests", "expert"]
+MODES: tuple[Mode, ...] = ("none", "count", "graded", "tests", "expert")
+
+
+def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: Worth) -> str:
+    """What a mode says of a program that does not pass all tests; `expert` says nothing itself."""
+    if mode == "count":
+        return _count(found)
+    if mode == "graded":
+        return "\n".join(_graded(problem, names, found))
+    if mode == "tests":
+        shown = _tests(problem, found)
+        return "\n".join([*_structure(problem, names, found), *shown])
+    return ""
+
+
+def _count(found: Worth) -> str:
+    passed = sum(verdict.passed for verdict in found.verdicts)
+    number = len(found.verdicts)
+    return f"{passed} of {number} tests pass." if number else "The program could not be tested."
+
+
+def _graded(problem: CodeProblem, names: Sequence[str], found: Worth) -> list[str]:
+    lines = _structure(problem, names, found)
+    if not found.verdicts:
+        return lines
+    share = sum(verdict.passed for verdict in found.verdicts) / len(found.verdicts)
+    grade = "No test passes." if not share else "Some tests pass." if share < 0.5 else ""
+    return [*lines, grade or "Most tests pass."]
+
+
+def _structure(problem: CodeProblem, names: Sequence[str], found: Worth) -> list[str]:
+    """What is missing in the structure, for as far as it was looked at."""
+    lines = [
+        f"There is no function {name} that returns a value."
+        for name, each in zip(names, found.of_aux, strict=True)
+        if not each["aux"]
+    ]
+    if not found.paid["main"]:
+        return [*lines, f"There is no function {problem.entry} that returns a value."]
+    if not found.paid["parses"]:
+        return [*lines, "The program is not valid Python."]
+    if found.paid["tests"]:
+        for name, each in zip(names, found.of_aux, strict=True):
+            if each["aux"] and not each["called"]:
+                lines.append(f"{problem.entry} does not need {name}.")
+            if each["ignored"]:
+                lines.append(f"What {name} returns is not used.")
+    return lines
+
+
+def _tests(problem: CodeProblem, found: Worth) -> list[str]:
+    if not found.verdicts:
+        return []
+    lines = []
+    if problem.kind != "check":
+        for number, verdict in enumerate(found.verdicts[: problem.visible], start=1):
+            word = "passes" if verdict.passed else f"fails ({verdict.kind})"
+            lines.append(f"Test {number} {word}.")
+    return [*lines, first_failure(problem, found.verdicts, found.offset)]

@@ -1,0 +1,136 @@
+"""Problems for two writers, without end: each falls into a part that `aux` does for one item and a
+part that the entry point does for all of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mrlm.core.environment import Split
+from mrlm.environments._rows import is_held_out
+from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code.templates import compiled
+
+WORDS = ("level", "stone", "radar", "audio", "sky", "noon", "queue", "tree", "civic", "rhythm")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A kind of problem, where `{k}` is a number that varies.
+
+    Args:
+        asked: what the entry point has to do.
+        aux: what `aux` may do for it.
+        entries: names and parameters of the entry point.
+        aux_code, main_code: an honest solution by two writers; `{f}` is the entry point.
+        args: draws the arguments of one call.
+        k: what the number may be.
+    """
+
+    asked: str
+    aux: str
+    entries: tuple[str, ...]
+    parameter: str
+    aux_code: str
+    main_code: str
+    args: Callable[[random.Random], Any]
+    k: Sequence[int] = range(2, 13)
+
+
+def _numbers(rng: random.Random) -> list[int]:
+    return [rng.randint(0, 99) for _ in range(rng.randint(3, 8))]
+
+
+def _words(rng: random.Random) -> list[str]:
+    return rng.choices(WORDS, k=rng.randint(3, 8))
+
+
+def _limit(rng: random.Random) -> int:
+    return rng.randint(10, 60)
+
+
+PLANS = (
+    Plan(
+        "Return the numbers of the list nums whose digits add up to more than {k}, in their order.",
+        "the sum of the digits of a number",
+        ("heavy", "large_sums", "weighty"),
+        "nums",
+        "def aux(n):\n    return sum(int(d) for d in str(n))",
+        "def {f}(nums):\n    return [n for n in nums if aux(n) > {k}]",
+        _numbers,
+    ),
+    Plan(
+        "Return {k} times the number of vowels (a, e, i, o, u) in all words of the list words.",
+        "the number of vowels in a word",
+        ("vowel_score", "loudness", "sound"),
+        "words",
+        "def aux(word):\n    return sum(c in 'aeiou' for c in word)",
+        "def {f}(words):\n    return {k} * sum(aux(word) for word in words)",
+        _words,
+    ),
+    Plan(
+        "Return {k} more than the number of words of the list words that read the same backwards.",
+        "whether a word reads the same backwards",
+        ("mirrors", "both_ways", "same_back"),
+        "words",
+        "def aux(word):\n    return word == word[::-1]",
+        "def {f}(words):\n    return {k} + sum(1 for word in words if aux(word))",
+        _words,
+    ),
+    Plan(
+        "Return the list of numbers from 1 to limit that have exactly {k} divisors.",
+        "the number of divisors of a number",
+        ("with_divisors", "busy", "divided"),
+        "limit",
+        "def aux(n):\n    return sum(n % d == 0 for d in range(1, n + 1))",
+        "def {f}(limit):\n    return [n for n in range(1, limit + 1) if aux(n) == {k}]",
+        _limit,
+        k=(2, 3, 4, 5, 6, 8),
+    ),
+    Plan(
+        "Return the sum of n * n + {k} over the even numbers n of the list nums.",
+        "n * n + {k} for a number n",
+        ("even_total", "sum_even", "add_even"),
+        "nums",
+        "def aux(n):\n    return n * n + {k}",
+        "def {f}(nums):\n    return sum(aux(n) for n in nums if n % 2 == 0)",
+        _numbers,
+    ),
+    Plan(
+        "Return how many neighbours in the list nums are at least {k} apart.",
+        "the distance of two numbers",
+        ("far_apart", "jumps", "leaps"),
+        "nums",
+        "def aux(a, b):\n    return abs(a - b)",
+        "def {f}(nums):\n    return sum(aux(a, b) >= {k} for a, b in zip(nums, nums[1:]))",
+        _numbers,
+    ),
+)
+
+
+def problem(
+    seed: str, split: Split, num_visible: int, num_hidden: int
+) -> tuple[CodeProblem, list[str]]:
+    """A problem, and the codes of two honest writers. What is held out never occurs in training,
+    whatever the seed."""
+    rng = random.Random(f"code_collaboration/{split}/{seed}")
+    while True:
+        plan = rng.choice(PLANS)
+        k = rng.choice(plan.k)
+        if is_held_out(f"{plan.asked} {k}") == (split == "eval"):
+            break
+    entry = rng.choice(plan.entries)
+    codes = [part.format(f=entry, k=k) for part in (plan.aux_code, plan.main_code)]
+    solve = compiled("\n\n".join(codes), entry)
+    tests: list[Any] = []
+    while len({repr(result) for _, result in tests}) < 2:
+        drawn = (plan.args(rng) for _ in range(num_visible + num_hidden))
+        tests = [[[args], solve(args)] for args in drawn]
+    text = (
+        f"Write a Python function `{entry}({plan.parameter})`. {plan.asked.format(k=k)} A function "
+        f"`aux` may give {plan.aux.format(k=k)}."
+    )
+    whole = "\n\n".join(codes)
+    return CodeProblem(text, "calls", tests, entry, num_visible, solution=whole), codes

@@ -1,0 +1,146 @@
+"""What a program by several writers is worth: at most 4.0. Whether a function is called, and
+whether what it gives is used, is decided by the syntax tree and by what becomes of the tests when
+something else stands in its place: nothing that runs with the program could testify to that."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from mrlm.environments.code.answers import refusal
+from mrlm.environments.code.problems import CodeProblem
+from mrlm.environments.code_collaboration.structure import (
+    binds,
+    function,
+    is_thin,
+    parsed,
+    reached,
+)
+from mrlm.sandbox.grading import Verdict
+
+AUX, MAIN, PARSES, TESTS = 0.4, 0.6, 0.5, 1.0
+CALLED, WHOLE, IGNORED = 0.5, 1.0, -0.5
+COMPONENTS = ("aux", "main", "parses", "tests", "called", "whole", "ignored")
+STAND_INS = ("return object()", "return None")
+"""What a function gives whose result is not used: neither of these makes a difference."""
+BROKEN = "raise RuntimeError"
+Tester = Callable[[str], Awaitable[list[Verdict]]]
+
+
+@dataclass(slots=True)
+class Worth:
+    """What a program is worth.
+
+    Args:
+        paid: component -> what it pays; the reward is their sum.
+        of_aux: for every function but the last, what it adds to `aux`, `called` and `ignored`.
+        verdicts: one per test, if it was run.
+        offset: lines of the program before the last writer's.
+    """
+
+    paid: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 0.0))
+    of_aux: list[dict[str, float]] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    offset: int = 0
+
+    @property
+    def value(self) -> float:
+        """The reward of the team."""
+        return sum(self.paid.values())
+
+    @property
+    def solved(self) -> bool:
+        """Whether all tests pass."""
+        return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts)
+
+    def share(self, place: int | None) -> float:
+        """The reward of one writer: the last one's where `place` is `None`, else that of an earlier
+        one, which has its own function's part instead of everybody's."""
+        if place is None:
+            return self.value - self.paid["aux"]
+        common = self.paid["parses"] + self.paid["tests"]
+        return common + len(self.of_aux) * sum(self.of_aux[place].values())
+
+
+async def worth(
+    problem: CodeProblem, names: Sequence[str], codes: Sequence[str], test: Tester
+) -> Worth:
+    """What the writers' codes are worth together.
+
+    Args:
+        problem: what was asked.
+        names: of the functions of all writers but the last.
+        codes: one per writer, in their order.
+        test: runs a program, and gives a verdict for each test of the problem.
+    """
+    found = Worth(of_aux=[dict.fromkeys(("aux", "called", "ignored"), 0.0) for _ in names])
+    main, before = problem.program(codes[-1]) if not refusal(codes[-1]) else ("", 0)
+    texts = [*("" if refusal(code) else code for code in codes[:-1]), main]
+    trees = [parsed(text) for text in texts]
+    there = [function(tree, name) is not None for tree, name in zip(trees, names, strict=False)]
+    for place in (place for place, exists in enumerate(there) if exists):
+        found.of_aux[place]["aux"] = AUX / len(names)
+    found.paid["aux"] = AUX * sum(there) / len(names)
+    entry = function(trees[-1], problem.entry)
+    if entry is None:
+        return found
+    found.paid["main"] = MAIN
+    whole = [tree for tree in trees if tree is not None]
+    if len(whole) < len(trees):
+        return found
+    found.paid["parses"] = PARSES
+    found.verdicts = await test("\n\n".join(texts))
+    found.offset = before + sum(text.count("\n") + 2 for text in texts[:-1])
+    passed = sum(verdict.passed for verdict in found.verdicts)
+    found.paid["tests"] = TESTS * passed / len(found.verdicts)
+    if not passed:
+        return found
+    callable_names = reached(whole, problem.entry)
+    for place, name in enumerate(names):
+        foreign = any(binds(tree, name) for n, tree in enumerate(whole) if n != place)
+        if there[place] and name in callable_names and not foreign:
+            await _use(found, place, names, texts, test)
+    found.paid["called"] = sum(each["called"] for each in found.of_aux)
+    found.paid["ignored"] = sum(each["ignored"] for each in found.of_aux)
+    if found.paid["called"] and not is_thin(entry, names):
+        found.paid["whole"] = WHOLE * (not await _replaced(found, problem, names, texts, test))
+    return found
+
+
+async def _use(
+    found: Worth, place: int, names: Sequence[str], texts: Sequence[str], test: Tester
+) -> None:
+    """Find out whether a function is called while the tests run, and whether its result matters."""
+
+    async def matters(body: str) -> bool:
+        other = list(texts)
+        other[place] += f"\n\n\ndef {names[place]}(*args, **kwargs):\n    {body}\n"
+        return _fewer(found.verdicts, await test("\n\n".join(other)))
+
+    used = False
+    for body in STAND_INS:
+        used = used or await matters(body)
+    if used or await matters(BROKEN):
+        found.of_aux[place]["called"] = CALLED / len(names)
+        found.of_aux[place]["ignored"] = 0.0 if used else IGNORED / len(names)
+
+
+async def _replaced(
+    found: Worth,
+    problem: CodeProblem,
+    names: Sequence[str],
+    texts: Sequence[str],
+    test: Tester,
+) -> bool:
+    """Whether one of the other functions alone passes what the whole program passes."""
+    for place, name in enumerate(names):
+        if found.of_aux[place]["called"]:
+            alone = "\n\n".join([*texts, f"{problem.entry} = {name}\n"])
+            if not _fewer(found.verdicts, await test(alone)):
+                return True
+    return False
+
+
+def _fewer(before: Sequence[Verdict], after: Sequence[Verdict]) -> bool:
+    """Whether a test that passed does not pass any more."""
+    return any(one.passed and not two.passed for one, two in zip(before, after, strict=True))

@@ -1,0 +1,102 @@
+"""Who defines and who calls what in a program by several writers, read from its syntax tree. It
+runs nothing, and takes no word of a text for granted."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Sequence
+
+MAX_PARSED = 20_000
+"""Characters of one writer's code; more is not parsed."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PASSING = (
+    ast.arguments, ast.arg, ast.expr_context, ast.Name, ast.Constant, ast.Call, ast.keyword,
+    ast.Return, ast.Assign, ast.AnnAssign, ast.Expr, ast.Starred, ast.Tuple, ast.Pass,
+)  # fmt: skip
+"""Nodes of a function that only hands on what it is given."""
+
+
+def parsed(code: str) -> ast.Module | None:
+    """The tree of a text; `None` if it is no Python."""
+    if len(code) > MAX_PARSED:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
+    """The function that a text leaves under a name, if it can return a value."""
+    if tree is None:
+        return None
+    found = [node for node in tree.body if isinstance(node, _FUNCTIONS) and node.name == name]
+    last = found[-1] if found else None
+    if not isinstance(last, ast.FunctionDef):
+        return None
+    values = [node.value for node in _own(last) if isinstance(node, ast.Return)]
+    said = [v for v in values if v and not (isinstance(v, ast.Constant) and v.value is None)]
+    return last if said else None
+
+
+def binds(tree: ast.Module | None, name: str) -> bool:
+    """Whether a text gives a name a meaning of its own, anywhere."""
+    for node in ast.walk(tree) if tree is not None else ():
+        bound: Sequence[str | None] = ()
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            bound = [node.name]
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound = [node.id]
+        elif isinstance(node, ast.arg):
+            bound = [node.arg]
+        elif isinstance(node, ast.alias):
+            bound = [(node.asname or node.name).split(".")[0]]
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            bound = [node.name]
+        if name in bound:
+            return True
+    return False
+
+
+def reached(trees: Sequence[ast.Module], entry: str) -> set[str]:
+    """Names of the functions that can be called from `entry`, by calls of their names."""
+    defined: dict[str, ast.AST] = {}
+    for tree in trees:
+        defined |= {node.name: node for node in tree.body if isinstance(node, _FUNCTIONS)}
+    waiting, found = [entry], set()
+    while waiting:
+        node = defined.get(waiting.pop())
+        for called in _calls(node) - found if node is not None else ():
+            found.add(called)
+            waiting.append(called)
+    return found
+
+
+def is_thin(entry: ast.FunctionDef, others: Sequence[str]) -> bool:
+    """Whether a function does nothing but to hand its arguments to one of the others."""
+    body = list(entry.body)
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    only = all(isinstance(c.func, ast.Name) and c.func.id in others for c in calls)
+    return len(calls) == 1 and only and all(isinstance(node, _PASSING) for node in nodes)
+
+
+def _calls(node: ast.AST) -> set[str]:
+    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+
+
+def _own(node: ast.AST) -> list[ast.AST]:
+    """The nodes of a function without those of functions and classes in it."""
+    found, waiting = [], list(ast.iter_child_nodes(node))
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            found.append(each)
+            waiting += ast.iter_child_nodes(each)
+    return found

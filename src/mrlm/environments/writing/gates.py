@@ -1,0 +1,64 @@
+"""What texts are paid: four gates, one after the other, where a gate at zero stops; at most 3.0.
+What is taken away for texts that only look right is in `quality.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from mrlm.environments.writing.presets import Rules
+from mrlm.environments.writing.words import categories, content_words, jaccard, unique_words
+
+LENGTH, RATIO, VARIETY, STYLE = 0.5, 1.0, 0.5, 1.0
+"""What each gate pays at most."""
+GATES = ("length", "ratio", "variety", "style")
+_TRANSITIONS, _OVERLAP = 0.4, 0.6
+
+
+def transition_score(count: int, rules: Rules) -> float:
+    """What a number of categories of transitions is worth, from 0 to 1."""
+    return min(1.0, rules.first + rules.step * (count - 1)) if count else 0.0
+
+
+def gates(texts: Sequence[str], rules: Rules, own: int | None = None) -> dict[str, float]:
+    """What each gate pays, by name.
+
+    Length: every text has its number of words. Ratio: characters of a text over those of the one
+    before it. Variety: the same of different words. Style: transitions, and content words that two
+    texts have in common. Where there are more than two texts, the pair that does worst counts.
+
+    Args:
+        texts: one per writer, in their order.
+        rules: the numbers.
+        own: the writer whose part it is: its own length and transitions, and the pairs that it
+            belongs to; all writers together when `None`.
+    """
+    paid: dict[str, float] = dict.fromkeys(GATES, 0.0)
+    mine = list(texts) if own is None else [texts[own]]
+    low, high = rules.words
+    if not all(low <= len(text.split()) <= high for text in mine):
+        return paid
+    paid["length"] = LENGTH
+    pairs = [
+        (before, after)
+        for place, (before, after) in enumerate(pairwise(texts))
+        if own is None or own in (place, place + 1)
+    ]
+    fit = min(rules.characters(_over(len(after), len(before))) for before, after in pairs)
+    paid["ratio"] = RATIO * fit
+    if not fit:
+        return paid
+    counted = [(unique_words(before), unique_words(after)) for before, after in pairs]
+    varied = min(rules.unique(_over(after, before)) for before, after in counted)
+    paid["variety"] = VARIETY * varied
+    if not varied:
+        return paid
+    common = min(jaccard(content_words(one), content_words(two)) for one, two in pairs)
+    found = len(set().union(*map(categories, mine)))
+    joined = _TRANSITIONS * transition_score(found, rules)
+    paid["style"] = STYLE * (joined + _OVERLAP * min(common, rules.overlap) / rules.overlap)
+    return paid
+
+
+def _over(after: float, before: float) -> float:
+    return after / before if before else 0.0

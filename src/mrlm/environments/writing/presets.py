@@ -1,0 +1,160 @@
+"""The numbers of each kind of writing: lengths, ratios, what is asked of each writer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+from mrlm.environments.writing import abstracts, posts
+from mrlm.environments.writing.posts import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A number that is best between `low` and `high`: 1 there, falling in a line to 0 at
+    `none_below` and at `none_above`."""
+
+    none_below: float
+    low: float
+    high: float = math.inf
+    none_above: float = math.inf
+
+    def __call__(self, value: float) -> float:
+        """From 0 to 1."""
+        if self.low <= value <= self.high:
+            return 1.0
+        if value < self.low:
+            return max(0.0, (value - self.none_below) / (self.low - self.none_below))
+        return max(0.0, (self.none_above - value) / (self.none_above - self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What texts must be.
+
+    Args:
+        words: fewest and most words of every text.
+        characters: of a text's number of characters over the one before it.
+        unique: of a text's number of different words over the one before it.
+        overlap: Jaccard index of the content words of two texts that is as good as any higher one.
+        first, step: what one category of transitions is worth, and each further one; 1 at most.
+        relevant: share of a text's content words that must be words of the source.
+        covered: how many different words of the source a text must have.
+    """
+
+    words: tuple[int, int]
+    characters: Span
+    unique: Span
+    overlap: float
+    first: float = 0.4
+    step: float = 0.05
+    relevant: float = 0.3
+    covered: int = 4
+
+    def changed(self, given: Mapping[str, Any]) -> Rules:
+        """These rules with some of them replaced; a span is four numbers.
+
+        Raises:
+            ConfigError: there is no such rule, or it cannot have this value.
+        """
+        known = {field.name for field in fields(self)}
+        for name, value in given.items():
+            if name not in known:
+                raise ConfigError(f"rules: there is no rule {name!r} (there are: {sorted(known)})")
+            if not _fits(name, value):
+                raise ConfigError(f"rules: {name} cannot be {value!r}")
+        read = {"words": tuple, "characters": lambda v: Span(*v), "unique": lambda v: Span(*v)}
+        return replace(self, **{k: read.get(k, lambda v: v)(v) for k, v in given.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A kind of work.
+
+    Args:
+        rules: what is paid.
+        agents: names of the seats.
+        asked: what is asked of each writer, before the text; further writers are asked `more`.
+        more: with `{before}`, the name of the writer before.
+        columns: where a row may hold its text, in the order in which they are looked for.
+        piece: a built-in text, and what able writers would say.
+    """
+
+    rules: Rules
+    agents: tuple[str, ...]
+    asked: tuple[str, ...]
+    more: str
+    columns: tuple[str, ...]
+    piece: Callable[[Random], Piece]
+
+
+TEXTS = ("document", "text", "post", "abstract", "abstract_text", "article", "content")
+_LONGER = "Write one that is longer than that of the writer {before}, with other words."
+PRESETS: dict[str, Preset] = {
+    "tldr": Preset(
+        Rules((8, 256), Span(1.1, 1.6, 3.2, 5.0), Span(1.3, 2.0), overlap=0.03),
+        ("concise", "detailed"),
+        (
+            "Summarise the post below in a few concise sentences.",
+            "Summarise the post below in detail: about twice as long as a concise summary, with "
+            "other words than one would have, and with transition words between its sentences.",
+        ),
+        "Summarise the post below. " + _LONGER,
+        TEXTS,
+        posts.long_post,
+    ),
+    "arxiv": Preset(
+        Rules(
+            (128, 256),
+            Span(0.8, 1.3, 1.6, 2.0),
+            Span(0.5, 0.7, 1.3, 1.7),
+            overlap=0.23,
+            relevant=0.2,
+        ),
+        ("background", "method"),
+        (
+            "Write the background and motivation of the paper with the abstract below, in 128 to "
+            "170 words. Another writer describes the method.",
+            "Write the method and its implications of the paper with the abstract below, in 170 "
+            "to 256 words. Another writer gives the background; keep to the same terms.",
+        ),
+        "Write a further part of the introduction of the paper below. " + _LONGER,
+        ("abstract", "abstract_text", *TEXTS),
+        abstracts.abstract,
+    ),
+    "short": Preset(
+        Rules(
+            (8, 32),
+            Span(1.1, 1.6, 3.2, 5.0),
+            Span(1.0, 1.5),
+            overlap=0.03,
+            first=1.0,
+            step=0.0,
+            covered=2,
+        ),
+        ("concise", "detailed"),
+        ("Summarise in 8 to 12 words:", "Summarise in 18 to 32 words:"),
+        "Summarise, longer than {before}:",
+        TEXTS,
+        posts.short_post,
+    ),
+}
+"""Summaries of posts, introductions of papers, and summaries that small models can write."""
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a rule can have this value."""
+    many = name in ("words", "characters", "unique")
+    numbers = list(value) if many and isinstance(value, list | tuple) else [value]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+        return False
+    if not many:
+        return 0 <= numbers[0] < math.inf and (name != "overlap" or numbers[0] > 0)
+    if name == "words":
+        return len(numbers) == 2 and 1 <= numbers[0] <= numbers[1] < math.inf
+    ordered = len(numbers) == 4 and numbers == sorted(numbers) and numbers[0] < numbers[1]
+    return ordered and (numbers[2] < numbers[3] or math.isinf(numbers[2]))

@@ -1,0 +1,117 @@
+"""Whether a text is one: what is taken from texts that have the right lengths and nothing to say.
+Each measure is 1 for any honest text and falls to 0; they look at words only, and know no model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from mrlm.environments.writing.order import misplaced
+from mrlm.environments.writing.presets import Rules, Span
+from mrlm.environments.writing.words import (
+    FUNCTION_WORDS,
+    content_words,
+    grams,
+    sentences,
+    stems,
+    tokens,
+    transitions,
+)
+
+MEASURES = ("repetition", "language", "relevance", "own_words")
+COPIED = 5
+"""Words in a row that count as copied."""
+_PLAUSIBLE = re.compile(r"(?!.*(.)\1{2})(?:[^\W\d_]{1,20}|\d{1,9})(?:['\u2019][a-z]{1,4})?", re.I)
+_VOWEL = re.compile(r"[aeiouy\u00c0-\u024f\d]", re.I)
+_WORDS_OF_SENTENCE = (3, 60)
+_DIFFERENT = Span(0.5, 0.85)
+_DOUBLED = Span(-1.0, 0.0, 0.02, 0.2)
+_REAL = Span(0.6, 0.85)
+_FUNCTION = Span(0.15, 0.28, 0.7, 0.85)
+_WHOLE = Span(0.5, 0.85)
+_MISPLACED = Span(-1.0, 0.0, 0.1, 0.28)
+_COPIES = Span(-1.0, 0.0, 0.4, 0.8)
+_CROWDED = 1 / 3
+
+
+def quality(
+    text: str, source: str, around: Sequence[str], rules: Rules, others: Sequence[str] = ()
+) -> dict[str, float]:
+    """The measures of one text by name, each from 0 to 1, and their product as `quality`.
+
+    Args:
+        text: what was written.
+        source: what it should be about.
+        around: what else the writer was shown, which may not be written down either.
+        rules: how much of the source there must be.
+        others: texts of the other writers.
+    """
+    said = tokens(text)
+    found = {
+        "repetition": _repetition(said),
+        "language": _language(text, said),
+        "relevance": _relevance(text, source, rules),
+        "own_words": _own_words(said, [source, *around, *others]),
+    }
+    product = 1.0
+    for value in found.values():
+        product *= value
+    return found | {"quality": product}
+
+
+def _repetition(said: Sequence[str]) -> float:
+    """Runs of three words that are said once, and words that are not doubled."""
+    runs = grams(said, 3)
+    if not runs:
+        return 0.0
+    doubled = sum(a == b for a, b in pairwise(said)) / len(said)
+    return min(_DIFFERENT(len(set(runs)) / len(runs)), _DOUBLED(doubled))
+
+
+def _language(text: str, said: Sequence[str]) -> float:
+    """Words that can be words, joined by function words as English does, in whole sentences that
+    are more than transitions."""
+    if not said:
+        return 0.0
+    real = sum(_is_word(word) for word in said) / len(text.split())
+    joining = sum(word in FUNCTION_WORDS for word in said) / len(said)
+    parts = sentences(text)
+    low, high = _WORDS_OF_SENTENCE
+    whole = sum(len(part) for part in parts if low <= len(part) <= high) / len(said)
+    crowded = sum(_is_crowded(part) for part in parts) / len(parts)
+    return (
+        _REAL(real)
+        * _FUNCTION(joining)
+        * _WHOLE(whole)
+        * _MISPLACED(misplaced(parts))
+        * max(0.0, 1.0 - 2.0 * crowded)
+    )
+
+
+def _relevance(text: str, source: str, rules: Rules) -> float:
+    """Content words that are the source's, as a share and as a number."""
+    ours, theirs = stems(content_words(text)), stems(content_words(source))
+    common = len(ours & theirs)
+    if not ours:
+        return 0.0
+    share = common / len(ours) / rules.relevant if rules.relevant else 1.0
+    number = common / rules.covered if rules.covered else 1.0
+    return min(1.0, share, number)
+
+
+def _own_words(said: Sequence[str], shown: Sequence[str]) -> float:
+    """Runs of words that stand in none of the other texts."""
+    runs = grams(said, COPIED)
+    known = {run for other in shown for run in grams(tokens(other), COPIED)}
+    return _COPIES(sum(run in known for run in runs) / len(runs)) if runs else 0.0
+
+
+def _is_word(word: str) -> bool:
+    return bool(_PLAUSIBLE.fullmatch(word) and _VOWEL.search(word))
+
+
+def _is_crowded(part: Sequence[str]) -> bool:
+    """Whether more than a third of a sentence is transitions (one is always fine)."""
+    counted = [size for _, size in transitions(" ".join(part))]
+    return len(counted) > 1 and sum(counted) > _CROWDED * len(part)

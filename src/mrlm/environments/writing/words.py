@@ -1,0 +1,110 @@
+"""Words of a text: transitions in twelve categories, function words, content words, sentences. It
+knows English, and nothing of rewards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a list that is written as text."""
+    return frozenset(text.split())
+
+
+TRANSITIONS: dict[str, tuple[str, ...]] = {
+    "addition": ("also", "moreover", "furthermore", "additionally", "in addition", "besides"),
+    "contrast": ("however", "but", "whereas", "in contrast", "on the other hand", "conversely"),
+    "cause": ("because", "since", "due to", "owing to"),
+    "result": ("therefore", "thus", "consequently", "hence", "as a result", "accordingly", "so"),
+    "example": ("for example", "for instance", "such as", "namely"),
+    "order": ("first", "firstly", "second", "secondly", "next", "then", "finally", "lastly"),
+    "time": ("meanwhile", "afterwards", "later", "until", "eventually", "subsequently", "now"),
+    "likeness": ("similarly", "likewise", "in the same way", "equally"),
+    "condition": ("if", "unless", "otherwise", "provided that"),
+    "concession": ("although", "though", "despite", "nevertheless", "nonetheless", "even so"),
+    "emphasis": ("indeed", "in fact", "especially", "in particular", "above all", "clearly"),
+    "summary": ("overall", "in summary", "in short", "in conclusion", "to conclude", "altogether"),
+}
+"""Category -> words and phrases that belong to it, and to no other."""
+
+FUNCTION_WORDS = word_set(
+    "a an the and or but nor so yet if because since although though unless until while whereas "
+    "when where who whom whose which what why how that than as of in on at by for with without "
+    "from to into onto over under above below between among through during before after about "
+    "against near behind up down out off again further then once i me my mine myself you your "
+    "yours yourself he him his himself she her hers herself it its itself we us our ours "
+    "ourselves they them their theirs themselves this these those there here am is are was were "
+    "be been being do does did doing have has had having will would shall should can could may "
+    "might must not no each every either neither both all any some few more most many much "
+    "other another such own same only very too also just now one ones still even first second "
+    "next later however therefore thus hence moreover furthermore"
+)
+
+_TOKEN = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_SENTENCE = re.compile(r"[^.!?\n;]+")
+_PHRASES = {phrase: name for name, phrases in TRANSITIONS.items() for phrase in phrases}
+_ANY_TRANSITION = re.compile(
+    r"\b(?:"
+    + "|".join(phrase.replace(" ", r"\s+") for phrase in sorted(_PHRASES, key=len, reverse=True))
+    + r")\b",
+    re.IGNORECASE,
+)
+
+
+def unique_words(text: str) -> int:
+    """How many different words a text has, by `str.split`, whatever the case and the punctuation
+    around them."""
+    stripped = (word.strip(".,;:!?\"'()[]{}*_`-").lower() for word in text.split())
+    return len({word for word in stripped if word})
+
+
+def tokens(text: str) -> list[str]:
+    """Words and numbers in lower case, without punctuation."""
+    return [match.group().lower() for match in _TOKEN.finditer(text)]
+
+
+def sentences(text: str) -> list[list[str]]:
+    """The tokens of every sentence, line and part before a semicolon that has any."""
+    return [found for part in _SENTENCE.findall(text) if (found := tokens(part))]
+
+
+def transitions(text: str) -> Iterator[tuple[str, int]]:
+    """Every transition in a text, whole words only: its category, and how many words it has."""
+    for match in _ANY_TRANSITION.finditer(text):
+        phrase = " ".join(match.group().lower().split())
+        yield _PHRASES[phrase], phrase.count(" ") + 1
+
+
+def categories(text: str) -> set[str]:
+    """Which of the twelve categories of transitions occur in a text."""
+    return {name for name, _ in transitions(text)}
+
+
+def content_words(text: str) -> set[str]:
+    """The words of a text that are neither function words nor single-word transitions."""
+    return {word for word in tokens(text) if word not in FUNCTION_WORDS and word not in _PHRASES}
+
+
+def stems(words: set[str]) -> set[str]:
+    """Words without the endings of number and tense, roughly, so that `dogs` is about a `dog`."""
+    return {_stem(word) for word in words}
+
+
+def jaccard(one: set[str], other: set[str]) -> float:
+    """Share of the words of two sets that both have."""
+    return len(one & other) / len(one | other) if one or other else 0.0
+
+
+def grams(words: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    """All runs of `size` words, in their order; the whole, if it is shorter."""
+    if len(words) < size:
+        return [tuple(words)] if words else []
+    return [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+
+
+def _stem(word: str) -> str:
+    for ending in ("ing", "ies", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)]
+    return word

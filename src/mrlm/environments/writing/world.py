@@ -1,0 +1,235 @@
+"""The writing world: two or more seats, one text, one turn. It knows nothing of models."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments._generators import chosen
+from mrlm.environments._rows import Table, is_held_out, others, seats
+from mrlm.environments.writing.gates import GATES, gates
+from mrlm.environments.writing.posts import Piece
+from mrlm.environments.writing.presets import PRESETS, Preset, Rules
+from mrlm.environments.writing.quality import MEASURES, quality
+from mrlm.play.tasks import OnBadRow, Row, question_of, row_messages
+
+MAX_TEXT = 20_000
+"""Characters of an answer; one with more counts as empty."""
+_POST = re.compile(r"\bPOST:\s*(.*?)\s*(?:\bTL;DR:?\s*)?\Z", re.DOTALL)
+
+
+class WritingEnvironment(Environment):
+    """Writers of one text each, at once, paid for how their texts fit together.
+
+    Four gates follow one another, and one that pays nothing ends it: the number of words of every
+    text (0.5), the ratio of characters of a text to the one before (1.0), the ratio of different
+    words (0.5), and transitions with content words in common (1.0). What they pay together, at most
+    3, is multiplied by a quality from 0 to 1, which is 1 for any honest text and falls for
+    repetition, for what is no language, for what is not about the source, and for what is copied
+    from the source, the instruction or another writer. The worst text counts for all.
+
+    Args:
+        preset: `tldr` (a concise and a detailed summary), `arxiv` (background and method of a
+            paper), `short` (summaries of 8 to 32 words, for small models).
+        dataset: rows with a text (`document`, `post`, `abstract`, ... or a `prompt`; TL;DR's
+            `prompt` and arXiv's `abstract` as they are), perhaps with `texts`, what the writers
+            should say; built-in texts without end when `None`.
+        eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
+        split: which split of the data set.
+        columns: our column name -> the data set's.
+        on_bad_row: `raise` or `skip`.
+        agents: names of the writers, two or more, in the order in which their texts grow; those of
+            the preset when `None`.
+        instructions: what each writer is asked, before the text, instead of the preset's words.
+        rewards: `team` pays every writer for all texts; `individual` for its own text and for the
+            pairs that it belongs to.
+        quality: whether the quality counts; it is logged in any case.
+        rules: numbers of the preset to change, such as `{words: [8, 64]}`.
+        seed: of the built-in texts and of the split.
+
+    Raises:
+        ConfigError: impossible arguments.
+        DataError: a row without a text.
+    """
+
+    max_turns: int | None = 1
+
+    blocking: bool = False
+
+    def __init__(
+        self,
+        preset: Literal["tldr", "arxiv", "short"] = "tldr",
+        dataset: Any = None,
+        *,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        agents: Sequence[str] | None = None,
+        instructions: Sequence[str] | None = None,
+        rewards: Literal["team", "individual"] = "team",
+        quality: bool = True,
+        rules: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        (name,) = chosen(preset, PRESETS, "preset")
+        if rewards not in ("team", "individual"):
+            raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
+        self.preset: Preset = PRESETS[name]
+        self.agents: tuple[str, ...] = seats(self.preset.agents if agents is None else agents)
+        if len(self.agents) < 2:
+            raise ConfigError("the writing world has two or more writers; agents names one")
+        self.instructions: tuple[str, ...] = self._asked(instructions)
+        self.rules: Rules = self.preset.rules.changed(rules or {})
+        self.rewards = rewards
+        self.quality = quality
+        self.seed = seed
+        self._label = f"writing-{name}"
+        self._table: Table | None = None
+        if dataset is not None:
+            self._table = Table(
+                dataset,
+                eval_dataset=eval_dataset,
+                split=split,
+                columns=columns,
+                on_bad_row=on_bad_row,
+                seed=seed,
+                convert=partial(_with_text, names=self.preset.columns, count=len(self.agents)),
+            )
+        self._task = Task("none")
+
+    def _asked(self, given: Sequence[str] | None) -> tuple[str, ...]:
+        if given is not None:
+            asked = (given,) if isinstance(given, str) else tuple(given)
+            if len(asked) != len(self.agents):
+                raise ConfigError(
+                    f"instructions has {len(asked)} texts for {len(self.agents)} writers"
+                )
+            return asked
+        more = (self.preset.more.format(before=name) for name in self.agents[1:-1])
+        return (*self.preset.asked, *more)
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return None if self._table is None else self._table.count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        if self._table is not None:
+            index, row = self._table.row(seed, split)
+            prompt = [Message(row["prompt"])]
+            return Task(
+                f"{self._label}-{split}-{index}", prompt, row.get("texts"), seed, others(row)
+            )
+        piece = self._piece(seed, split)
+        texts = list(piece.texts) if len(self.agents) == len(piece.texts) else None
+        name = f"{self._label}-{self.seed}-{split}-{seed}"
+        info = {"document": piece.document}
+        return Task(name, [Message(piece.document)], texts, seed, info)
+
+    def _piece(self, seed: int, split: Split) -> Piece:
+        rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
+        while True:
+            piece = self.preset.piece(rng)
+            if is_held_out(piece.key) == (split == "eval"):
+                return piece
+
+    # -- play --------------------------------------------------------------------------------------
+
+    def spawn(self) -> WritingEnvironment:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task or self.task(seed or 0)
+        if not isinstance(self._task.info.get("document"), str):
+            raise ConfigError(f"writing: task {self._task.id!r} has no document in its info")
+        asked = zip(self.agents, self.instructions, strict=True)
+        return StepResult(
+            {
+                agent: Observation([Message(f"{words}\n\n{self._shown}".strip())])
+                for agent, words in asked
+            }
+        )
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        said = [actions[agent].content if agent in actions else "" for agent in self.agents]
+        texts = [text if len(text) <= MAX_TEXT else "" for text in said]
+        measured = [self._measured(texts, place) for place in range(len(texts))]
+        if self.rewards == "individual":
+            paid = [
+                self._reward(gates(texts, self.rules, place), [one])
+                for place, one in enumerate(measured)
+            ]
+        else:
+            together = gates(texts, self.rules)
+            paid = [self._reward(together, measured) for _ in texts]
+        return StepResult(rewards=dict(zip(self.agents, paid, strict=True)), done=True)
+
+    def _measured(self, texts: Sequence[str], place: int) -> dict[str, float]:
+        """The quality of one text; none where it is too short or too long to be paid."""
+        text = texts[place]
+        if not 0 < len(text.split()) <= self.rules.words[1]:
+            return dict.fromkeys((*MEASURES, "quality"), 0.0)
+        rest = [other for number, other in enumerate(texts) if number != place]
+        around = [self._shown, *self.instructions]
+        return quality(text, self._document, around, self.rules, rest)
+
+    def _reward(self, paid: Mapping[str, float], measured: Sequence[Mapping[str, float]]) -> Reward:
+        """What gates pay, times the quality of the worst text; the components add up to it."""
+        worst = {name: min(one[name] for one in measured) for name in (*MEASURES, "quality")}
+        factor = worst["quality"] if self.quality else 1.0
+        components = {name: paid[name] * factor for name in GATES} | worst
+        return Reward(sum(paid.values()) * factor, components, {"gates": dict(paid)})
+
+    @property
+    def _document(self) -> str:
+        return self._task.info["document"]
+
+    @property
+    def _shown(self) -> str:
+        return self._task.prompt[-1].content if self._task.prompt else self._document
+
+    def state(self) -> str:
+        return f"{len(self.agents)} writers: {', '.join(self.agents)}\n{self._document}"
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        texts = self._task.answer
+        return None if texts is None else texts[self.agents.index(agent)]
+
+
+def _with_text(row: Row, where: str, names: Sequence[str], count: int) -> Row:
+    """A row with what is shown in `prompt` and what it is about in `document`.
+
+    Raises:
+        DataError: it has no text, or `texts` is not one text for each writer.
+    """
+    asked = question_of(row)
+    given = next((row[name] for name in names if row.get(name) is not None), asked)
+    if given is None:
+        raise DataError(
+            f"{where}: it needs a text ({', '.join(names)} or prompt); it has {', '.join(row)} "
+            "(rename with columns)"
+        )
+    document = _plain(given, where)
+    shown = document if asked is None else _plain(asked, where)
+    if given is asked and (found := _POST.search(document)):
+        document = found.group(1)
+    if not document.strip():
+        raise DataError(f"{where}: its text is empty")
+    texts = row.get("texts")
+    if texts is not None and (
+        isinstance(texts, str) or len(texts) != count or not all(isinstance(t, str) for t in texts)
+    ):
+        raise DataError(f"{where}, column 'texts': expected {count} texts, one for each writer")
+    return row | {"prompt": shown, "document": document}
+
+
+def _plain(value: Any, where: str) -> str:
+    return "\n".join(message.content for message in row_messages(value, where)).strip()
