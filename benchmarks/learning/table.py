@@ -54,7 +54,7 @@ MANY: Words = {"training.batch_size": 128}
 """The same where agents add numbers, as many episodes as 16 groups of 8."""
 
 WIDE: Words = {"training.batch_size": 64}
-"""With groups of 4 in place of 8: at a low temperature, more tasks teach more than more siblings."""
+"""With groups of 4: at a low temperature, more tasks teach more than more siblings."""
 
 RATE: Words = {"training.learning_rate": 1e-3}
 
