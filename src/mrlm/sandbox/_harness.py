@@ -16,42 +16,29 @@ of ours, and where there are namespaces it gets fresh ones, with an init of ours
 import array
 import atexit
 import base64
-import collections
 import contextlib
 import ctypes
-import datetime
-import decimal
-import fractions
-import functools
 import gc
-import heapq
+import importlib
 import io
-import itertools
 import json
-import linecache
-import math
 import os
-import random
-import re
 import resource
 import select
 import signal
 import socket
 import stat
-import statistics
-import string
 import struct
 import sys
-import tempfile
 import threading
 import time
-import traceback
 import types
-import typing
 
-PRELOADED = (collections, datetime, decimal, fractions, functools, heapq, itertools, math, re,
-             statistics, string, tempfile, typing)  # fmt: skip
-"""What programs import most: it is there already."""
+PRELOADED = (
+    "collections datetime decimal fractions functools heapq itertools linecache math random re "
+    "statistics string tempfile traceback typing"
+)
+"""What programs import most: a worker that is kept has it ready."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEWNS, NEWIPC, NEWPID = 0x20000, 0x8000000, 0x20000000
@@ -217,7 +204,6 @@ def run_text(text, modules):
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
-    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
     try:
         exec(compile(text, FILE, "exec", dont_inherit=True), main.__dict__)
         modules.append(main)
@@ -234,7 +220,11 @@ def run_text(text, modules):
         trace = error.__traceback__ and error.__traceback__.tb_next  # without our own line
         BaseException.with_traceback(error, trace)
         if sys.excepthook is sys.__excepthook__:
-            traceback.print_exception(error)  # it knows the lines of a file that is none
+            import linecache
+            import traceback
+
+            linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+            traceback.print_exception(error)
         else:
             sys.excepthook(type(error), error, trace)
         return 1
@@ -307,7 +297,7 @@ def program(setup, request, fds, report):
     os.closerange(report + 1, 1024)
     folder = request["folder"]
     os.chdir(folder)
-    os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.environ["HOME"] = os.environ["TMPDIR"] = folder
     try:
         unpack(files)
     except (OSError, ValueError) as error:
@@ -316,7 +306,8 @@ def program(setup, request, fds, report):
     sys.path.insert(0, folder)
     sys.argv[:] = [FILE]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    random.seed(0)
+    if "random" in sys.modules or b"random" in text:
+        importlib.import_module("random").seed(0)
     gc.enable()
     text = text.decode()
     shut_in(setup, request)
@@ -551,6 +542,9 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     sys.path[:] = [path for path in sys.path if path]
+    if setup["kept"]:
+        for name in PRELOADED.split():
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     send(control, ready=True, python=sys.version.split()[0], processes=len(os.listdir("/proc")))

@@ -156,7 +156,7 @@ class LocalSandbox:
             with self._lock:
                 worker = self._free.pop() if self._free else None
             if worker is None:
-                return Worker(self.tier)
+                return Worker(self.tier, self.reuse)
             if not worker.spent:
                 return worker
             worker.close()

@@ -103,13 +103,14 @@ class Worker:
 
     Args:
         tier: how programs are shut in.
+        kept: whether more than one program will run in it.
 
     Raises:
         SandboxUnavailableError: what the tier needs is missing.
         SandboxError: it does not start; the message has what it said.
     """
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: Tier, kept: bool = True) -> None:
         self.tier = tier
         self.requests: int = 0
         self.user: int | None = _stranger()
@@ -141,7 +142,7 @@ class Worker:
             if not hasattr(self, "process"):
                 os.close(said)
         try:
-            self._tell(tier.setup() | {"others": self._others()})
+            self._tell(tier.setup() | {"others": self._others(), "kept": kept})
             if self._hear(STARTING) is None:
                 raise SandboxError(f"it did not start within {STARTING:.0f} s")
         except (OSError, SandboxError) as error:
