@@ -39,6 +39,8 @@ FLOORS = {
     ),
     "population": 3,
     "opponents": 4,
+    "serving": 3,
+    "distributed": 3,
     "trainer": 5,
     "algorithms": 6,
     **dict.fromkeys(("cli", "__init__", "__main__"), TOP),
@@ -53,7 +55,7 @@ WINGS = {
     "algorithms": None,  # whatever lies below floor 6
     "environments": {"core", "play", "sandbox"},
     "workflows": {"core", "play"},
-    "engines": {"core", "play", "learn"},
+    "engines": {"core", "play", "learn", "serving"},
     "trackers": {"core", "tracking"},
 }
 """Folders of plug-ins. Only the registry loads them; only siblings import each other."""
@@ -61,7 +63,16 @@ WINGS = {
 FACES = {"__init__.py", "core/__init__.py", "config/__init__.py"}
 """They re-export names lazily, and may name anything for type checkers."""
 
-TORCH_FREE = ("core", "config", "tiny", "play", "sandbox", "environments", "workflows")
+TORCH_FREE = (
+    "core",
+    "config",
+    "tiny",
+    "play",
+    "sandbox",
+    "environments",
+    "workflows",
+    "serving",
+)
 BRINGS_TORCH = {"torch", "transformers", "peft", "accelerate", "safetensors.torch"}
 
 ONE_FILE_OF = {
