@@ -1,5 +1,5 @@
-"""Core types as protocol messages and back: `to_x` makes the message of a value, `x_of` the value of
-a message. Values of any kind travel as strict JSON; nothing here knows a server or a client."""
+"""Core types as messages of the protocol and back: `to_x` makes the message of a value, `x_of` the
+value of a message. Values of any kind travel as strict JSON. No network."""
 
 from __future__ import annotations
 
