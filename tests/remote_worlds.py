@@ -3,8 +3,10 @@ own functions, named as `module:function`."""
 
 from __future__ import annotations
 
+import asyncio
+
 from mrlm.core.environment import Environment, SimulatedEnvironment
-from mrlm.core.types import Message, Observation, Reward
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 
 
 def reward() -> Environment:
@@ -36,3 +38,21 @@ class Dice(SimulatedEnvironment):
 
     def step(self, action: Message) -> tuple[Observation, Reward]:
         return Observation([Message(self.drawn)], done=True), Reward(float(len(action.content)))
+
+
+class Failing(Environment):
+    """Does what it is told: raises, pays nonsense, takes too long, or goes on."""
+
+    blocking = False
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        return StepResult({"agent": Observation([Message("go")])})
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        (said,) = actions.values()
+        if said.content == "raise":
+            raise ZeroDivisionError("a secret of the server")
+        if said.content == "slow":
+            await asyncio.sleep(60)
+        paid = Reward(float("nan") if said.content == "nan" else 1.0)
+        return StepResult({"agent": Observation([Message(said.content)])}, {"agent": paid})
