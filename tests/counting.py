@@ -4,8 +4,11 @@ happened once. A real run in small: many episodes at once, and one that failed i
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from faults import chained
 from mrlm.core.errors import EpisodeError
@@ -89,3 +92,74 @@ def campaign(
     run_async(all_of_them())
     found.seconds = time.monotonic() - started
     return found
+
+
+def step_twice(template: RemoteEnvironment) -> Figures:
+    """A network that lets a step happen twice, by hand: what an error would look like."""
+    found, world = Figures(), template.spawn()
+    message = {"player": Message("twice/1", Role.ASSISTANT, agent="player")}
+
+    async def twice() -> None:
+        await world.reset()
+        await world.step(message)
+        result = await world.step(message)
+        found.wrong += said_by(result) != f"1 {chained('', 'twice/1')}"
+
+    run_async(twice())
+    world.close()
+    return found
+
+
+@dataclass(slots=True)
+class Vanished:
+    """What became of sessions half of which vanished.
+
+    Args:
+        opened: at once.
+        left: open after the others were freed.
+        lost: of those who stayed, who could not go on.
+        seconds: until those who vanished were freed.
+    """
+
+    opened: int
+    left: int
+    lost: int
+    seconds: float
+
+
+def vanishing(
+    template: RemoteEnvironment, count: int, sessions: Callable[[], int], lease: float
+) -> Vanished:
+    """Open sessions at once, let every other one vanish without a word, wait until the server has
+    freed them, and go on with the rest.
+
+    Args:
+        template: the world that counts.
+        count: how many.
+        sessions: how many the server has.
+        lease: seconds.
+    """
+
+    async def all_of_them() -> Vanished:
+        worlds: list[Any] = [template.spawn() for _ in range(count)]
+        await asyncio.gather(*(world.reset() for world in worlds))
+        opened = sessions()
+        gone, stay = worlds[::2], worlds[1::2]
+        del worlds
+        began = time.monotonic()
+        gone.clear()  # nobody holds them any more, and nobody says so
+        gc.collect()
+        while sessions() > len(stay) and time.monotonic() - began < 10 * lease:
+            await asyncio.sleep(lease / 20)
+        seconds = time.monotonic() - began
+        left = sessions()
+        message = {"player": Message("here", Role.ASSISTANT, agent="player")}
+        found = await asyncio.gather(
+            *(world.step(message) for world in stay), return_exceptions=True
+        )
+        for world in stay:
+            world.close()
+        lost = sum(isinstance(each, BaseException) for each in found)
+        return Vanished(opened, left, lost, seconds)
+
+    return run_async(all_of_them())

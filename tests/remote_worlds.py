@@ -56,3 +56,22 @@ class Failing(Environment):
             await asyncio.sleep(60)
         paid = Reward(float("nan") if said.content == "nan" else 1.0)
         return StepResult({"agent": Observation([Message(said.content)])}, {"agent": paid})
+
+
+class Slow(Environment):
+    """Two steps, each of which takes a while; long words pay."""
+
+    blocking = False
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self.left = 2
+        return StepResult({"agent": Observation([Message(f"say {seed}")])})
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        await asyncio.sleep(0.15)
+        self.left -= 1
+        (said,) = actions.values()
+        seen = Observation([Message(f"{self.left} left")], done=not self.left)
+        return StepResult(
+            {"agent": seen}, {"agent": Reward(0.1 * len(said.content))}, done=not self.left
+        )

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mrlm.serving.client.calling import _heard
@@ -56,3 +61,49 @@ def here(**settings: Any) -> Iterator[Here]:
         yield made
     finally:
         made.close()
+
+
+class Process:
+    """A server as a process of its own: `mrlm serve`, one worker.
+
+    Args:
+        *environments: what it serves.
+        port: 0 takes a free one; `port` says which.
+        **options: further options of the command, such as `lease`.
+    """
+
+    def __init__(self, *environments: str, port: int = 0, **options: Any) -> None:
+        words = ["-m", "mrlm", "serve", "--environments", ",".join(environments)]
+        words += ["--workers", "1", "--port", str(port)]
+        words += [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        self._process = subprocess.Popen(
+            [sys.executable, *words],
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        found = re.search(r"serving on \S+:(\d+)", said)
+        assert found, said
+        self.port = int(found[1])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once, as a machine that loses its power would."""
+        self._process.kill()
+        self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()

@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,9 @@ class Link:
     def __init__(self, address: Address, pool: ServerPool) -> None:
         self.address: Address = address
         self.pool: ServerPool = pool
-        self.sessions: set[Session] = set()
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        """Those that somebody here still holds: what is forgotten without a word ends with its
+        lease."""
         self.lease: float = 60.0
         self.epoch: str = ""
         self.refused: str = ""
@@ -175,8 +178,11 @@ class Link:
         while self.sessions:
             await asyncio.sleep(self.lease / 3)
             named = {session.id: session for session in self.sessions}
+            if not named:
+                break
             try:
-                reply = await self.ask("Renew", pb.RenewRequest(sessions=named), PROBING)
+                seconds = min(PROBING, self.lease / 3)
+                reply = await self.ask("Renew", pb.RenewRequest(sessions=named), seconds)
             except Broken as error:  # whoever plays there will notice
                 log.debug("environment server %s: %s", self.address, error)
                 continue
@@ -261,6 +267,10 @@ class ServerPool:
     def addresses(self) -> list[str]:
         """The servers on which episodes may begin, as they were written."""
         return [str(address) for address in self._links]
+
+    def link(self, server: str) -> Link:
+        """One of the servers, and how it is."""
+        return self._links[address_of(server)]
 
     def add(self, server: str) -> None:
         """Use one more server from now on.

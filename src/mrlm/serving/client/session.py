@@ -134,7 +134,7 @@ class Session:
     async def _exchange(
         self, request: pb.Request, until: float, attempts: int | None, at_start: bool = False
     ) -> pb.Reply:
-        pauses, sent, problem = Pauses(), 0, ""
+        pauses, sent, problem, gone = Pauses(), 0, "", None
         while True:
             if self.lost:
                 raise SessionLost(f"{self.where}: the server lost the session")
@@ -147,6 +147,7 @@ class Session:
             except TimeoutError:
                 self._hang_up()
                 self.link.silent(began, self._patience)
+                gone = None
                 problem = f"none within {seconds:.3g} s"
                 continue  # that was long enough a pause
             except Broken as error:
@@ -155,6 +156,9 @@ class Session:
                     raise
                 self._judge(error)
                 problem, pause = str(error), error.retry_after or pauses.take()
+                gone = gone or began
+                if began - gone > self._patience:  # there is nobody, not even one that is slow
+                    until = began
             else:
                 if not reply.HasField("failure"):
                     return reply
