@@ -1,6 +1,6 @@
 """What networks and servers do at their worst: messages lost, doubled and out of order, connections
-torn and dead, servers killed, stopped and started anew. (Short forms; `python tests/soak_servers.py`
-has the long ones.)"""
+torn and dead, servers killed, stopped and started anew. (Short forms; the long ones are those of
+`python tests/soak_servers.py`.)"""
 
 from __future__ import annotations
 

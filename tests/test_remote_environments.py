@@ -315,13 +315,14 @@ def test_certificates_and_tokens_are_checked(tmp_path: Path) -> None:
         world = RemoteEnvironment(COUNTING, **words)
         begun(world)
         world.close()
-        with pytest.raises(ConfigError, match="refuses the token.*token_env"):
+        with pytest.raises(ConfigError, match=r"refuses the token.*token_env"):
             RemoteEnvironment(COUNTING, **{**words, "token": "another-token"})
-        with pytest.raises(ConfigError, match="is not trusted.*tls_ca"):
+        with pytest.raises(ConfigError, match=r"is not trusted.*tls_ca"):
             RemoteEnvironment(COUNTING, **{**words, "tls_ca": str(stranger.ca)})
     cert, key = authority.sign("late", days=-1)
-    with here(environments=[COUNTING], tls_cert=cert, tls_key=key) as expired:
-        with pytest.raises(ConfigError, match="is not trusted"):
-            RemoteEnvironment(
-                COUNTING, server=f"localhost:{expired.server.port}", tls_ca=str(authority.ca)
-            )
+    with (
+        here(environments=[COUNTING], tls_cert=cert, tls_key=key) as expired,
+        pytest.raises(ConfigError, match="is not trusted"),
+    ):
+        address = f"localhost:{expired.server.port}"
+        RemoteEnvironment(COUNTING, server=address, tls_ca=str(authority.ca))
