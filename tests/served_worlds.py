@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -49,6 +50,7 @@ class Scene(Environment):
         elif order == "long":
             info["text"] = "x" * int(rest)
         elif order == "environment":
+            info["torch"] = "torch" in sys.modules
             info["token"] = os.environ.get("MRLM_TOKEN")
             info["pid"] = os.getpid()
         reward = Reward(value, {"numpy": np.float32(0.5)})  # type: ignore[dict-item]

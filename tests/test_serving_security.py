@@ -140,7 +140,7 @@ def test_others_are_not_let_in(guarded: Hosted, ca: Authority, tmp_path: Path, c
 def test_a_server_whose_certificate_has_expired_is_not_believed(ca: Authority) -> None:
     old = ca.certify("expired", days=-1)
     with (
-        Hosted([SCENE], tls_cert=old.cert, tls_key=old.key) as host,
+        Hosted([], tls_cert=old.cert, tls_key=old.key) as host,
         host.client(credentials=credentials(ca.pair.cert)) as client,
         pytest.raises(grpc.RpcError) as caught,
     ):
