@@ -299,18 +299,17 @@ def test_what_will_never_work_ends_the_run_in_one_sentence(
 
 
 def test_certificates_and_tokens_are_checked(tmp_path: Path) -> None:
-    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    cert, key = authority.sign("server")
-    mine = [str(path) for path in authority.sign("client")]
+    authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
+    ca, own, mine = str(authority.pair.cert), authority.certify("server"), authority.certify("me")
     token = "a-token-that-nobody-guesses"
-    secrets = {"tls_cert": cert, "tls_key": key, "client_ca": authority.ca, "token": token}
+    secrets = {"tls_cert": own.cert, "tls_key": own.key, "client_ca": ca, "token": token}
     with here(environments=[COUNTING], **secrets) as guarded:
         words: dict[str, Any] = {
             "server": f"localhost:{guarded.server.port}",
             "token": token,
-            "tls_ca": str(authority.ca),
-            "tls_cert": mine[0],
-            "tls_key": mine[1],
+            "tls_ca": ca,
+            "tls_cert": str(mine.cert),
+            "tls_key": str(mine.key),
         }
         world = RemoteEnvironment(COUNTING, **words)
         begun(world)
@@ -318,11 +317,11 @@ def test_certificates_and_tokens_are_checked(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"refuses the token.*token_env"):
             RemoteEnvironment(COUNTING, **{**words, "token": "another-token"})
         with pytest.raises(ConfigError, match=r"is not trusted.*tls_ca"):
-            RemoteEnvironment(COUNTING, **{**words, "tls_ca": str(stranger.ca)})
-    cert, key = authority.sign("late", days=-1)
+            RemoteEnvironment(COUNTING, **{**words, "tls_ca": str(stranger.pair.cert)})
+    late = authority.certify("late", days=-1)
     with (
-        here(environments=[COUNTING], tls_cert=cert, tls_key=key) as expired,
+        here(environments=[COUNTING], tls_cert=late.cert, tls_key=late.key) as expired,
         pytest.raises(ConfigError, match="is not trusted"),
     ):
         address = f"localhost:{expired.server.port}"
-        RemoteEnvironment(COUNTING, server=address, tls_ca=str(authority.ca))
+        RemoteEnvironment(COUNTING, server=address, tls_ca=ca)

@@ -148,6 +148,8 @@ if TYPE_CHECKING:
     from mrlm.learn.batch import Loss as Loss
     from mrlm.learn.batch import Outputs as Outputs
     from mrlm.learn.learner import Learner as Learner
+    from mrlm.replaying import Replay as Replay
+    from mrlm.replaying import replay as replay
     from mrlm.run import Callback as Callback
     from mrlm.runs import EvalResult as EvalResult
     from mrlm.runs import TrainResult as TrainResult
@@ -234,6 +236,7 @@ _WHERE = {
     "mrlm.serving.client.environment": ("RemoteEnvironment",),
     "mrlm.serving.client.pool": ("ServerPool",),
     "mrlm.tiny": ("default_model",),
+    "mrlm.replaying": ("Replay", "replay"),
     "mrlm.run": ("Callback",),
     "mrlm.trainer": ("Trainer",),
 }

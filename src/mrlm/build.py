@@ -18,7 +18,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.backends import keep_freed_memory
-from mrlm.learn.checkpoint import newest_verified, read_state
+from mrlm.learn.checkpoint import newest_verified, read_state, step_of, writing
 from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.learners import make_critics, make_learners
@@ -33,6 +33,7 @@ from mrlm.play.rows import Rows
 from mrlm.play.streams import Streamed
 from mrlm.play.tasks import Reading
 from mrlm.plays import check_plays, check_taught, crossed
+from mrlm.rollback import settle
 from mrlm.run import Run
 from mrlm.scheduling import casts_of, schedule_of
 from mrlm.tracking import RunLog, check_trackers
@@ -76,6 +77,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     seats = casts[0]
     source = _source(config, algorithm, worlds, rows, seats, engines)
     total = total_steps(config, source.num_tasks())
+    if resume is not None:
+        _settle(config, resume)
     checkpoint = None if resume is None else newest_verified(resume)
     state = None if checkpoint is None else read_state(checkpoint)
     folder = prepare_folder(config, resume)
@@ -109,16 +112,17 @@ def open_log(
     config: ExperimentConfig, folder: Path, total: int, state: dict[str, Any] | None
 ) -> RunLog:
     """The log of a run, from its beginning or from where the state of a checkpoint left off."""
-    return RunLog(
-        folder,
-        config.experiment_name,
-        config.resolved(),
-        total,
-        list(config.training.report_to),
-        resume_step=state["step"] + 1 if state else None,
-        state=state["parts"]["log"] if state else None,
-        every=config.training.logging_steps,
-    )
+    with writing(folder):
+        return RunLog(
+            folder,
+            config.experiment_name,
+            config.resolved(),
+            total,
+            list(config.training.report_to),
+            resume_step=state["step"] + 1 if state else None,
+            state=state["parts"]["log"] if state else None,
+            every=config.training.logging_steps,
+        )
 
 
 def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Data | None, Cast]:
@@ -369,6 +373,20 @@ def _check_memory(plan: Plan) -> None:
 # -- the folder ------------------------------------------------------------------------------------
 
 
+def _settle(config: ExperimentConfig, resume: Path) -> None:
+    """Bring to its end what the run was doing when it was killed, if it goes on in its folder."""
+    own = run_folder(config).resolve()
+    if resume.resolve() == own:
+        settle(own)
+    elif resume.resolve().parent == own and resume.name.startswith("checkpoint-"):
+        settle(own, step_of(resume))
+
+
+def run_folder(config: ExperimentConfig) -> Path:
+    """Where a run writes."""
+    return Path(config.output_dir or f"outputs/{config.experiment_name}")
+
+
 def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
     """The run's folder with its `config.yaml`. A folder of an earlier run is moved aside unless it
     is resumed.
@@ -376,7 +394,7 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    folder = run_folder(config)
     try:
         same = resume is not None and folder.resolve() in (
             resume.resolve(),

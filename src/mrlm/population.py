@@ -8,8 +8,6 @@ a run with a hundred snapshots holds no more weights than one with two.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +28,8 @@ from mrlm.learn.checkpoint import (
     read_state,
     verify,
     write_folder,
+    write_json,
+    writing,
 )
 from mrlm.learn.policy import Policy
 from mrlm.learn.snapshots import adopt
@@ -99,6 +99,8 @@ class Population:
         """The player that is rated 1000."""
         self.moving: MovingRatings = MovingRatings(self.anchor)
         """Of all games; the policies that learn are players under their own names."""
+        self.settled: dict[str, Interval] = {}
+        """Players whom nobody meets any more, with the last ratings they had."""
         self.form: dict[str, dict[str, list[float]]] = {name: {} for name in self.trained}
         """policy -> past player -> games against that one and their score, older ones fading."""
         self.facing: dict[str, list[Past]] = {}
@@ -168,7 +170,7 @@ class Population:
             await self.engines[policy.name].load_weights(policy.name, policy, past.step or 0)
         self.facing[name] = [*wanted, *known[len(wanted) :]]
 
-    def _standing(self) -> dict[str, str]:
+    def standing(self) -> dict[str, str]:
         """stand-in -> whom it stands for."""
         return {
             policy.name: past.name
@@ -182,7 +184,7 @@ class Population:
         """Take account of training games; numbers to log."""
         if not self:
             return {}
-        standing = self._standing()
+        standing = self.standing()
         episodes = [episode for group in groups for episode in group if not episode.greedy]
         scores: dict[str, list[float]] = {}
         for episode in episodes:
@@ -227,6 +229,8 @@ class Population:
                 metrics |= {f"rating/{name}/low": low, f"rating/{name}/high": high}
                 metrics[f"rating/{name}/moving"] = self.moving[name]
         self.write()
+        meets = self._kept() | {self.anchor} | {self._as_of(name, step) for name in self.trained}
+        self.settled |= {name: each for name, each in ratings.items() if name not in meets}
         return metrics
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[Result]:
@@ -253,7 +257,7 @@ class Population:
     def ratings(self) -> dict[str, Interval]:
         """Player -> rating and its 95 % interval, from all evaluations; of every policy the oldest
         first."""
-        found = fitted(self.results, self.anchor)
+        found = fitted(self.results, self.anchor, settled=self.settled)
         return {name: found[name] for name in sorted(found, key=_by_age)}
 
     # -- snapshots ---------------------------------------------------------------------------------
@@ -276,7 +280,7 @@ class Population:
         members = self.past[past.policy]
         if past in members:
             return
-        with span("opponents"):
+        with span("opponents"), writing(self.folder / past.name):
             if source is None:
                 write_folder(self.folder / past.name, self.trained[past.policy].save)
             else:
@@ -317,9 +321,8 @@ class Population:
         """Write ratings and pay-offs into the run's folder, all at once."""
         data = {"anchor": self.anchor, **record(self.results, self.ratings(), self._kept())}
         target = self.run_folder / RATINGS
-        temporary = target.with_name(f".{RATINGS}.tmp-{os.getpid()}")
-        temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(target)
+        with writing(target):
+            write_json(target, data)
 
     def report(self) -> str:
         """Ratings and pay-off matrix as lines of text; empty where nobody was rated."""
@@ -338,6 +341,7 @@ class Population:
             "results": self.results.state_dict(),
             "moving": self.moving.state_dict(),
             "form": self.form,
+            "settled": {name: list(rating) for name, rating in self.settled.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], run_folder: Path) -> None:
@@ -349,6 +353,8 @@ class Population:
         self.past = {name: [Past(**row) for row in rows] for name, rows in state["past"].items()}
         self.results.load_state_dict(state["results"])
         self.moving.load_state_dict(state["moving"])
+        settled = state.get("settled", {})
+        self.settled = {name: (mean, low, high) for name, (mean, low, high) in settled.items()}
         self.form, self.facing = {k: dict(v) for k, v in state["form"].items()}, {}
         if not self:
             return

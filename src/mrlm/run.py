@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mrlm.config import ExperimentConfig
+from mrlm.core.types import Episode
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
@@ -30,6 +31,10 @@ class Callback:
 
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
         """After every step, with what was logged."""
+
+    def on_episodes(self, run: Run, step: int, episodes: Sequence[Episode]) -> None:
+        """After episodes were played, before anything is learned from them, and after those of an
+        evaluation; they are logged as those of `step`."""
 
     def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
         """After every evaluation."""
@@ -60,6 +65,7 @@ class Run:
         casts: who speaks with which policy, for every rotation of the roles.
         population: past selves that are met as opponents.
         step: iterations done.
+        rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
     """
 
     config: ExperimentConfig
@@ -78,6 +84,7 @@ class Run:
     step: int = 0
     callbacks: Sequence[Callback] = ()
     tokens: int = 0
+    rollbacks: int = 0
     stopping: bool = False
     interrupted: bool = False
 
@@ -93,6 +100,13 @@ class Run:
         for play in (self.source, self.evaluator):
             if isinstance(play, Play):
                 play.seats = seats
+
+    def ease(self, rollbacks: int) -> None:
+        """Learn as slowly as after so many returns to a checkpoint."""
+        self.rollbacks = rollbacks
+        factor = self.config.training.rollback_factor**rollbacks
+        for each in (*self.learners, *self.critics):
+            each.settings.rate_factor = factor
 
     def stop(self) -> None:
         """End the run after the current step."""

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from mrlm.build import arithmetic_of, build, plan_of, rehearse
+from mrlm.build import arithmetic_of, build, plan_of, rehearse, run_folder
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, diff, load_config
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode
-from mrlm.learn.checkpoint import checkpoints, step_of, write_folder
+from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, write_json, writing
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import api_metrics, episode_metrics
@@ -34,6 +34,8 @@ from mrlm.train import evaluate_groups, train
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+MODELS = "models.json"
+"""Of a stage that began with what the one before it trained: policy -> its model's folder."""
 TINY = 5_000_000
 """Parameters below which one thread is faster than several."""
 
@@ -82,7 +84,7 @@ def run_experiment(
         return run_to_end(
             build(config, Parts(callbacks=callbacks), Path(resume) if resume else None)
         )
-    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    folder = run_folder(config)
     for name, stage in stages:
         _check_stage(name, stage)
     if resume is None:
@@ -101,7 +103,9 @@ def run_experiment(
             unfinished = resume is not None and bool(checkpoints(place))
             if unfinished:
                 _check_resumable(stage, place)
-            results[index] = run_to_end(build(stage, parts, place if unfinished else None))
+            run = build(stage, parts, place if unfinished else None)
+            _note_models(run.folder, parts)
+            results[index] = run_to_end(run)
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}
     _link_final(folder, folder / f"{len(stages)}-{stages[-1][0]}")
@@ -126,7 +130,7 @@ def run_to_end(run: Run) -> TrainResult:
     """Train a run that was built, write `final/`, close its log."""
     profiler = Profiler(run) if run.config.training.profile else None
     try:
-        with _threads(run.config, _policies(run)), _signals(run), profiler or nullcontext():
+        with threads(run.config, policies_of(run)), _signals(run), profiler or nullcontext():
             run_async(train(run))
         save_policies(run, run.folder / "final")
         if run.population:
@@ -143,11 +147,20 @@ def run_to_end(run: Run) -> TrainResult:
     return TrainResult(metrics, history, run.folder)
 
 
+def _note_models(folder: Path, parts: Parts) -> None:
+    """Write down which models a stage begins with; its config does not say."""
+    if parts.models:
+        taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
+        with writing(folder / MODELS):
+            write_json(folder / MODELS, taken)
+
+
 def _note_sandboxes(folder: Path) -> None:
     """Write down how the programs of a run were shut in, if there were any."""
     found = opened()
     if found and folder.is_dir():
-        (folder / "sandbox.json").write_text(json.dumps(found, indent=2) + "\n")
+        with writing(folder / "sandbox.json"):
+            (folder / "sandbox.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
 def evaluate(
@@ -162,7 +175,7 @@ def evaluate(
         greedy: take the most probable token instead of sampling.
     """
     count = episodes or run.config.evaluation.episodes or 64
-    with _threads(run.config, _policies(run)):
+    with threads(run.config, policies_of(run)):
         metrics, groups = run_async(evaluate_groups(run, count, samples, greedy))
     return EvalResult(metrics, [episode for group in groups for episode in group])
 
@@ -176,7 +189,8 @@ def save_policies(run: Run, folder: Path) -> Path:
         for learner in run.learners:
             learner.weights_of.save(temporary if alone else temporary / learner.policy)
 
-    write_folder(folder, fill)
+    with writing(folder):
+        write_folder(folder, fill)
     return folder
 
 
@@ -203,7 +217,7 @@ def evaluate_model(
     """Play the worlds and agents of a config with its models as they are; nothing is trained and no
     folder is written."""
     play, policies = rehearse(config)
-    with _threads(config, policies.values()):
+    with threads(config, policies.values()):
         groups = run_async(play.evaluate(episodes, samples, greedy))
     found = episode_metrics(groups) | api_metrics(play.batcher.engines)
     metrics = {f"eval/{name}": value for name, value in found.items()}
@@ -213,7 +227,7 @@ def evaluate_model(
 def collect_trajectories(config: ExperimentConfig, episodes: int) -> list[Episode]:
     """Play `episodes` training tasks with the models as they are, sampled; nothing is trained."""
     play, policies = rehearse(config)
-    with _threads(config, policies.values()):
+    with threads(config, policies.values()):
         groups = run_async(play.take(episodes))
     return [episode for group in groups for episode in group]
 
@@ -237,12 +251,13 @@ def _check_stage(name: str, stage: ExperimentConfig) -> None:
         raise type(error)(f"stage {name}: {error}") from error
 
 
-def _policies(run: Run) -> list[Policy]:
+def policies_of(run: Run) -> list[Policy]:
+    """Those that learn."""
     return [learner.weights_of for learner in run.learners]
 
 
 @contextmanager
-def _threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[None]:
+def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[None]:
     """`training.threads`, or one thread for tiny models; restored afterwards."""
     before = torch.get_num_threads()
     wanted = config.training.threads

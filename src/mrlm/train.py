@@ -3,14 +3,16 @@ plug-in."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from mrlm.checks import check_first_step, check_weights
+from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
-from mrlm.core.types import Group
-from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
+from mrlm.core.types import Episode, Group
+from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.reference import renew
@@ -18,7 +20,10 @@ from mrlm.learn.together import update_together
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import Remote
+from mrlm.rollback import count_at, go_back
 from mrlm.run import Run
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 async def train(run: Run) -> Run:
@@ -38,7 +43,11 @@ async def train(run: Run) -> Run:
     while run.step < run.total_steps and not run.stopping:
         for callback in run.callbacks:
             callback.on_step_begin(run)
-        metrics = await iterate(run, check=not checked)
+        try:
+            metrics = await iterate(run, check=not checked)
+        except NonFiniteError as error:
+            await _return(run, error)
+            continue
         checked = True
         run.step += 1
         run.population.grow(run.step)
@@ -53,7 +62,7 @@ async def train(run: Run) -> Run:
         if (
             run.stopping
             or run.step == run.total_steps
-            or _due(run.config.training.save_steps, run.step)
+            or (_due(run.config.training.save_steps, run.step) and not _failing(run))
         ):
             save(run)
     if run.interrupted:
@@ -94,7 +103,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         with span("checks"):
             check_first_step(run, groups)
     with span("logging"):
-        run.log.episodes(run.step + 1, [episode for group in everything for episode in group])
+        _note(run, run.step + 1, everything)
     updates: dict[str, dict[str, float]] = {learner.policy: {} for learner in run.learners}
     with span("update"):
         seed = seed_of((run.config.training.seed, "order", run.step))
@@ -118,6 +127,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         | by_policy(valued)
         | by_policy(updates)
         | api_metrics(run.engines)
+        | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
             "tokens/total": float(run.tokens),
             "tokens_per_second": tokens / max(ended - started, 1e-9),
@@ -151,7 +161,8 @@ async def evaluate(
 ) -> dict[str, float]:
     """Play held-out tasks and return the metrics under `eval/`. Arguments default to the
     `evaluation` section."""
-    metrics, _ = await evaluate_groups(run, episodes, samples, greedy)
+    metrics, groups = await evaluate_groups(run, episodes, samples, greedy)
+    _note(run, run.step, groups)
     if run.evaluator is not None:
         calm = run.config.evaluation.greedy if greedy is None else greedy
         metrics |= await run.population.evaluate(run.evaluator, run.step, calm)
@@ -179,17 +190,21 @@ async def evaluate_groups(
 
 
 def save(run: Run) -> Path:
-    """Write a checkpoint of everything the run holds."""
+    """Write a checkpoint of everything the run holds.
+
+    Raises:
+        TrainingError: the disk refused; the checkpoint before is as it was.
+    """
     parts = {
         "source": run.source.state_dict(),
         "algorithm": run.algorithm.state_dict(),
         "population": run.population.state_dict(),
         "log": run.log.state(),
-        "run": {"tokens": run.tokens},
+        "run": {"tokens": run.tokens, "rollbacks": run.rollbacks, "config": run.config.hash()},
         "api": {name: engine.state_dict() for name, engine in _remote(run).items()},
     }
     keep = run.config.training.save_total_limit
-    with span("saving"):
+    with span("saving"), writing(run.folder / f"checkpoint-{run.step}"):
         folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
     for callback in run.callbacks:
         callback.on_save(run, folder)
@@ -200,6 +215,8 @@ def restore(run: Run, folder: Path) -> None:
     """Continue where a verified checkpoint folder was written."""
     state = read_checkpoint(folder, run.learners, run.critics)
     run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
+    recorded = state["parts"]["run"].get("rollbacks", 0)
+    run.ease(count_at(folder.parent, run.step, recorded))
     run.source.load_state_dict(state["parts"]["source"])
     run.algorithm.load_state_dict(state["parts"]["algorithm"])
     if "population" in state["parts"]:
@@ -207,6 +224,41 @@ def restore(run: Run, folder: Path) -> None:
     for name, known in state["parts"].get("api", {}).items():
         if name in _remote(run):
             _remote(run)[name].load_state_dict(known)
+
+
+async def _return(run: Run, error: NonFiniteError) -> None:
+    """Take up the last good checkpoint and learn more slowly from there.
+
+    Raises:
+        NonFiniteError: the same again, where the run may not or cannot.
+    """
+    allowed = run.config.training.rollback
+    with writing(run.folder):
+        folder = go_back(run.folder, run.step, run.rollbacks, allowed, error)
+        failed, state = run.step, read_state(folder)
+        run.log.back(state["step"], state["parts"]["log"])
+    restore(run, folder)
+    factor = run.config.training.rollback_factor**run.rollbacks
+    log.warning("%s", error)
+    run.log.note(
+        f"step {failed + 1} failed; going on from {folder.name} with {factor:g} times the "
+        f"learning rate (rollback {run.rollbacks} of {allowed})"
+    )
+    await _share_weights(run)
+
+
+def _failing(run: Run) -> bool:
+    """Whether somebody is in the middle of steps that are not finite: nothing to come back to."""
+    stepped = (*run.learners, *run.critics)
+    return run.config.training.rollback > 0 and any(each.nonfinite for each in stepped)
+
+
+def _note(run: Run, step: int, groups: Sequence[Group]) -> None:
+    """Log what was played, and show it to whoever wants to see."""
+    episodes: list[Episode] = [episode for group in groups for episode in group]
+    run.log.episodes(step, episodes, run.population.standing())
+    for callback in run.callbacks:
+        callback.on_episodes(run, step, episodes)
 
 
 async def _update(

@@ -101,7 +101,11 @@ class TrainingConfig(Section):
     )
     """Trackers beside the metrics file that is always written; `none` is an empty list."""
     max_nonfinite_steps: Count = 3
-    """Steps in a row with a non-finite loss or gradient after which the run stops."""
+    """Steps in a row with a non-finite loss or gradient after which the run stops, or goes back."""
+    rollback: Whole = 0
+    """Times a run goes back to its last good checkpoint instead of stopping there."""
+    rollback_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """What all learning rates are multiplied by every time it has gone back."""
     threads: Count | None = None
     """CPU threads; chosen by the size of the model if not set."""
     profile: bool = False

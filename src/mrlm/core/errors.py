@@ -62,4 +62,8 @@ class CheckError(MRLMError):
 
 
 class TrainingError(MRLMError):
-    """Training cannot go on (for example: too many steps with a non-finite loss)."""
+    """Training cannot go on (for example: the run folder cannot be written)."""
+
+
+class NonFiniteError(TrainingError):
+    """Too many steps in a row had a loss or gradient that is not finite."""

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from mrlm.core.chat import Chat
-from mrlm.core.errors import TrainingError
+from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn.adapters import copy_adapter
@@ -166,7 +166,7 @@ class Critic:
             where = f"{self.title}: loss {loss:g}, gradient norm {norm:g}"
             log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
             if self.nonfinite >= self.settings.max_nonfinite_steps:
-                raise TrainingError(
+                raise NonFiniteError(
                     f"{where}: {self.nonfinite} steps in a row were not finite. Lower "
                     "training.critic_learning_rate, or set training.precision=fp32"
                 )

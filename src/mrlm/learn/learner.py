@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mrlm.core.chat import Chat
-from mrlm.core.errors import ConfigError, TrainingError
+from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
 from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn.algorithm import Algorithm
@@ -309,7 +309,7 @@ class Learner:
             rows = [{"ids": sample.ids, "starts": sample.starts} for sample in samples]
             torch.save({"samples": rows, "metrics": metrics}, path)
             place = f"; the batch is in {path}"
-        raise TrainingError(
+        raise NonFiniteError(
             f"{where}: {self.nonfinite} steps in a row were not finite{place}. "
             "Lower the learning rate, or set training.precision=fp32"
         )

@@ -33,6 +33,8 @@ class LearnerSettings:
         max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
             stops.
         dump_folder: where the batch is written that ended it.
+        rate_factor: what every learning rate is multiplied by; below 1 after the run has gone back
+            to a checkpoint.
     """
 
     learning_rate: float = 1e-6
@@ -49,6 +51,7 @@ class LearnerSettings:
     gradient_checkpointing: bool = False
     max_nonfinite_steps: int = 3
     dump_folder: Path | None = None
+    rate_factor: float = 1.0
 
     @property
     def critic_rate(self) -> float:
@@ -111,7 +114,7 @@ class Stepper:
 
     def begin(self, step: int) -> float:
         """Set the learning rates of an iteration; returns the policy's."""
-        share = self.schedule(step)
+        share = self.schedule(step) * self.settings.rate_factor
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * share
         return self.optimizer.param_groups[0]["lr"]

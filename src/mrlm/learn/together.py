@@ -175,4 +175,11 @@ async def update_together(
         for learner in models.values():
             checkpointing = learner.settings.gradient_checkpointing
             modes.enter_context(TrainingMode(learner.weights_of.model, checkpointing))
-        return await asyncio.gather(*(one(*job) for job in jobs))
+        tasks = [asyncio.ensure_future(one(*job)) for job in jobs]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:  # nobody goes on learning when one of them could not
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise

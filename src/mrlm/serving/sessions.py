@@ -123,8 +123,9 @@ class Sessions:
     async def asked(self, op: Op, data: bytes) -> Answer:
         """Answer a question about a world that belongs to no session."""
         none = pb.Request()
-        if self.calls >= self.rules.max_calls:
-            return self._busy(none, "too many calls are under way")
+        refusal = self._no_room(none, opens=False)
+        if refusal is not None:
+            return refusal
         self.calls += 1
         try:
             worker = self._pool.pick()
