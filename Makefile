@@ -4,7 +4,8 @@
 #   make test-all     every test
 #   make test-extras  worlds of other libraries, with the libraries (installs each; minutes)
 #   make coverage     make test, and which lines no test reaches
-#   make soak         10,000 programs through the sandbox, honest and hostile (minutes)
+#   make soak         10,000 programs through the sandbox, honest and hostile; 10,000 steps through
+#                     a network that fails, 1,000 sessions of which half vanish (minutes)
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -73,6 +74,7 @@ coverage: test
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/safety/soak.py $(ARGS)
+	$(BIN)/python tests/soak_servers.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
