@@ -63,3 +63,7 @@ class CheckError(MRLMError):
 
 class TrainingError(MRLMError):
     """Training cannot go on (for example: too many steps with a non-finite loss)."""
+
+
+class PeerError(TrainingError):
+    """Another process of the run is gone or does not answer, so that this one cannot go on."""

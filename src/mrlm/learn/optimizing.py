@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.loading import set_checkpointing
 
 CRITIC_RATE_LIMIT = 1e-3
@@ -33,6 +34,7 @@ class LearnerSettings:
         max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
             stops.
         dump_folder: where the batch is written that ended it.
+        peers: the processes that compute gradients together.
     """
 
     learning_rate: float = 1e-6
@@ -49,6 +51,7 @@ class LearnerSettings:
     gradient_checkpointing: bool = False
     max_nonfinite_steps: int = 3
     dump_folder: Path | None = None
+    peers: Peers = ALONE
 
     @property
     def critic_rate(self) -> float:
