@@ -107,7 +107,8 @@ def run_experiment(
             if unfinished:
                 _check_resumable(stage, place)
             run = build(stage, parts, place if unfinished else None)
-            _note_models(run.folder, parts)
+            if peers.main:
+                _note_models(run.folder, parts)
             results[index] = run_to_end(run)
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}

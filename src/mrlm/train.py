@@ -239,9 +239,19 @@ async def _return(run: Run, error: NonFiniteError) -> None:
         NonFiniteError: the same again, where the run may not or cannot.
     """
     allowed = run.config.training.rollback
+    failed = run.step
+
+    def decide() -> Path | NonFiniteError:
+        try:
+            return go_back(run.folder, failed, run.rollbacks, allowed, error)
+        except NonFiniteError as refused:
+            return refused
+
     with writing(run.folder):
-        folder = go_back(run.folder, run.step, run.rollbacks, allowed, error)
-        failed, state = run.step, read_state(folder)
+        folder = run.peers.first(decide)
+        if isinstance(folder, NonFiniteError):
+            raise folder
+        state = read_state(folder)
         run.log.back(state["step"], state["parts"]["log"])
     restore(run, folder)
     factor = run.config.training.rollback_factor**run.rollbacks

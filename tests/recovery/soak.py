@@ -21,21 +21,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from forking import Launcher
-
 from mrlm.learn.checkpoint import checkpoints, newest_verified, verify
 
-VICTIM = HERE / "victim.py"
+VICTIM = Path(__file__).resolve().with_name("victim.py")
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
+WRITTEN = ("episodes.jsonl", "ratings.json", "models.json")
 IN_TIME = "a moment"
 """Killed from outside, whatever it is doing."""
 MOST = 4
@@ -177,10 +176,8 @@ class Runner:
             while started.runs and time.monotonic() < deadline:
                 time.sleep(0.002)
             if started.runs:
-                try:
+                with suppress(ProcessLookupError):  # it has just ended by itself
                     started.send(signal.SIGKILL)
-                except ProcessLookupError:  # it has just ended by itself
-                    pass
         return started.wait()
 
     def _directly(self, patience: float | None, environment: dict[str, str]) -> int:
@@ -212,7 +209,9 @@ def course(folder: Path) -> dict[str, Any]:
         if path.name == "metrics.jsonl":
             rows = map(json.loads, path.read_text().splitlines())
             found[name] = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
-        elif path.is_file() and (path.name in ("episodes.jsonl", "ratings.json") or "final" in name):
+        elif path.is_file() and (
+            path.name in ("episodes.jsonl", "ratings.json") or "final" in name
+        ):
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return {name: each for name, each in found.items() if not _set_aside(name)}
 
@@ -224,7 +223,9 @@ def _set_aside(name: str) -> bool:
 
 def litter(folder: Path) -> list[str]:
     """What should not be there when a run is over."""
-    found = [str(path) for path in folder.rglob(".*") if ".tmp-" in path.name or ".old-" in path.name]
+    found = [
+        str(path) for path in folder.rglob(".*") if ".tmp-" in path.name or ".old-" in path.name
+    ]
     found += [
         f"{each}: {damage}"
         for place in {path.parent for path in folder.rglob("checkpoint-*")}
@@ -232,6 +233,10 @@ def litter(folder: Path) -> list[str]:
         if (damage := verify(each)) is not None
     ]
     return [each for each in found if not _set_aside(each.removeprefix(f"{folder}/"))]
+
+
+def _temporary(name: str) -> bool:
+    return ".tmp-" in name or ".old-" in name
 
 
 @dataclass(slots=True)
@@ -260,9 +265,7 @@ def undisturbed(runner: Runner) -> Undisturbed:
 # -- killed ----------------------------------------------------------------------------------------
 
 
-def killed(
-    count: int, modes: Sequence[Mode], place: Path, jobs: int = 1, seed: int = 0
-) -> Found:
+def killed(count: int, modes: Sequence[Mode], place: Path, jobs: int = 1, seed: int = 0) -> Found:
     """Kill runs `count` times, start each again as often, and compare what they come to.
 
     Args:

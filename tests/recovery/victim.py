@@ -1,7 +1,7 @@
 """`mrlm`, which kills itself at a chosen moment: at the n-th passing of a point in its own code.
 
-`MRLM_DIES=point:n` says when; `MRLM_COUNTS=file` lets it pass all points and write down how often it
-came to each; `MRLM_FILE_LIMIT=bytes` lets no file grow beyond that.
+`MRLM_DIES=point:n` says when; `MRLM_COUNTS=file` lets it pass all points and write down how often
+it came to each; `MRLM_FILE_LIMIT=bytes` lets no file grow beyond that.
 """
 
 from __future__ import annotations

@@ -24,8 +24,13 @@ class Quiet(RunLog):
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self._rows.append({"step": step, **metrics})
 
-    def episodes(self, step: int, episodes: Sequence[Episode]) -> None:
+    def episodes(
+        self, step: int, episodes: Sequence[Episode], standing: Mapping[str, str] | None = None
+    ) -> None:
         pass
+
+    def back(self, step: int, state: dict[str, Any]) -> None:
+        self._rows = [row for row in self._rows if row["step"] <= step]
 
     def profile(self, row: Mapping[str, Any]) -> None:
         pass
