@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mrlm.core.environment import Environment, SingleSeat, Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EndpointError, EpisodeError, RewardError
 from mrlm.core.peers import ALONE, Peers, shares
 from mrlm.core.running import in_thread
@@ -81,7 +82,7 @@ class WorldSpec:
 
     @property
     def reproducible(self) -> bool:
-        return not isinstance(self.template, SingleSeat) or self.template.seeded
+        return self.template.seeded
 
 
 def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
@@ -309,10 +310,7 @@ class Play:
         key: Key = (self.seed, split, world.name, index)
         opening: tuple[Environment, StepResult] | None = None
         if not world.reproducible:
-            environment = world.make()
-            first = in_thread(lambda: environment.reset(task, task.seed))
-            with span("environment", world.name):
-                opening = (environment, await asyncio.wait_for(first, world.timeout))
+            opening = await self._opening(world, task)
         size = len(lineups)
         first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
         jobs = [
@@ -323,8 +321,21 @@ class Play:
             calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
             jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))
         played = await asyncio.gather(*jobs)
+        if opening is not None:
+            opening[0].close()
         episodes = [episode for family in played for episode in family]
         return Group(sorted(episodes, key=lambda episode: episode.path), task.id)
+
+    async def _opening(self, world: WorldSpec, task: Task) -> tuple[Environment, StepResult]:
+        """A world that was reset once for all siblings, who play copies of it."""
+        environment = world.make()
+
+        async def first() -> StepResult:
+            found = await in_thread(lambda: environment.reset(task, task.seed))
+            return await found if inspect.isawaitable(found) else found
+
+        with span("environment", world.name):
+            return environment, await asyncio.wait_for(first(), world.timeout)
 
     async def _tried(
         self,
