@@ -4,8 +4,9 @@
 #   make test-all     every test
 #   make test-extras  worlds of other libraries, with the libraries (installs each; minutes)
 #   make coverage     make test, and which lines no test reaches
-#   make soak         10,000 programs through the sandbox, honest and hostile; 10,000 steps through
-#                     a network that fails, 1,000 sessions of which half vanish (minutes)
+#   make soak         10,000 programs through the sandbox, honest and hostile; runs killed
+#                     200 times, damaged checkpoints, full disks; 10,000 steps through a network
+#                     that fails, 1,000 sessions of which half vanish (an hour; ARGS=1000 for less)
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -74,6 +75,7 @@ coverage: test
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/safety/soak.py $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/recovery/soak.py $(ARGS)
 	$(BIN)/python tests/soak_servers.py
 
 check: $(VENV)/.installed-dev

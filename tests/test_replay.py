@@ -132,10 +132,10 @@ def test_what_is_compared() -> None:
 
     assert not list(differing(line([1, 2]), line([1, 2])))
     assert not list(differing(line([1, 2], hidden=True), line([1, 2])))
-    assert list(differing(line([1, 2]), line([1, 3])))[0] == (
+    assert next(differing(line([1, 2]), line([1, 3]))) == (
         "agent 'a', turn 1: token 2 is 3, logged 2"
     )
-    assert list(differing(line([1, 2]), line([1])))[0].endswith("1 tokens, logged 2")
+    assert next(differing(line([1, 2]), line([1]))).endswith("1 tokens, logged 2")
     assert "hold a secret" in next(differing(line([1], hidden=True), line([2])))
     assert list(differing(line([1]), line([1], 2.0))) == [
         "agent 'a': reward 2.0, logged 1.0",

@@ -190,6 +190,8 @@ def test_a_server_that_stood_still_lost_nobody(serving: Any) -> None:
 def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("environments: [math]")
+    odd = tmp_path / "odd.yaml"
+    odd.write_text("environments: [{env_type: math, name: mine, rangee: [1, 2]}]")
     for arguments, words in [
         (["-e", "math", "--host", "0.0.0.0"], "needs TLS and a token (there is neither)"),
         (["-e", "math", "--host", "0.0.0.0", "--token", "t"], "a token but no TLS"),
@@ -197,6 +199,7 @@ def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None
         ([], "what is to be served"),
         (["-c", tmp_path / "none.yaml"], "cannot be read"),
         (["-c", file], "no list environments: of mappings"),
+        (["-c", odd], "environment 'mine': there is no argument 'rangee'"),
         (["-e", "math", "--token-env", "NOT_THERE"], "no such environment variable"),
         (["-e", "math", "--token", "a", "--token-env", "HOME"], "not both"),
         (["-e", "math", "--tls-cert", "x.pem"], "needed together"),

@@ -19,6 +19,7 @@ import numpy as np
 
 from mrlm.config import OpponentsConfig
 from mrlm.core.errors import CheckpointError
+from mrlm.core.peers import ALONE, Peers
 from mrlm.core.timing import span
 from mrlm.core.types import Group
 from mrlm.learn.checkpoint import (
@@ -82,7 +83,9 @@ class Population:
         trained: Mapping[str, Policy] | None = None,
         stand_ins: Mapping[str, Sequence[Policy]] | None = None,
         engines: Mapping[str, Engine] | None = None,
+        peers: Peers = ALONE,
     ) -> None:
+        self.peers: Peers = peers
         self.run_folder: Path = folder or Path()
         self.folder: Path = self.run_folder / FOLDER
         self.seed: int = seed
@@ -274,7 +277,7 @@ class Population:
                 self._enter(Past(f"{name}@{label}", name, None), source)
             self._thin(name)
         if self:
-            self._tidy()
+            self.peers.first(self._tidy)
 
     def _enter(self, past: Past, source: str | None = None) -> None:
         members = self.past[past.policy]
@@ -282,15 +285,18 @@ class Population:
             return
         with span("opponents"), writing(self.folder / past.name):
             if source is None:
-                write_folder(self.folder / past.name, self.trained[past.policy].save)
+                self._write_folder(past.name, self.trained[past.policy].save)
             else:
                 stand_in = self.stand_ins[past.policy][0]
                 self.facing.pop(past.policy, None)
                 adopt(stand_in, source)
-                write_folder(self.folder / past.name, stand_in.save)
+                self._write_folder(past.name, stand_in.save)
         members.append(past)
         if source is None:
             self.moving.enter(past.name, past.policy)
+
+    def _write_folder(self, name: str, fill: Callable[[Path], None]) -> None:
+        self.peers.first(lambda: write_folder(self.folder / name, fill))
 
     def _thin(self, name: str) -> None:
         """Forget snapshots beyond those that are kept: each time the one whose neighbours are
@@ -319,6 +325,8 @@ class Population:
 
     def write(self) -> None:
         """Write ratings and pay-offs into the run's folder, all at once."""
+        if not self.peers.main:
+            return
         data = {"anchor": self.anchor, **record(self.results, self.ratings(), self._kept())}
         target = self.run_folder / RATINGS
         with writing(target):
@@ -358,8 +366,12 @@ class Population:
         self.form, self.facing = {k: dict(v) for k, v in state["form"].items()}, {}
         if not self:
             return
+        self.peers.first(lambda: self._find(sorted(_members(state)), run_folder))
+
+    def _find(self, names: Sequence[str], run_folder: Path) -> None:
+        """Make sure that past players are here, and copy them if they are elsewhere."""
         clear_temporaries(self.folder)
-        for name in sorted(_members(state)):
+        for name in names:
             if not (self.folder / name).is_dir():
                 there = run_folder / FOLDER / name
                 write_folder(self.folder / name, _copying(there))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mrlm.config import ExperimentConfig
+from mrlm.core.peers import ALONE, Peers
 from mrlm.core.types import Episode
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.critic import Critic
@@ -21,7 +22,8 @@ from mrlm.tracking import RunLog
 
 class Callback:
     """What a user may hook into a run; every method does nothing unless it is overridden.
-    `run.stop()` ends the run after the current step, with everything saved."""
+    `run.stop()` ends the run after the current step, with everything saved. Where several processes
+    train together each calls them all; `run.peers.main` says which one speaks for all."""
 
     def on_train_begin(self, run: Run) -> None:
         """Before the first step."""
@@ -64,6 +66,7 @@ class Run:
         schedule: which policies learn when, and which roles they play.
         casts: who speaks with which policy, for every rotation of the roles.
         population: past selves that are met as opponents.
+        peers: the processes that train together.
         step: iterations done.
         rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
     """
@@ -81,6 +84,7 @@ class Run:
     schedule: Schedule = field(default_factory=Schedule)
     casts: Sequence[Mapping[str, Seat]] = ()
     population: Population = field(default_factory=Population)
+    peers: Peers = ALONE
     step: int = 0
     callbacks: Sequence[Callback] = ()
     tokens: int = 0

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +20,10 @@ from mrlm.build import arithmetic_of, build, plan_of, rehearse, run_folder
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, diff, load_config
 from mrlm.core.errors import ConfigError
+from mrlm.core.peers import Peers
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode
+from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, write_json, writing
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
@@ -78,6 +80,7 @@ def run_experiment(
     Raises:
         KeyboardInterrupt: interrupted; the run was saved and can be resumed.
     """
+    peers = join(config.distributed)
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:
         _check_resumable(config, resume)
@@ -88,7 +91,7 @@ def run_experiment(
     for name, stage in stages:
         _check_stage(name, stage)
     if resume is None:
-        _set_aside(folder)
+        peers.first(lambda: _set_aside(folder))
     results: dict[int, TrainResult] = {}
     trained: dict[str, str] = {}
     before: set[str] = set()
@@ -97,18 +100,20 @@ def run_experiment(
         title = f"{config.experiment_name}-{name}"
         stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
         parts = Parts(callbacks=callbacks, models=_inherited(stage, trained, before))
-        if resume is not None and _finished(place, stage, last=index == len(stages) - 1):
+        if resume is not None and _done(peers, place, stage, last=index == len(stages) - 1):
             log.info("stage %s is finished", name)
         else:
-            unfinished = resume is not None and bool(checkpoints(place))
+            unfinished = resume is not None and peers.first(_checkpointed(place))
             if unfinished:
                 _check_resumable(stage, place)
             run = build(stage, parts, place if unfinished else None)
-            _note_models(run.folder, parts)
+            if peers.main:
+                _note_models(run.folder, parts)
             results[index] = run_to_end(run)
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}
-    _link_final(folder, folder / f"{len(stages)}-{stages[-1][0]}")
+    last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
+    peers.first(lambda: _link_final(folder, last_stage))
     if not results:
         raise ConfigError(
             f"{folder}: every stage is finished already; raise training.num_iterations of the last "
@@ -126,21 +131,36 @@ def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
     return (place / "final").exists()
 
 
+def _done(peers: Peers, place: Path, stage: ExperimentConfig, last: bool) -> bool:
+    return peers.first(lambda: _finished(place, stage, last))
+
+
+def _checkpointed(place: Path) -> Callable[[], bool]:
+    return lambda: bool(checkpoints(place))
+
+
 def run_to_end(run: Run) -> TrainResult:
     """Train a run that was built, write `final/`, close its log."""
     profiler = Profiler(run) if run.config.training.profile else None
+    interrupted = False
     try:
         with threads(run.config, policies_of(run)), _signals(run), profiler or nullcontext():
             run_async(train(run))
         save_policies(run, run.folder / "final")
         if run.population:
             run.log.say(run.population.report())
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        _note_sandboxes(run.folder)
+        if run.peers.main:
+            _note_sandboxes(run.folder)
         run.log.close()
         if profiler is not None:
             run.log.say(str(profiler.report))
-    history = run.log.history()
+        if interrupted:
+            run.peers.farewell()
+    history = run.peers.first(run.log.history)
     metrics: dict[str, float] = {}
     for row in history:
         metrics |= {key: value for key, value in row.items() if value is not None}
@@ -190,7 +210,7 @@ def save_policies(run: Run, folder: Path) -> Path:
             learner.weights_of.save(temporary if alone else temporary / learner.policy)
 
     with writing(folder):
-        write_folder(folder, fill)
+        run.peers.first(lambda: write_folder(folder, fill))
     return folder
 
 

@@ -15,6 +15,7 @@ from mrlm.core.types import Episode, Group
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
+from mrlm.learn.ops import complete
 from mrlm.learn.reference import renew
 from mrlm.learn.together import update_together
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
@@ -40,7 +41,8 @@ async def train(run: Run) -> Run:
     if run.step:
         await _share_weights(run)
     checked = False
-    while run.step < run.total_steps and not run.stopping:
+    stopping, interrupted = _agreed(run)
+    while run.step < run.total_steps and not stopping:
         for callback in run.callbacks:
             callback.on_step_begin(run)
         try:
@@ -59,13 +61,14 @@ async def train(run: Run) -> Run:
             run.log.log(run.step, metrics)
         for callback in run.callbacks:
             callback.on_step_end(run, metrics)
+        stopping, interrupted = _agreed(run)
         if (
-            run.stopping
+            stopping
             or run.step == run.total_steps
             or (_due(run.config.training.save_steps, run.step) and not _failing(run))
         ):
             save(run)
-    if run.interrupted:
+    if interrupted or (run.peers.size == 1 and run.interrupted):
         raise KeyboardInterrupt
     for callback in run.callbacks:
         callback.on_train_end(run)
@@ -88,11 +91,11 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         _renew_references(run)
         for learner in run.learners:
             await learner.annotate(groups, algorithm.needs)
-    with span("credit"):
+    with span("credit"), complete():
         algorithm.credit(groups)
     with span("update"):
         valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
-    with span("credit"):
+    with span("credit"), complete():
         algorithm.refine(groups, run.critics)
     metrics = episode_metrics(everything) | credit_metrics(groups) | algorithm.metrics
     metrics |= run.population.note(everything)
@@ -112,7 +115,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             updates |= await _update(run, stage, groups)
             waiting = [learner for later in stages[place + 1 :] for learner in later]
             if waiting:
-                metrics |= await algorithm.carry(stage, waiting, groups)
+                with complete():
+                    metrics |= await algorithm.carry(stage, waiting, groups)
     with span("sync"):
         await _share_weights(run)
     if check and run.config.training.checks != "off":
@@ -205,7 +209,9 @@ def save(run: Run) -> Path:
     }
     keep = run.config.training.save_total_limit
     with span("saving"), writing(run.folder / f"checkpoint-{run.step}"):
-        folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
+        folder = run.peers.first(
+            lambda: write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
+        )
     for callback in run.callbacks:
         callback.on_save(run, folder)
     return folder
@@ -233,9 +239,19 @@ async def _return(run: Run, error: NonFiniteError) -> None:
         NonFiniteError: the same again, where the run may not or cannot.
     """
     allowed = run.config.training.rollback
+    failed = run.step
+
+    def decide() -> Path | NonFiniteError:
+        try:
+            return go_back(run.folder, failed, run.rollbacks, allowed, error)
+        except NonFiniteError as refused:
+            return refused
+
     with writing(run.folder):
-        folder = go_back(run.folder, run.step, run.rollbacks, allowed, error)
-        failed, state = run.step, read_state(folder)
+        folder = run.peers.first(decide)
+        if isinstance(folder, NonFiniteError):
+            raise folder
+        state = read_state(folder)
         run.log.back(state["step"], state["parts"]["log"])
     restore(run, folder)
     factor = run.config.training.rollback_factor**run.rollbacks
@@ -301,6 +317,13 @@ def _renew_references(run: Run) -> None:
 def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:
     seed = seed_of((run.config.training.seed, "critic", run.step, critic.name))
     return critic.update(groups, run.algorithm, run.step, seed)
+
+
+def _agreed(run: Run) -> tuple[bool, bool]:
+    """Whether the run stops here, and whether that is because somebody interrupted it: in all
+    processes, as soon as it does in one."""
+    flags = run.peers.gather((run.stopping, run.interrupted))
+    return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
 
 
 def _evaluates(run: Run) -> bool:

@@ -67,3 +67,7 @@ class TrainingError(MRLMError):
 
 class NonFiniteError(TrainingError):
     """Too many steps in a row had a loss or gradient that is not finite."""
+
+
+class PeerError(TrainingError):
+    """Another process of the run is gone or does not answer, so that this one cannot go on."""

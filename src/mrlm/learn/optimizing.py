@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.loading import set_checkpointing
 
 CRITIC_RATE_LIMIT = 1e-3
@@ -35,6 +36,7 @@ class LearnerSettings:
         dump_folder: where the batch is written that ended it.
         rate_factor: what every learning rate is multiplied by; below 1 after the run has gone back
             to a checkpoint.
+        peers: the processes that compute gradients together.
     """
 
     learning_rate: float = 1e-6
@@ -52,6 +54,7 @@ class LearnerSettings:
     max_nonfinite_steps: int = 3
     dump_folder: Path | None = None
     rate_factor: float = 1.0
+    peers: Peers = ALONE
 
     @property
     def critic_rate(self) -> float:
