@@ -40,6 +40,7 @@ FLOORS = {
         ("casting", "learners", "plays", "scheduling", "sitting", "worlds", "build", "runs"), 4
     ),
     "population": 3,
+    "asynchrony": 4,
     "opponents": 4,
     "replaying": 4,
     "serving": 3,

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from mrlm.asynchrony import ahead_of, check_asynchrony, copies_of, surplus_of
 from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
@@ -74,7 +75,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         keep_freed_memory()
     stand_ins = stand_ins_of(config, cast, policies)
     spare = {policy.name: policy for several in stand_ins.values() for policy in several}
-    engines = make_engines(config, cast, policies | spare)
+    copies = copies_of(config, cast, policies)
+    engines = make_engines(config, cast, copies | spare)
     schedule = schedule_of(config, algorithm, cast)
     if schedule != Schedule():
         log.info("schedule: %s", schedule)
@@ -88,6 +90,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     state = None if checkpoint is None else read_state(checkpoint)
     folder = peers.first(lambda: prepare_folder(config, resume))
     learners = make_learners(config, algorithm, cast, policies, total, folder, peers)
+    for learner in learners if copies is not policies else ():
+        learner.mirror = copies[learner.policy]
     population = population_of(config, folder, cast, policies, stand_ins, engines, peers)
     if population and isinstance(source, Play):
         source.sit = population.sit
@@ -174,6 +178,7 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
     worlds = crossed(algorithm, worlds)
     check_opponents(config, algorithm, cast, worlds, rows is not None)
     schedule = schedule_of(config, algorithm, cast)
+    check_asynchrony(config, algorithm, schedule, worlds, rows is not None)
     if schedule.swap_every is not None and (rows is not None or algorithm.collection is not None):
         raise ConfigError(
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
@@ -299,6 +304,7 @@ def _play(
     watched: bool = False,
     greedy: bool = False,
     peers: Peers = ALONE,
+    surplus: int = 0,
 ) -> Play:
     return Play(
         worlds,
@@ -311,6 +317,7 @@ def _play(
         watched,
         greedy,
         peers=peers.channel(),
+        surplus=surplus,
     )
 
 
@@ -342,7 +349,9 @@ def _source(
         watched = algorithm.topology in ("central", "mixed")
         greedy = "greedy" in algorithm.requires
         size = algorithm.group_size
-        return _play(config, size, worlds, seats, engines, False, watched, greedy, peers)
+        more = surplus_of(config, size)
+        play = _play(config, size, worlds, seats, engines, False, watched, greedy, peers, more)
+        return ahead_of(config, play)
     play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate, peers=peers)
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from mrlm.asynchrony import beside_play, describe
 from mrlm.build import arithmetic_of, build, plan_of, rehearse, run_folder
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, diff, load_config
@@ -144,7 +145,12 @@ def run_to_end(run: Run) -> TrainResult:
     profiler = Profiler(run) if run.config.training.profile else None
     interrupted = False
     try:
-        with threads(run.config, policies_of(run)), _signals(run), profiler or nullcontext():
+        with (
+            threads(run.config, policies_of(run)),
+            _signals(run),
+            beside_play(run),
+            profiler or nullcontext(),
+        ):
             run_async(train(run))
         save_policies(run, run.folder / "final")
         if run.population:
@@ -225,6 +231,7 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
             worlds, rows, cast = plan_of(stage, Parts())
             schedule = schedule_of(stage, stage.algorithm_settings(), cast)
             text.append(f"{title}{cast}\nschedule: {schedule}")
+            text += describe(stage)
             text.append(str(arithmetic_of(stage, worlds, rows, cast)))
         except ConfigError as error:
             problems.append(f"{title}{error}")

@@ -20,6 +20,7 @@ from mrlm.learn.reference import renew
 from mrlm.learn.together import update_together
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
+from mrlm.play.ahead import Ahead
 from mrlm.play.engine import Remote
 from mrlm.rollback import count_at, go_back
 from mrlm.run import Run
@@ -40,6 +41,8 @@ async def train(run: Run) -> Run:
         run.log.log(0, await evaluate(run))
     if run.step:
         await _share_weights(run)
+    if isinstance(run.source, Ahead):
+        run.source.iterations = run.total_steps
     checked = False
     stopping, interrupted = _agreed(run)
     while run.step < run.total_steps and not stopping:
@@ -130,6 +133,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         metrics
         | by_policy(valued)
         | by_policy(updates)
+        | (run.source.metrics() if isinstance(run.source, Ahead) else {})
         | api_metrics(run.engines)
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
@@ -294,7 +298,9 @@ async def _update(
 
 
 async def _share_weights(run: Run) -> None:
-    """Give the engines the policies as they are."""
+    """Give the engines the policies as they are, while nobody asks them for anything."""
+    if isinstance(run.source, Ahead):
+        await run.source.rest({learner.policy: learner.version for learner in run.learners})
     for learner in run.learners:
         await run.engines[learner.policy].load_weights(
             learner.policy, learner.weights(), learner.version

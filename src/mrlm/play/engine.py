@@ -7,7 +7,7 @@ It knows nothing of agents, chat templates or learning; it moves token ids.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -115,6 +115,18 @@ class Pulse:
         await waiter
 
 
+class Answers(Protocol):
+    """Keeps what engines answer, and may know an answer already."""
+
+    def recall(self, request: Request) -> Completion | None:
+        """What was answered to this request before, if that is to be said again."""
+        ...
+
+    def note(self, request: Request, completion: Completion, round: int) -> None:
+        """Keep the answer of an engine, given in this round of calls."""
+        ...
+
+
 class Batcher:
     """Collects requests until nobody can add another, then calls each engine once.
 
@@ -139,6 +151,12 @@ class Batcher:
         """Tokens sampled so far."""
         self.calls: int = 0
         """Engine calls so far."""
+        self.rounds: int = 0
+        """Times so far that everybody who waited was served: what play is counted in."""
+        self.gate: Callable[[], Awaitable[None]] | None = None
+        """Awaited before every round, when everybody waits and nothing else is under way."""
+        self.answers: Answers | None = None
+        """Where answers are kept, if they are."""
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._pump: asyncio.Task[None] | None = None
 
@@ -151,6 +169,15 @@ class Batcher:
         Raises:
             EngineError: the engine failed or took longer than the deadline.
         """
+        known = None if self.answers is None else self.answers.recall(request)
+        if known is not None:
+            return known
+        completion = await self._asked(request)
+        if self.answers is not None:
+            self.answers.note(request, completion, self.rounds)
+        return completion
+
+    async def _asked(self, request: Request) -> Completion:
         engine = self.engines[request.policy]
         if isinstance(engine, Remote):
             async with self.pulse.working():
@@ -175,8 +202,13 @@ class Batcher:
     async def _serve(self) -> None:
         while self._waiting:
             await self._quiet()
-            batch = sorted(self._waiting, key=lambda entry: entry[0].key)
+            if self.gate is not None:
+                await self.gate()
+                await self._quiet()  # others may have begun meanwhile, or ended
+            waiting = [entry for entry in self._waiting if not entry[1].cancelled()]
+            batch = sorted(waiting, key=lambda entry: entry[0].key)
             self._waiting = []
+            self.rounds += bool(batch)
             by_engine: dict[int, list[tuple[Request, asyncio.Future[Completion]]]] = {}
             for entry in batch:
                 by_engine.setdefault(id(self.engines[entry[0].policy]), []).append(entry)
