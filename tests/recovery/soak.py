@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -34,7 +34,8 @@ from mrlm.learn.checkpoint import checkpoints, newest_verified, verify
 
 VICTIM = Path(__file__).resolve().with_name("victim.py")
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-WRITTEN = ("episodes.jsonl", "ratings.json", "models.json")
+WRITTEN = {"episodes.jsonl", "ratings.json", "models.json", "manifest.json", "final"}
+"""Files, and a folder, that have to come out the same; a manifest stands for all that it lists."""
 IN_TIME = "a moment"
 """Killed from outside, whatever it is doing."""
 MOST = 4
@@ -202,16 +203,15 @@ class Runner:
 
 
 def course(folder: Path) -> dict[str, Any]:
-    """What a run came to: metrics but for times, what was played and rated, and the weights."""
+    """What a run came to: metrics but for times, what was played and rated, the weights, and
+    everything that its checkpoints hold."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.name == "metrics.jsonl":
             rows = map(json.loads, path.read_text().splitlines())
             found[name] = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
-        elif path.is_file() and (
-            path.name in ("episodes.jsonl", "ratings.json") or "final" in name
-        ):
+        elif path.is_file() and {path.name, *name.split("/")} & WRITTEN:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return {name: each for name, each in found.items() if not _set_aside(name)}
 
@@ -265,7 +265,14 @@ def undisturbed(runner: Runner) -> Undisturbed:
 # -- killed ----------------------------------------------------------------------------------------
 
 
-def killed(count: int, modes: Sequence[Mode], place: Path, jobs: int = 1, seed: int = 0) -> Found:
+def killed(
+    count: int,
+    modes: Sequence[Mode],
+    place: Path,
+    jobs: int = 1,
+    seed: int = 0,
+    known: Mapping[str, Undisturbed] | None = None,
+) -> Found:
     """Kill runs `count` times, start each again as often, and compare what they come to.
 
     Args:
@@ -274,12 +281,13 @@ def killed(count: int, modes: Sequence[Mode], place: Path, jobs: int = 1, seed: 
         place: an empty folder.
         jobs: runs side by side.
         seed: of what is chosen.
+        known: undisturbed runs, by mode.
     """
     found, lock, started = Found(), threading.Lock(), time.monotonic()
     tried: Counter[str] = Counter()
-    whole: dict[str, Undisturbed] = {}
+    whole: dict[str, Undisturbed] = dict(known or {})
     with _launchers(jobs) as launchers:
-        for number, mode in enumerate(modes):
+        for number, mode in enumerate(each for each in modes if each.name not in whole):
             runner = Runner(mode, place / f"whole-{mode.name}", launchers[number % jobs])
             whole[mode.name] = undisturbed(runner)
 
@@ -420,19 +428,16 @@ def limits(folder: Path, least: int) -> list[int]:
     return sorted(size for size in sizes if size >= least)
 
 
-def cut_off(wanted: Sequence[int], mode: Mode, place: Path, launcher: Launcher) -> Found:
+def cut_off(wanted: Sequence[int], whole: Undisturbed, runner: Runner) -> Found:
     """Run where no file may become larger than so many bytes: the write fails in the middle. The
     run has to end with an error that says so, and to go on from what it had, once it may.
 
     Args:
         wanted: limits in bytes.
-        mode: the way of running.
-        place: an empty folder.
-        launcher: what runs are forked from.
+        whole: the run that nobody disturbed.
+        runner: of the same mode, elsewhere.
     """
     found, started = Found(), time.monotonic()
-    whole = undisturbed(Runner(mode, place / "whole", launcher))
-    runner = Runner(mode, place / "cut", launcher)
     for limit in wanted:
         runner.clear()
         code = runner.go(MRLM_FILE_LIMIT=str(limit))
@@ -535,9 +540,9 @@ def main() -> int:
             found["flips"] = flipped(max(1, chosen.count // 10), runner.folder, chosen.seed)
         if chosen.only in (None, "disks"):
             runner = Runner(TEAM, place / "sizes", launcher)
-            undisturbed(runner)
+            whole = undisturbed(runner)
             every = limits(runner.folder, least=4096)
-            found["file limits"] = cut_off(every, TEAM, place / "cut", launcher)
+            found["file limits"] = cut_off(every, whole, Runner(TEAM, place / "cut", launcher))
             if shutil.which("bwrap"):
                 steps = max(2, chosen.count // 500)
                 found["full disks"] = filled_up(steps, TEAM, place / "full", launcher)
