@@ -30,10 +30,11 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from forking import Launcher
+from mrlm.config import TrainingConfig
 from mrlm.learn.checkpoint import checkpoints, newest_verified, verify
 
 VICTIM = Path(__file__).resolve().with_name("victim.py")
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
+TIMES = ("time", "tokens_per_second", "seconds/", "idle/")
 WRITTEN = {"episodes.jsonl", "ratings.json", "models.json", "manifest.json", "final"}
 """Files, and a folder, that have to come out the same; a manifest stands for all that it lists."""
 IN_TIME = "a moment"
@@ -108,7 +109,13 @@ PIPELINE = Mode(
     },
 )
 """A stage that starts from what the one before it trained."""
-MODES = (TEAM, LEAGUE, PIPELINE)
+AHEAD = Mode("ahead", {**TEAM.config, "training": {**TEAM.config["training"], "max_lag": 2}})
+"""Play goes on beside learning; what is under way is part of a checkpoint."""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+DDP = Mode("ddp", TEAM.config, (sys.executable, *TORCHRUN, str(VICTIM)), direct=True)
+"""Two processes that train one run; one of them, or all, are killed."""
+ASYNCHRONOUS = "max_lag" in TrainingConfig.model_fields
+MODES = (TEAM, LEAGUE, PIPELINE, *([AHEAD] if ASYNCHRONOUS else []), DDP)
 
 
 @dataclass(slots=True)
@@ -197,9 +204,14 @@ class Runner:
                 os.killpg(process.pid, signal.SIGKILL)
                 return process.wait()
 
-    def said(self) -> str:
+    def was_killed(self, code: int) -> bool:
+        """Whether an exit status is that of a kill; `torchrun` has one of its own and says why."""
+        found = code == -signal.SIGKILL
+        return found or (self.mode.direct and "Signal 9 (SIGKILL)" in self.said(10**6))
+
+    def said(self, most: int = 1500) -> str:
         """The end of what it wrote on standard error."""
-        return (self.place / "stderr").read_text()[-1500:]
+        return (self.place / "stderr").read_text(errors="replace")[-most:]
 
 
 def course(folder: Path) -> dict[str, Any]:
@@ -210,7 +222,10 @@ def course(folder: Path) -> dict[str, Any]:
         name = path.relative_to(folder).as_posix()
         if path.name == "metrics.jsonl":
             rows = map(json.loads, path.read_text().splitlines())
-            found[name] = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+            found[name] = [
+                {key: each for key, each in row.items() if not key.startswith(TIMES)}
+                for row in rows
+            ]
         elif path.is_file() and {path.name, *name.split("/")} & WRITTEN:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return {name: each for name, each in found.items() if not _set_aside(name)}
@@ -326,10 +341,11 @@ def one_life(
         elif point == IN_TIME:
             code = runner.go(rng.uniform(0.1, 1.1) * whole.seconds)
         else:
-            code = runner.go(MRLM_DIES=f"{point}:{rng.randint(1, whole.points[point])}")
+            which = f"{point}:{rng.randint(1, whole.points[point])}"
+            code = runner.go(MRLM_DIES=which, MRLM_DIES_RANK=str(rng.randrange(2)))
         if code == 0:
             break
-        if len(kills) >= most or code != -signal.SIGKILL:
+        if len(kills) >= most or not runner.was_killed(code):
             return kills or [point], f"exit status {code}: {runner.said()}"
         kills.append(point)
     if course(runner.folder) != whole.course:
