@@ -66,6 +66,26 @@ class EvalResult:
     episodes: list[Episode] = field(default_factory=list)
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGUSR1 end what is done between steps as Ctrl-C does: at once, with whatever was
+    saved before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@_interruptible()
 def run_experiment(
     config: ExperimentConfig,
     resume: str | os.PathLike[str] | None = None,
