@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mrlm.config import EnvironmentConfig
+from mrlm.config import EnvironmentConfig, ExperimentConfig
+from mrlm.config.compare import differences, plain
 from mrlm.core.errors import ConfigError
 from mrlm.serving.client.calling import Access, Pauses, access_of, address_of
 from mrlm.serving.client.pool import ServerPool
@@ -77,6 +78,9 @@ def test_a_token_comes_from_the_environment_and_is_never_printed(
     assert "that-is-long" not in repr(access)
     with pytest.raises(ConfigError, match="NOT_THERE is not set"):
         access_of(token_env="NOT_THERE")
+    assert access_of().token is None
+    monkeypatch.setenv("MRLM_TOKEN", "another-long-token")
+    assert access_of().token == "another-long-token"
     with pytest.raises(ConfigError, match="not both"):
         access_of("a-token", "WORLDS_TOKEN")
 
@@ -135,3 +139,15 @@ def test_pauses_grow_and_do_not_touch_the_randomness_of_a_run() -> None:
     assert random.getstate() == state
     assert 0.05 <= taken[0] <= 0.15 and all(0.5 <= each <= 1.5 for each in taken[5:])
     assert len(set(taken)) == 20
+
+
+def test_where_worlds_live_may_change_when_a_run_is_resumed() -> None:
+    sections = [{}, HERE, {**HERE, "server_address": ["a:1", "b:2"], "token_env": "TOKEN"}]
+    first, *others = (
+        ExperimentConfig(environments=[EnvironmentConfig(env_type="math", **given)])
+        for given in sections
+    )
+    for other in others:
+        assert not differences(plain(first), plain(other))
+    other = ExperimentConfig(environments=[EnvironmentConfig(env_type="qa", **HERE)])
+    assert differences(plain(first), plain(other)) == ["environments.0.env_type: 'math' -> 'qa'"]

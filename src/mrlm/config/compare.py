@@ -41,6 +41,11 @@ MAY_CHANGE = (
     "engine.timeout",
     "engine.cache_mib",
     "distributed.*",
+    "*environments.*.remote",
+    "*environments.*.server_address*",
+    "*environments.*.servers_file",
+    "*environments.*.token_env",
+    "*environments.*.tls_*",
 )
 """Keys (with `*` for any end) that may be different when a run is resumed."""
 

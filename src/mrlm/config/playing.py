@@ -115,7 +115,7 @@ class EnvironmentConfig(Section):
     servers_file: str | None = None
     """A file with an address per line besides; it is read again whenever it changes."""
     token_env: str | None = None
-    """Name of the environment variable that holds the servers' token."""
+    """Name of the environment variable that holds the servers' token; `MRLM_TOKEN` if not set."""
     tls_ca: str | None = None
     """File of the certificates to trust; turns encryption on."""
     tls_cert: str | None = None

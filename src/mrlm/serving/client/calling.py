@@ -34,6 +34,8 @@ OPTIONS: list[tuple[str, int]] = [
 ]
 """Of every channel. What is sent again is decided here and not by gRPC, and how large a message may
 be is the server's to say."""
+TOKEN = "MRLM_TOKEN"
+"""The environment variable that holds the token, where none other is named."""
 LEAVING = 2.0
 """Seconds that saying goodbye may take when the process ends."""
 
@@ -251,7 +253,8 @@ def access_of(
     tls_cert: str | None = None,
     tls_key: str | None = None,
 ) -> Access:
-    """Access by a token, or by the name of the environment variable that holds it.
+    """Access by a token, or by the name of the environment variable that holds it; `MRLM_TOKEN`, if
+    it is set, where neither is given.
 
     Raises:
         ConfigError: the variable is not set, or a file is missing.
@@ -265,6 +268,8 @@ def access_of(
                 f"token_env: the environment variable {token_env} is not set; put the server's "
                 "token into it"
             )
+    elif token is None:
+        token = os.environ.get(TOKEN, "").strip() or None
     return Access(token, tls_ca, tls_cert, tls_key)
 
 
