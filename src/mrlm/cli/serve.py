@@ -1,0 +1,155 @@
+"""`mrlm serve`: worlds behind a network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mrlm.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mrlm.serving.server import Served, Server
+
+TOKEN = "MRLM_TOKEN"
+"""The environment variable that holds the token, where no other is named."""
+
+SECTIONS = ("environments", "eval_envs")
+"""Keys of a config file that say what is served."""
+
+
+def serve(
+    environments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--environments", "-e", help="Worlds by name or module:Class, separated by commas."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="A YAML file with environments: and their arguments."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Where to listen; beyond this machine TLS and a token are needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 50051,
+    token: Annotated[
+        str | None, typer.Option(help="What callers must know; others can read it in ps.")
+    ] = None,
+    token_env: Annotated[
+        str | None, typer.Option(help=f"Variable that holds the token, else {TOKEN} if it is set.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate (with its chain), a PEM file.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key, a PEM file.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="Clients must have certificates of this authority.")
+    ] = None,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Open at once.")] = 4096,
+    max_calls: Annotated[int, typer.Option(min=1, help="Under way at once.")] = 1024,
+    max_message: Annotated[
+        float, typer.Option(min=0.01, help="MiB of a request or an answer.")
+    ] = 4.0,
+    lease: Annotated[
+        float, typer.Option(min=1.0, help="Seconds a session lives without a call.")
+    ] = 60.0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that hold the worlds; else one per core.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds a world may take for one call.")
+    ] = 60.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Prometheus metrics, on 127.0.0.1; 0: a free port."),
+    ] = None,
+    arguments: Annotated[
+        bool, typer.Option(help="Whether clients may give worlds arguments.")
+    ] = True,
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="Seconds that open sessions get when it ends.")
+    ] = 30.0,
+) -> None:
+    """Serve worlds to trainers elsewhere. SIGTERM and Ctrl-C let open sessions finish first."""
+    from mrlm.serving.server import Server, Settings
+    from mrlm.serving.server import serve as run
+
+    worlds = [*_named(environments or []), *_configured(config)]
+    if not worlds:
+        raise ConfigError("what is to be served? Give --environments, such as code,math,debate")
+    settings = Settings(
+        environments=worlds,
+        host=host,
+        port=port,
+        token=_token(token, token_env),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
+        max_sessions=max_sessions,
+        max_calls=max_calls,
+        lease=lease,
+        workers=workers or min(os.cpu_count() or 1, 8),
+        timeout=timeout,
+        max_message_bytes=int(max_message * 2**20),
+        metrics_port=metrics_port,
+        arguments=arguments,
+        hidden=(TOKEN, token_env) if token_env else (TOKEN,),
+    )
+    run(Server(settings), grace, _say)
+
+
+def _say(server: Server) -> None:
+    """One line for whoever waits for it."""
+    guards = [
+        "TLS" if server.settings.tls_cert is not None else "no TLS",
+        "token" if server.settings.token is not None else "no token",
+    ]
+    watched = "" if server.metrics_port is None else f"; metrics on port {server.metrics_port}"
+    print(
+        f"serving on {server.address}: {', '.join(server.worlds)}; "
+        f"{len(server.pool.workers)} workers; {', '.join(guards)}{watched}",
+        flush=True,
+    )
+
+
+def _named(given: list[str]) -> list[str]:
+    return [name.strip() for each in given for name in each.split(",") if name.strip()]
+
+
+def _configured(path: Path | None) -> list[Served]:
+    """The environments of a file, such as that of an experiment; what else is in it is not read."""
+    if path is None:
+        return []
+    from mrlm.config import EnvironmentConfig, yamls
+    from mrlm.serving.server import Served
+
+    try:
+        data = yamls.read(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: it cannot be read: {error}") from error
+    sections = next((data[key] for key in SECTIONS if isinstance(data, dict) and key in data), None)
+    if not isinstance(sections, list) or not all(isinstance(each, dict) for each in sections):
+        raise ConfigError(f"--config {path}: it has no list environments: of mappings")
+    found = []
+    for number, each in enumerate(sections):
+        try:
+            section = EnvironmentConfig(**each)
+        except ConfigError as error:
+            raise ConfigError(f"--config {path}, environments.{number}: {error}") from error
+        given = section.parameters
+        if section.max_turns is not None:
+            given["max_turns"] = section.max_turns
+        timeout = section.timeout if "timeout" in section.model_fields_set else None
+        found.append(Served(section.name or section.env_type, section.env_type, given, timeout))
+    return found
+
+
+def _token(given: str | None, variable: str | None) -> str | None:
+    if given is not None and variable is not None:
+        raise ConfigError("give --token or --token-env, not both")
+    if variable is not None and variable not in os.environ:
+        raise ConfigError(f"--token-env {variable}: there is no such environment variable")
+    return os.environ.get(variable or TOKEN) if given is None else given

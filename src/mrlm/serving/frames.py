@@ -1,0 +1,96 @@
+"""How a server and its worker processes talk: frames over a socket. What is in them they know."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+_HEADER = struct.Struct("<IQB16s")
+NOBODY = bytes(16)
+"""In the place of a session, where a frame is about none."""
+
+
+class Op(IntEnum):
+    """What a worker is asked for."""
+
+    HELLO = 0
+    DESCRIBE = 1
+    TASK = 2
+    OPEN = 3
+    CALL = 4
+    FORK = 5
+    CLOSE = 6
+
+
+class End(IntEnum):
+    """How it went: what was asked for; refused, and nothing was done; or the session is over, and
+    (`HUNG`) something of it still runs in the worker."""
+
+    DONE = 0
+    REFUSED = 1
+    OVER = 2
+    HUNG = 3
+
+
+class Frame(NamedTuple):
+    """A question or its answer.
+
+    Args:
+        number: of the question, which its answer repeats.
+        kind: an `Op` or an `End`.
+        session: whom it is about, 16 bytes.
+        body: a message of the protocol, or of the two.
+    """
+
+    number: int
+    kind: int
+    session: bytes
+    body: bytes
+
+
+class Frames(asyncio.Protocol):
+    """One end of such a socket.
+
+    Args:
+        heard: called with every frame that arrives.
+        ended: called once, when the other end is gone.
+    """
+
+    def __init__(self, heard: Callable[[Frame], None], ended: Callable[[], None]) -> None:
+        self._heard, self._ended = heard, ended
+        self._buffer = bytearray()
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= _HEADER.size:
+            length, number, kind, session = _HEADER.unpack_from(buffer, start)
+            end = start + _HEADER.size + length
+            if len(buffer) < end:
+                break
+            body = bytes(memoryview(buffer)[start + _HEADER.size : end])
+            start = end
+            self._heard(Frame(number, kind, session, body))
+        del buffer[:start]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended()
+
+    def send(self, number: int, kind: int, session: bytes, body: bytes) -> None:
+        """Send a frame; nothing happens where the other end is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_HEADER.pack(len(body), number, kind, session) + body)
+
+    def close(self) -> None:
+        """Close this end."""
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,126 @@
+"""What a server tells a monitoring system: Prometheus text over HTTP, from this machine only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Seconds."""
+Readings = Callable[[], dict[str, float]]
+
+
+class Metrics:
+    """Counts nothing: a server that nobody watches."""
+
+    def called(self, call: str, result: str, seconds: float) -> None:
+        """A call was answered.
+
+        Args:
+            call: its kind.
+            result: `ok`, or the kind of the failure.
+            seconds: it took.
+        """
+
+    def expired(self) -> None:
+        """A session was freed because its lease had run out."""
+
+    def denied(self) -> None:
+        """A call came without the right token."""
+
+    def serve(self, port: int, readings: Readings) -> int:
+        """Answer at `http://127.0.0.1:PORT/metrics`; returns the port.
+
+        Args:
+            port: where; 0 takes a free one.
+            readings: what the server has now: `sessions`, `calls`, `workers`, `restarts`,
+                `draining`.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Answer no more."""
+
+
+class Prometheus(Metrics):
+    """Counts for Prometheus.
+
+    Raises:
+        ConfigError: its library is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import prometheus_client
+        except ImportError as error:
+            raise ConfigError(
+                "--metrics-port needs the library prometheus-client: pip install 'mrlm[serve]'"
+            ) from error
+        self._library: Any = prometheus_client
+        self._registry: Any = prometheus_client.CollectorRegistry()
+        registry = self._registry
+        prometheus_client.ProcessCollector(registry=registry)
+        self._calls: Any = prometheus_client.Counter(
+            "mrlm_calls", "Calls that were answered.", ["call", "result"], registry=registry
+        )
+        self._seconds: Any = prometheus_client.Histogram(
+            "mrlm_call_seconds", "How long they took.", ["call"], registry=registry, buckets=BUCKETS
+        )
+        self._expired: Any = prometheus_client.Counter(
+            "mrlm_leases_expired", "Sessions whose clients were gone.", registry=registry
+        )
+        self._denied: Any = prometheus_client.Counter(
+            "mrlm_denied", "Calls without the right token.", registry=registry
+        )
+        self._http: Any = None
+
+    def called(self, call: str, result: str, seconds: float) -> None:
+        self._calls.labels(call, result).inc()
+        self._seconds.labels(call).observe(seconds)
+
+    def expired(self) -> None:
+        self._expired.inc()
+
+    def denied(self) -> None:
+        self._denied.inc()
+
+    def serve(self, port: int, readings: Readings) -> int:
+        self._registry.register(_Now(readings))
+        try:
+            self._http, _ = self._library.start_http_server(
+                port, addr="127.0.0.1", registry=self._registry
+            )
+        except OSError as error:
+            raise ConfigError(f"--metrics-port {port}: {error.strerror}") from error
+        return self._http.server_port
+
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+
+
+WORDS = {
+    "sessions": "Sessions that are open.",
+    "calls_running": "Calls under way.",
+    "workers": "Worker processes that are ready.",
+    "draining": "1 while the server takes no new sessions.",
+}
+
+
+class _Now:
+    """Reads the server whenever somebody asks."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        now = self._readings()
+        for name, words in WORDS.items():
+            yield GaugeMetricFamily(f"mrlm_{name}", words, value=now[name])
+        text = "Worker processes that ended and were started again."
+        yield CounterMetricFamily("mrlm_worker_restarts", text, value=now["restarts"])

@@ -1,0 +1,287 @@
+"""Core types as messages of the protocol and back: `to_x` makes the message of a value, `x_of` the
+value of a message. Values of any kind travel as strict JSON. No network."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from mrlm.core.errors import EpisodeError
+from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
+from mrlm.serving import mrlm_pb2 as pb
+
+T = TypeVar("T")
+MOST_DEPTH = 100
+"""How deep lists and objects may stand in each other."""
+
+# -- values of any kind ----------------------------------------------------------------------------
+
+
+def to_json(value: Any, where: str) -> str:
+    """A value as JSON text; empty for `None`.
+
+    Tuples become lists, and numbers of other libraries plain ones. Keys have to be text and numbers
+    finite, so that what arrives is what was sent.
+
+    Args:
+        value: what is sent.
+        where: how a message calls it.
+
+    Raises:
+        EpisodeError: it is no JSON; the message names the key.
+    """
+    if value is None:
+        return ""
+    try:
+        return json.dumps(_plain(value, where), allow_nan=False, separators=(",", ":"))
+    except ValueError as error:  # a whole number of thousands of digits
+        raise EpisodeError(f"{where} cannot travel as JSON: {error}") from error
+
+
+def json_of(text: str, where: str) -> Any:
+    """The value of a JSON text; `None` for an empty one.
+
+    Raises:
+        EpisodeError: it is no strict JSON.
+    """
+    if not text:
+        return None
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise EpisodeError(f"{where}: that is no JSON ({error})") from error
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        if not math.isfinite(value):
+            raise EpisodeError(f"{where} is {float(value)!r}, which JSON cannot say")
+        return float(value)
+    if depth == MOST_DEPTH:
+        raise EpisodeError(f"{where} stands more than {MOST_DEPTH} levels deep")
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise EpisodeError(f"{where} has the key {key!r}; keys of JSON are text")
+        return {key: _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+    raise EpisodeError(
+        f"{where} is a {type(value).__name__}, which JSON cannot hold; keep to text, numbers, "
+        "lists and dictionaries there"
+    )
+
+
+def _object_of(text: str, where: str) -> dict[str, Any]:
+    found = json_of(text, where)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise EpisodeError(f"{where} must be an object, not {type(found).__name__}")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _made(make: Callable[[], T], what: str) -> T:
+    """A protocol message; fields that it cannot hold become one clear error."""
+    try:
+        return make()
+    except (TypeError, ValueError) as error:  # UnicodeEncodeError is a ValueError
+        raise EpisodeError(f"{what} cannot be sent: {error}") from error
+
+
+# -- messages and tasks ----------------------------------------------------------------------------
+
+
+def to_message(message: Message) -> pb.Message:
+    """The protocol's message; the model call behind it stays here.
+
+    Raises:
+        EpisodeError: metadata or tool calls that are no JSON, text that is no Unicode.
+    """
+    whose = "the message" if message.agent is None else f"the message of {message.agent!r}"
+    return _made(
+        lambda: pb.Message(
+            content=message.content,
+            role=str(message.role),
+            agent=message.agent,
+            tool_calls_json=to_json(message.tool_calls or None, f"tool_calls of {whose}"),
+            metadata_json=to_json(message.metadata or None, f"metadata of {whose}"),
+        ),
+        whose,
+    )
+
+
+def message_of(record: pb.Message) -> Message:
+    """Inverse of `to_message`.
+
+    Raises:
+        EpisodeError: a role that there is not, or no JSON where it should be.
+    """
+    calls = json_of(record.tool_calls_json, "tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise EpisodeError("tool_calls must be a list of objects")
+    try:
+        role = Role(record.role)
+    except ValueError as error:
+        raise EpisodeError(
+            f"there is no role {record.role[:40]!r} (there are: {', '.join(Role)})"
+        ) from error
+    return Message(
+        record.content,
+        role,
+        record.agent if record.HasField("agent") else None,
+        tuple(calls),
+        _object_of(record.metadata_json, "metadata"),
+    )
+
+
+def to_task(task: Task) -> pb.Task:
+    """The protocol's task.
+
+    Raises:
+        EpisodeError: what cannot be sent, by name: a value that is no JSON, a seed below 0.
+    """
+    whose = f"task {task.id!r}"
+    return _made(
+        lambda: pb.Task(
+            id=task.id,
+            prompt=[to_message(message) for message in task.prompt],
+            answer_json=to_json(task.answer, f"{whose}: answer"),
+            seed=task.seed,
+            info_json=to_json(task.info or None, f"{whose}: info"),
+        ),
+        whose,
+    )
+
+
+def task_of(record: pb.Task) -> Task:
+    """Inverse of `to_task`.
+
+    Raises:
+        EpisodeError: a message, the answer or the info is malformed.
+    """
+    return Task(
+        record.id,
+        [message_of(message) for message in record.prompt],
+        json_of(record.answer_json, "answer"),
+        record.seed,
+        _object_of(record.info_json, "info"),
+    )
+
+
+# -- what a world answers --------------------------------------------------------------------------
+
+
+def to_observation(observation: Observation, whose: str = "the observation") -> pb.Observation:
+    """The protocol's observation; `whose` is how messages call it.
+
+    Raises:
+        EpisodeError: what cannot be sent, by name.
+    """
+    return _made(
+        lambda: pb.Observation(
+            messages=[to_message(message) for message in observation.messages],
+            done=observation.done,
+            info_json=to_json(observation.info or None, f"info of {whose}"),
+        ),
+        whose,
+    )
+
+
+def observation_of(record: pb.Observation) -> Observation:
+    """Inverse of `to_observation`.
+
+    Raises:
+        EpisodeError: a message or the info is malformed.
+    """
+    return Observation(
+        [message_of(message) for message in record.messages],
+        record.done,
+        _object_of(record.info_json, "info"),
+    )
+
+
+def to_reward(reward: Reward, whose: str = "the reward") -> pb.Reward:
+    """The protocol's reward; `whose` is how messages call it.
+
+    Raises:
+        EpisodeError: what cannot be sent, by name.
+    """
+    return _made(
+        lambda: pb.Reward(
+            value=reward.value,
+            components=reward.components,
+            info_json=to_json(reward.info or None, f"info of {whose}"),
+        ),
+        whose,
+    )
+
+
+def reward_of(record: pb.Reward) -> Reward:
+    """Inverse of `to_reward`; the components stand in the order of their names.
+
+    Raises:
+        EpisodeError: the info is malformed.
+    """
+    components = {name: record.components[name] for name in sorted(record.components)}
+    return Reward(record.value, components, _object_of(record.info_json, "info"))
+
+
+def to_result(result: StepResult, state: str | None = None) -> pb.StepResult:
+    """The protocol's step result.
+
+    Args:
+        result: what a world answered; its rewards are `Reward`s.
+        state: the whole situation as text, where it is asked for.
+
+    Raises:
+        EpisodeError: what cannot be sent, by agent and name.
+    """
+    seen, paid = result.observations, result.rewards
+    return _made(
+        lambda: pb.StepResult(
+            speakers=list(seen),
+            observations={
+                agent: to_observation(one, f"the observation of {agent!r}")
+                for agent, one in seen.items()
+            },
+            paid=list(paid),
+            rewards={
+                agent: to_reward(one, f"the reward of {agent!r}") for agent, one in paid.items()
+            },
+            done=result.done,
+            truncated=result.truncated,
+            info_json=to_json(result.info or None, "info of the step"),
+            state=state,
+        ),
+        "the result of the step",
+    )
+
+
+def result_of(record: pb.StepResult) -> StepResult:
+    """Inverse of `to_result`; the state, where there is one, stays in the record.
+
+    Raises:
+        EpisodeError: a part is malformed or named and missing.
+    """
+    stray = {*record.speakers} ^ {*record.observations} or {*record.paid} ^ {*record.rewards}
+    if stray:
+        raise EpisodeError(f"the result of the step says two things about {sorted(stray)[0]!r}")
+    return StepResult(
+        {agent: observation_of(record.observations[agent]) for agent in record.speakers},
+        {agent: reward_of(record.rewards[agent]) for agent in record.paid},
+        record.done,
+        record.truncated,
+        _object_of(record.info_json, "info of the step"),
+    )

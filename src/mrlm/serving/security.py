@@ -1,0 +1,131 @@
+"""Who may talk to a server: where it listens, the token, the certificates."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from mrlm.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+HEADER = "authorization"
+"""Metadata in which the token comes, as `Bearer TOKEN`."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_exposure(host: str, token: str | None, tls: bool) -> None:
+    """Refuse to listen to others unguarded.
+
+    Raises:
+        ConfigError: the address is not of this machine only, and there is no TLS or no token; or
+            the token is none.
+    """
+    if token is not None and not (token and token.isascii() and token.isprintable()):
+        raise ConfigError("the token must be printable ASCII text, and not empty")
+    if is_loopback(host) or (tls and token is not None):
+        return
+    has = "TLS but no token" if tls else "a token but no TLS" if token else "neither"
+    raise ConfigError(
+        f"--host {host} lets other machines in, which needs TLS and a token (there is {has}): give "
+        "--tls-cert and --tls-key, and --token or MRLM_TOKEN; or stay on 127.0.0.1"
+    )
+
+
+def bearer(token: str | None) -> tuple[tuple[str, str], ...]:
+    """The metadata of a call of a client that has a token."""
+    return () if token is None else ((HEADER, f"Bearer {token}"),)
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Lets calls in that have the token, of every service and kind; others learn nothing.
+
+    Args:
+        token: the token.
+        denied: called with every call that is turned away.
+    """
+
+    def __init__(self, token: str, denied: Callable[[], None]) -> None:
+        self._wanted = f"Bearer {token}".encode()
+        self._denied = denied
+        self._no = grpc.stream_stream_rpc_method_handler(self._deny)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        given = b""
+        for key, value in handler_call_details.invocation_metadata or ():
+            if key == HEADER:
+                given = value if isinstance(value, bytes) else value.encode()
+        if hmac.compare_digest(given, self._wanted):
+            return await continuation(handler_call_details)
+        self._denied()
+        return self._no
+
+    async def _deny(self, requests: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
+
+
+def server_credentials(
+    cert: str | Path | None, key: str | Path | None, client_ca: str | Path | None
+) -> grpc.ServerCredentials | None:
+    """What a server shows, and whom it believes; `None` without TLS.
+
+    Args:
+        cert: PEM file of its certificate, with the chain.
+        key: PEM file of its private key.
+        client_ca: PEM file of those whose certificates clients must have; then clients without one
+            are turned away.
+
+    Raises:
+        ConfigError: a file cannot be read or holds something else; one of the pair is missing.
+    """
+    if cert is None and key is None:
+        if client_ca is not None:
+            raise ConfigError("--client-ca needs --tls-cert and --tls-key")
+        return None
+    if cert is None or key is None:
+        raise ConfigError("--tls-cert and --tls-key are needed together")
+    chain, secret = _read(cert, "--tls-cert"), _read(key, "--tls-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(
+            f"--tls-cert {cert} and --tls-key {key} are no certificate and its private key in PEM "
+            f"({error})"
+        ) from error
+    ca = None
+    if client_ca is not None:
+        ca = _read(client_ca, "--client-ca")
+        try:
+            context.load_verify_locations(cadata=ca.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(f"--client-ca {client_ca}: no certificate in PEM") from error
+    return grpc.ssl_server_credentials(
+        [(secret, chain)], root_certificates=ca, require_client_auth=ca is not None
+    )
+
+
+def _read(path: str | Path, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: {error.strerror}") from error
