@@ -227,7 +227,7 @@ def _check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
     for key in config.engine.of_server:
         if key not in accepts:
             raise ConfigError(
-                f"engine.{key}: the engine {name!r} takes no {key}; remove it, or use an engine that "
+                f"engine.{key}: the engine {name!r} takes no {key}; remove it, or use one that "
                 "is a server (vllm, sglang, mrlm)"
             )
     if "base_url" in accepts and not (config.engine.base_url or config.engine.servers):

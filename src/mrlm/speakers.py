@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mrlm.casting import Parts, assign, load_policies
+from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.adapters import BASE
@@ -17,6 +19,7 @@ from mrlm.learn.policy import Policy
 from mrlm.learn.transfer import take_file, take_folder
 from mrlm.play.engine import Engine
 from mrlm.serving.desk import Served
+from mrlm.worlds import make_worlds
 
 
 @dataclass(slots=True)
@@ -205,3 +208,20 @@ def house_of(
         bases[base] = with_adapter(bases[base], name, Path(folder))
         policies[name] = Policy(name, bases[base], tokenizer, adapter=name, precision=precision)
     return House(policies, named, engine, settings)
+
+
+def house_of_config(config: ExperimentConfig) -> House:
+    """The policies of an experiment that have weights, as they are before it begins.
+
+    Raises:
+        ConfigError: they cannot be cast or loaded.
+    """
+    parts = Parts()
+    cast = assign(config, make_worlds(config, parts), parts)
+    policies = load_policies(config, cast, parts)
+    if not policies:
+        raise ConfigError("the config has no policy with weights to serve")
+    models = {
+        name: cast.policies[name].model or config.model.model_name_or_path for name in policies
+    }
+    return House(policies, models, settings={"batch_size": config.engine.batch_size})

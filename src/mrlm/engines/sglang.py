@@ -65,9 +65,7 @@ class SglangEngine(ServerEngine):
     async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
         url = self.url_of[name]
         if self.policies[name].adapter:
-            with suppress(
-                EngineError, Missing
-            ):  # if it matters, loading says so
+            with suppress(EngineError, Missing):  # if it matters, loading says so
                 await self._taken(client, url, "/unload_lora_adapter", {"lora_name": name})
             body = {"lora_name": name, "lora_path": str(folder)}
             await self._taken(client, url, "/load_lora_adapter", body)

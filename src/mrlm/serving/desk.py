@@ -51,8 +51,10 @@ class Refusal(MRLMError):
 class Holder(Protocol):
     """Has the weights of one policy."""
 
-    size: int
-    """Bytes that its weights take."""
+    @property
+    def size(self) -> int:
+        """Bytes that its weights take."""
+        ...
 
     def take_file(self, file: Path) -> None:
         """New weights from one safetensors file: all of them, or an error and none."""

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import ChatTemplateError, ConfigError
@@ -84,7 +85,7 @@ class Door:
         """
         try:
             from starlette.applications import Starlette
-            from starlette.routing import Route as Path
+            from starlette.routing import Route as Page
         except ImportError as error:
             raise ConfigError(
                 'policies over HTTP need starlette and uvicorn: pip install "mrlm[serve]"'
@@ -99,7 +100,7 @@ class Door:
             **trainer_routes(self.desk),
         }
         paths = [
-            Path(path, self._guarded(route), methods=[method])
+            Page(path, self._guarded(route), methods=[method])
             for (method, path), route in routes.items()
         ]
         return Starlette(routes=paths, exception_handlers={404: _no_page, 405: _no_page})
@@ -312,12 +313,13 @@ def _prompts(served: Served, given: Any) -> list[list[int]]:
 
     if isinstance(given, str) and given:
         return [served.chat.encode(given)]
+    several: list[Any] = given if isinstance(given, list) else []
     if ids(given):
-        return [given]
-    if isinstance(given, list) and given and all(isinstance(e, str) and e for e in given):
-        return [served.chat.encode(each) for each in given]
-    if isinstance(given, list) and given and all(map(ids, given)):
-        return given
+        return [several]
+    if several and all(isinstance(each, str) and each for each in several):
+        return [served.chat.encode(each) for each in several]
+    if several and all(map(ids, several)):
+        return several
     raise Refusal("bad", "prompt must be a text, token ids, or a list of one of them", "prompt")
 
 
@@ -391,9 +393,9 @@ class HttpServer:
         door: Door,
         host: str = "127.0.0.1",
         port: int = 0,
-        cert: str | None = None,
-        key: str | None = None,
-        client_ca: str | None = None,
+        cert: str | Path | None = None,
+        key: str | Path | None = None,
+        client_ca: str | Path | None = None,
     ) -> None:
         app = door.app()
         import ssl
@@ -421,7 +423,7 @@ class HttpServer:
             timeout_graceful_shutdown=10,
             ssl_certfile=cert,
             ssl_keyfile=key,
-            ssl_ca_certs=client_ca,
+            ssl_ca_certs=None if client_ca is None else str(client_ca),
             ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
         )
         self._server = uvicorn.Server(settings)

@@ -148,9 +148,9 @@ class Sglang:
         name = body.get("lora_path")
         served = self.desk.find(name) if isinstance(name, str) else whole_model(self.desk)
         sampling, seed = _sampling(body.get("sampling_params"))
-        prompts = body.get("input_ids")
-        single = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
-        given = [prompts] if single else prompts
+        prompts: Any = body.get("input_ids")
+        single = _ids(prompts)
+        given: list[Any] = [prompts] if single else prompts
         if not isinstance(given, list) or not given or not all(map(_ids, given)):
             raise Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
         asked = [

@@ -3,17 +3,20 @@ weights as a stream that is checked before anything changes."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
+import grpc.aio
 
-from mrlm.core.types import SamplingParams
+from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
@@ -21,6 +24,7 @@ from mrlm.serving.desk import RETRY_AFTER, Desk, Refusal, Served, checked_sampli
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+Context = Any
 SLACK = 16 << 20
 """Bytes that a file of weights may be larger than twice the weights themselves."""
 CODES: dict[str, grpc.StatusCode] = {
@@ -35,81 +39,81 @@ CODES: dict[str, grpc.StatusCode] = {
 }
 
 
-def add_policies(desk: Desk) -> Callable[[grpc.Server], None]:
-    """What puts the service on a server: `add_policies(desk)(server)`."""
+def add_policies(desk: Desk) -> Callable[[grpc.aio.Server], None]:
+    """What puts the service on a server: `Server(settings, [add_policies(desk)])`."""
     return lambda server: mrlm_pb2_grpc.add_PoliciesServicer_to_server(Policies(desk), server)
 
 
 class Policies(mrlm_pb2_grpc.PoliciesServicer):
-    """The service, over a desk. Its methods block a thread of the server."""
+    """The service, over a desk."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
-    def List(self, request: Any, context: grpc.ServicerContext) -> Any:
+    async def List(self, request: Any, context: Context) -> Any:
         served = list(self.desk.served.values())
-        return pb.ListReply(policies=[_info(each) for each in served], epoch=self.desk.epoch)
+        known = await asyncio.to_thread(lambda: [_info(each) for each in served])
+        return pb.ListReply(policies=known, epoch=self.desk.epoch)
 
-    def GetTokenizer(self, request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return pb.Files(files=self.desk.find(request.policy).holder.tokenizer_files())
-        except Refusal as refusal:
-            _refuse(context, refusal)
+    async def GetTokenizer(self, request: Any, context: Context) -> Any:
+        async with _refusing(context):
+            holder = self.desk.find(request.policy).holder
+            return pb.Files(files=await asyncio.to_thread(holder.tokenizer_files))
 
-    def Generate(self, request: Any, context: grpc.ServicerContext) -> Any:
-        try:
+    async def Generate(self, request: Any, context: Context) -> Any:
+        async with _refusing(context):
             asked = [_request(request.policy, prompt) for prompt in request.prompts]
             if not asked:
                 raise Refusal("bad", "the request has no prompts")
-            found = self.desk.ask(asked).result()
-        except Refusal as refusal:
-            _refuse(context, refusal)
-        return pb.GenerateReply(
-            completions=[
-                pb.Completion(
-                    token_ids=each.token_ids,
-                    logprobs=each.logprobs,
-                    text=each.text,
-                    finish_reason=each.finish_reason,
-                    version=each.policy_version,
-                )
-                for each in found
-            ]
-        )
+            found = await asyncio.wrap_future(self.desk.ask(asked))
+            return pb.GenerateReply(completions=[_completion(each) for each in found])
 
-    def UpdateWeights(self, request_iterator: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        try:
+    async def UpdateWeights(self, request_iterator: AsyncIterator[Any], context: Context) -> Any:
+        async with _refusing(context):
+            self.desk.require_trainer()
             with tempfile.TemporaryDirectory(prefix="mrlm-weights-") as folder:
                 file = Path(folder) / "weights.safetensors"
-                header = self._receive(request_iterator, file)
+                header = await self._receive(request_iterator, file)
                 done = self.desk.update(header.policy, header.version, file=file)
-                return pb.WeightsReply(version=done.result())
-        except Refusal as refusal:
-            _refuse(context, refusal)
+                return pb.WeightsReply(version=await asyncio.wrap_future(done))
 
-    def _receive(self, chunks: Iterator[Any], file: Path) -> Any:
+    async def _receive(self, chunks: AsyncIterator[Any], file: Path) -> Any:
         """Write what is sent to a file; its header.
 
         Raises:
             Refusal: it is not what the header says.
         """
-        header = next(chunks, pb.WeightsChunk()).header
+        header = (await anext(chunks, pb.WeightsChunk())).header
         served = self.desk.find(header.policy)
         if header.num_bytes > 2 * served.holder.size + SLACK:
             raise Refusal("bad", f"{header.num_bytes} bytes are no weights of {served.name!r}")
         digest, size = hashlib.sha256(), 0
+
+        def keep(data: bytes) -> None:
+            digest.update(data)
+            out.write(data)
+
         with file.open("wb") as out:
-            for chunk in chunks:
+            async for chunk in chunks:
                 size += len(chunk.data)
                 if size > header.num_bytes:
                     raise Refusal("bad", "more was sent than the header says")
-                digest.update(chunk.data)
-                out.write(chunk.data)
+                await asyncio.to_thread(keep, chunk.data)
         if size != header.num_bytes:
             raise Refusal("bad", f"{size} of {header.num_bytes} bytes arrived; send them again")
         if not secrets.compare_digest(digest.hexdigest(), header.sha256):
             raise Refusal("bad", "the weights arrived damaged (sha256 differs); send them again")
         return header
+
+
+def _completion(found: Completion) -> Any:
+    return pb.Completion(
+        token_ids=found.token_ids,
+        logprobs=found.logprobs,
+        text=found.text,
+        finish_reason=found.finish_reason,
+        version=found.policy_version,
+    )
 
 
 def _info(served: Served) -> Any:
@@ -141,8 +145,17 @@ def _request(policy: str, prompt: Any) -> Request:
     )
 
 
-def _refuse(context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
-    if refusal.kind == "busy":
-        context.set_trailing_metadata((("retry-after", f"{RETRY_AFTER:g}"),))
-    context.abort(CODES[refusal.kind], str(refusal))
-    raise AssertionError  # abort raises
+@asynccontextmanager
+async def _refusing(context: Context) -> AsyncIterator[None]:
+    """Refusals end the call with their status; what goes wrong here stays in the log."""
+    try:
+        yield
+    except Refusal as refusal:
+        trailers = (("retry-after", f"{RETRY_AFTER:g}"),) if refusal.kind == "busy" else ()
+        await context.abort(CODES[refusal.kind], str(refusal), trailers)
+    except (grpc.aio.AbortError, asyncio.CancelledError):
+        raise
+    except Exception:
+        log.exception("a call to a policy failed")
+        text = "the server failed to answer; its log says why"
+        await context.abort(grpc.StatusCode.INTERNAL, text)

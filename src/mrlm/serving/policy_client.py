@@ -19,9 +19,14 @@ from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.security import bearer
 
 CHUNK = 1 << 20
 """Bytes of weights that travel in one message."""
+PORTION = 3 << 20
+"""Bytes of requests and their answers that travel in one message, about."""
+PROMPT_BYTES, ANSWER_BYTES = 4, 16
+"""Of a token of a prompt, and of one of an answer with its log-prob and text, about."""
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 30.0
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
@@ -105,7 +110,13 @@ class PolicyClient:
         return dict(reply.files)
 
     async def generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
-        """One completion for each request, in order."""
+        """One completion for each request, in order. What is too large for one message goes in
+        several."""
+        parts: Sequence[Sequence[Request]] = _portions(requests)
+        found = await asyncio.gather(*(self._generate(policy, each) for each in parts))
+        return [completion for each in found for completion in each]
+
+    async def _generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
         prompts = [
             pb.Prompt(
                 token_ids=each.prompt_ids,
@@ -154,7 +165,7 @@ class PolicyClient:
                 async with self._stub() as stub:
                     sent = message() if callable(message) else message
                     return await getattr(stub, method)(
-                        sent, timeout=self.timeout, metadata=self._metadata()
+                        sent, timeout=self.timeout, metadata=bearer(self._token)
                     )
             except grpc.aio.AioRpcError as error:
                 code, said = error.code(), shown(error.details())
@@ -184,14 +195,25 @@ class PolicyClient:
         async with channel:
             yield mrlm_pb2_grpc.PoliciesStub(channel)
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return () if self._token is None else (("authorization", f"Bearer {self._token}"),)
-
 
 def shown(text: str | None) -> str:
     """A short line of what somebody else said."""
     clean = "".join(each if each.isprintable() else " " for each in (text or "")[:1000])
     return " ".join(clean.split())[:300]
+
+
+def _portions(requests: Sequence[Request]) -> list[list[Request]]:
+    """Requests whose messages and answers are no larger than `PORTION`, in order."""
+    found: list[list[Request]] = [[]]
+    size = 0
+    for each in requests:
+        own = PROMPT_BYTES * len(each.prompt_ids) + ANSWER_BYTES * each.sampling.max_new_tokens
+        if found[-1] and size + own > PORTION:
+            found.append([])
+            size = 0
+        found[-1].append(each)
+        size += own
+    return found
 
 
 def _completion(found: Any) -> Completion:
