@@ -1,13 +1,17 @@
-"""`mrlm info`: versions, devices and every plug-in there is."""
+"""`mrlm info`: versions, devices and every plug-in there is; or what a server has."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from mrlm.serving.asking import Papers
 
 LIBRARIES = (
     "torch",
@@ -23,8 +27,25 @@ LIBRARIES = (
 
 def info(
     plugins: Annotated[bool, typer.Option(help="List the plug-ins of every wing.")] = True,
+    server: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a server to ask, instead of this machine.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to wait until the server answers.")
+    ] = 0.0,
+    token: Annotated[str | None, typer.Option(help="The server's token, else MRLM_TOKEN.")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Who may have certified the server, a PEM file.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of our own.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
 ) -> None:
-    """Show versions, devices and plug-ins."""
+    """Show versions, devices and plug-ins, or what a server has."""
+    if server is not None:
+        from mrlm.serving.asking import Papers
+
+        shown = token or os.environ.get("MRLM_TOKEN")
+        return _server(server, wait, Papers(shown, tls_ca, tls_cert, tls_key))
     from mrlm import __version__
 
     print(f"mrlm          {__version__}")
@@ -35,6 +56,22 @@ def info(
         print(f"{title:<13} {text}")
     if plugins:
         _plugins()
+
+
+def _server(address: str, wait: float, papers: Papers) -> None:
+    from mrlm.serving.asking import server_info
+
+    found = server_info(address, wait, papers)
+    print(f"server        {address}{', draining: it takes no new sessions' * found.draining}")
+    print(f"mrlm          {found.version}")
+    print(f"epoch         {found.epoch}")
+    print(f"environments  {', '.join(found.environments) or 'none'}")
+    print(f"policies      {', '.join(found.policies) or 'none'}")
+    print(
+        f"sessions      {found.sessions} of {found.max_sessions}, lease {found.lease_seconds:g} s"
+    )
+    print(f"workers       {found.workers}")
+    print(f"messages      up to {found.max_message_bytes} bytes")
 
 
 def _version(name: str) -> str:

@@ -178,7 +178,8 @@ def _configured(path: Path | None) -> list[Served]:
         if section.max_turns is not None:
             given["max_turns"] = section.max_turns
         timeout = section.timeout if "timeout" in section.model_fields_set else None
-        found.append(Served(section.name or section.env_type, section.env_type, given, timeout))
+        name = section.name or section.env_type
+        found.append(Served(name, section.env_type, given, timeout, whole=True))
     return found
 
 

@@ -4,6 +4,7 @@ and whose lease has run out. Bytes come in and go out; worlds live in the worker
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
@@ -19,6 +20,7 @@ from mrlm.serving.metrics import Metrics
 from mrlm.serving.pool import LostError, Pool, Worker
 
 log: logging.Logger = logging.getLogger("mrlm")
+MOST_KEY = 200
 RETRY_AFTER = 0.5
 """Seconds after which a client that found no room may ask again."""
 
@@ -57,7 +59,12 @@ class Session:
 
 @dataclass(slots=True)
 class Opening:
-    """What was opened with a key: asked for again, it is the same session."""
+    """What was opened with a key: asked for again, it is the same session.
+
+    Args:
+        world: a digest of what was asked for.
+        job: what opens it.
+    """
 
     world: bytes
     job: asyncio.Task[pb.Reply]
@@ -115,16 +122,21 @@ class Sessions:
             answer = await self._opened(request)
         else:
             answer = await self._called(request, kind, data)
-        failure = answer.failure
-        result = "ok" if failure is None else pb.Failure.Kind.Name(failure.kind).lower()
-        self._metrics.called(kind, result, time.perf_counter() - started)
+        self._count(kind, answer, started)
         return answer
 
     async def asked(self, op: Op, data: bytes) -> Answer:
         """Answer a question about a world that belongs to no session."""
+        started = time.perf_counter()
+        answer = await self._asked(op, data)
+        self._count(op.name.lower(), answer, started)
+        return answer
+
+    async def _asked(self, op: Op, data: bytes) -> Answer:
         none = pb.Request()
-        if self.calls >= self.rules.max_calls:
-            return self._busy(none, "too many calls are under way")
+        refusal = self._no_room(none, opens=False)
+        if refusal is not None:
+            return refusal
         self.calls += 1
         try:
             worker = self._pool.pick()
@@ -136,6 +148,11 @@ class Sessions:
         if end == End.HUNG:
             self._pool.retire(worker)
         return Answer(body, None if end == End.DONE else pb.Failure.FromString(body))
+
+    def _count(self, kind: str, answer: Answer, started: float) -> None:
+        failure = answer.failure
+        result = "ok" if failure is None else pb.Failure.Kind.Name(failure.kind).lower()
+        self._metrics.called(kind, result, time.perf_counter() - started)
 
     def renew(self, names: list[str]) -> list[str]:
         """Renew the leases of sessions; returns those that there are not any more."""
@@ -176,7 +193,9 @@ class Sessions:
 
     async def _opened(self, request: pb.Request) -> Answer:
         opened = request.open
-        world = opened.SerializeToString(deterministic=True)
+        if len(opened.key) > MOST_KEY:
+            return _refusal(request, pb.Failure.BAD, f"a key has {MOST_KEY} characters at most")
+        world = hashlib.sha256(opened.SerializeToString(deterministic=True)).digest()
         known = self._keys.get(opened.key) if opened.key else None
         if known is not None:
             if known.world != world:
@@ -223,7 +242,10 @@ class Sessions:
 
     async def _fork(self, session: Session, request: pb.Request) -> tuple[End, Answer]:
         """A session that goes on from where this one is: with the same key the same one."""
-        key, world = request.fork.key, b"fork of " + session.id
+        key, world = request.fork.key, session.id
+        if len(key) > MOST_KEY:
+            text = f"a key has {MOST_KEY} characters at most"
+            return End.REFUSED, _refusal(request, pb.Failure.BAD, text)
         known = self._keys.get(key) if key else None
         if known is not None and known.world != world:
             text = f"the key {key[:60]!r} belongs to another session"

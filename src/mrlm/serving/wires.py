@@ -8,6 +8,8 @@ KEEPALIVE = 20.0
 """Seconds after which a silent peer is asked whether it is there."""
 KEEPALIVE_WAIT = 10.0
 """Seconds it may take to say so."""
+CONNECTING = 5.0
+"""Seconds an attempt to connect may take, with all that TLS asks."""
 
 Options = list[tuple[str, int]]
 
@@ -38,7 +40,7 @@ def channel_options(most_bytes: int = MOST_BYTES) -> Options:
     return [
         *_options(most_bytes),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", int(CONNECTING * 1000)),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
 
