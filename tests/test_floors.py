@@ -117,6 +117,8 @@ ONLY_IN = {
     "rich": {"cli", "console"},
     "ray": {"distributed"},
     "grpc": {"serving"},
+    "grpc_health": {"serving"},
+    "prometheus_client": {"serving"},
 }
 """Library -> the rooms that may import it, in any of their files."""
 
