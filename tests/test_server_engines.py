@@ -8,7 +8,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 import torch
 import yaml

@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion
 from mrlm.engines._calls import LONGEST_WAIT, PASSING, TOO_LONG, Passing, retry_after
@@ -29,6 +27,13 @@ from mrlm.learn.adapters import BASE
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
 from mrlm.play.gate import Gate
+
+try:
+    import httpx2 as httpx
+except ImportError as error:
+    raise ConfigError(
+        'engines with servers (vllm, sglang) need the package httpx2: pip install "mrlm[llm]"'
+    ) from error
 
 FIRST_WAIT = 0.5
 """Seconds before a call is repeated for the first time."""

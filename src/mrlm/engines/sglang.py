@@ -7,10 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from mrlm.core.errors import EngineError
-from mrlm.engines._apart import JSON, Missing, ServerEngine, signed
+from mrlm.engines._apart import JSON, Missing, ServerEngine, httpx, signed
 from mrlm.engines._calls import Passing
 from mrlm.play.engine import Request
 
