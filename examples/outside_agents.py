@@ -21,7 +21,8 @@ import mrlm
 from mrlm import Message, MessageType
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.serving.desk import Desk
-from mrlm.serving.http import Door, HttpServer
+from mrlm.serving.http import Door
+from mrlm.serving.http_server import HttpServer
 from mrlm.speakers import house_of
 
 

@@ -17,7 +17,8 @@ from forking import Launcher, Started
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.serving.desk import Desk
-from mrlm.serving.http import Door, HttpServer
+from mrlm.serving.http import Door
+from mrlm.serving.http_server import HttpServer
 from mrlm.serving.policies import add_policies
 from mrlm.serving.server import Server, Settings
 

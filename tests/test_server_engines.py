@@ -70,7 +70,7 @@ def config(folder: Path, engine: dict[str, Any]) -> Path:
 class Watch(Callback):
     """After every step, what the server says of its weights and what the learner has."""
 
-    def __init__(self, server: Process, token: str = "") -> None:
+    def __init__(self, server: Process, token: str = "none") -> None:
         self.server = server
         self.token = token
         self.theirs: list[Any] = []

@@ -14,7 +14,8 @@ import pytest
 from mrlm import default_model
 from mrlm.core.errors import ConfigError
 from mrlm.serving.desk import Desk
-from mrlm.serving.http import Door, HttpServer
+from mrlm.serving.http import Door
+from mrlm.serving.http_server import HttpServer
 from mrlm.speakers import house_of
 
 pytest.importorskip("langchain_openai", reason="needs langchain-openai: make test-extras")

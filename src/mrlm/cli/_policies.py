@@ -90,7 +90,8 @@ def open_door(desk: Desk, settings: Settings, port: int | None) -> Iterator[str 
     if port is None:
         yield None
         return
-    from mrlm.serving.http import Door, HttpServer
+    from mrlm.serving.http import Door
+    from mrlm.serving.http_server import HttpServer
     from mrlm.serving.security import check_exposure
 
     check_exposure(settings.host, settings.token, settings.tls_cert is not None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
 import random
 import shutil
 import tempfile
@@ -20,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mrlm.core.errors import ConfigError, EndpointError, EngineError
+from mrlm.core.errors import ConfigError, EngineError
 from mrlm.core.types import Completion
-from mrlm.engines._calls import LONGEST_WAIT, PASSING, TOO_LONG, Passing, retry_after
+from mrlm.engines._calls import LONGEST_WAIT, Missing, Passing, cut, judged, secret, shown
 from mrlm.learn.adapters import BASE
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
@@ -37,13 +36,7 @@ except ImportError as error:
 
 FIRST_WAIT = 0.5
 """Seconds before a call is repeated for the first time."""
-UNKNOWN = ("does not exist", "no policy", "cannot be found")
-"""How servers say that they do not know a model."""
 JSON = dict[str, Any]
-
-
-class Missing(Exception):
-    """The server does not know the policy (any more)."""
 
 
 @dataclass(slots=True)
@@ -78,9 +71,9 @@ class ServerEngine(ABC):
         ConfigError: servers and policies do not fit, or the key is not set.
     """
 
-    kind = ""
+    kind: str = ""
     """What the server is called in messages."""
-    wakes_twice = True
+    wakes_twice: bool = True
     """Waking a server that is awake does no harm."""
 
     def __init__(
@@ -110,7 +103,7 @@ class ServerEngine(ABC):
         """Times that weights were given to a server so far."""
         self.url_of: dict[str, str] = self._urls(base_url, servers or {})
         self.asleep: set[str] = set()
-        self._key = _secret(api_key_env)
+        self._key = secret(api_key_env)
         self._folder = sync_folder
         self._made: tempfile.TemporaryDirectory[str] | None = None
         self._placed: dict[str, Path] = {}
@@ -361,31 +354,14 @@ class ServerEngine(ABC):
                     self._placed.pop(name, None)  # it may come back without them
             if not self.wakes_twice:
                 self.asleep.discard(url)
-            said = _shown(error) or type(error).__name__
+            said = shown(error) or type(error).__name__
             raise Passing(f"no connection to {url}: {said}") from None
         if reply.is_success:
             try:
                 return reply.json()
             except ValueError:
                 return reply.text
-        raise self._judged(url + route, reply)
-
-    def _judged(self, where: str, reply: httpx.Response) -> Exception:
-        said = _shown(reply.text)
-        text = f"{where} answers {reply.status_code}: {said}"
-        if reply.status_code in (401, 403):
-            return EndpointError(f"{text}; check engine.api_key_env and what the server allows")
-        if reply.status_code == 404:
-            if any(sign in said for sign in UNKNOWN):
-                return Missing(text)
-            return EndpointError(f"{text}; {self._no_route()}")
-        if reply.status_code == 400 and "not loaded" in said:
-            return Missing(text)
-        if reply.status_code in PASSING or reply.status_code >= 500:
-            return Passing(text, retry_after(reply.headers))
-        if any(sign in said.lower() for sign in TOO_LONG):
-            return EngineError(f"{text}; start the server with a longer context")
-        return EngineError(text)
+        raise judged(self.kind, url + route, reply, self._no_route())
 
     def _no_route(self) -> str:
         return f"is it a {self.kind} server?"
@@ -411,32 +387,3 @@ class ServerEngine(ABC):
             if not line.users:
                 del self._lines[number]
                 await line.client.aclose()
-
-
-def signed(seed: int) -> int:
-    """A 64-bit seed as servers take it: from -2^63 to 2^63 - 1."""
-    seed %= 1 << 64
-    return seed - (1 << 64) if seed >= 1 << 63 else seed
-
-
-def cut(text: str, stop: Sequence[str]) -> str:
-    """A text up to the first of the strings that end it."""
-    found = [text.find(each) for each in stop if each in text]
-    return text[: min(found)] if found else text
-
-
-def _secret(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ConfigError(
-            f"engine.api_key_env: the environment variable {variable} is not set; export "
-            f"{variable}=<the key of the server>"
-        )
-    return key
-
-
-def _shown(what: object) -> str:
-    text = str(what)[:1000]
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import EngineError
-from mrlm.engines._apart import JSON, Missing, ServerEngine, httpx, signed
-from mrlm.engines._calls import Passing
+from mrlm.engines._apart import JSON, ServerEngine, httpx
+from mrlm.engines._calls import Missing, Passing, signed
 from mrlm.play.engine import Request
 
 
@@ -22,8 +22,8 @@ class SglangEngine(ServerEngine):
             max_concurrent: those of every engine with servers.
     """
 
-    kind = "sglang"
-    wakes_twice = False
+    kind: str = "sglang"
+    wakes_twice: bool = False
 
     def _route(self) -> str:
         return "/generate"

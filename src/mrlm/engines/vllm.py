@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import EngineError
-from mrlm.engines._apart import JSON, Missing, ServerEngine, httpx, signed
-from mrlm.engines._calls import Passing
+from mrlm.engines._apart import JSON, ServerEngine, httpx
+from mrlm.engines._calls import Missing, Passing, judged, signed
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
 
@@ -27,7 +27,7 @@ class VllmEngine(ServerEngine):
         model: the name of the whole model on the server; what the server says if not given.
     """
 
-    kind = "vllm"
+    kind: str = "vllm"
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class VllmEngine(ServerEngine):
         except httpx.HTTPError as error:
             raise Passing(f"no connection to {url}: {error}") from None
         if not reply.is_success:
-            raise self._judged(f"{url}/v1/models", reply)
+            raise judged(self.kind, f"{url}/v1/models", reply, self._no_route())
         known = reply.json().get("data", [])
         whole = [each["id"] for each in known if each.get("parent") is None]
         if not whole:
