@@ -30,6 +30,8 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc, policy_client
 from mrlm.serving.desk import Desk, Refusal
 from mrlm.serving.fields import spoken
+from mrlm.serving.http import Door
+from mrlm.serving.http_server import HttpServer
 from mrlm.serving.policy_client import PolicyClient
 from mrlm.speakers import house_of
 from policy_server import Doors
@@ -186,6 +188,18 @@ def test_bodies_that_are_none(http: httpx.Client, doors: Doors) -> None:
             headers = {"authorization": header.encode()}
             reply = httpx.get(doors.url + path, headers=headers)
             assert reply.status_code == 401 and "token" in reply.json()["error"]["message"]
+
+
+def test_pages_in_a_browser_are_not_let_in(doors: Doors) -> None:
+    """A server without a token listens to this machine, where browsers run what others wrote."""
+    open_door = HttpServer(Door(doors.desk)).start()
+    try:
+        headers = {"origin": "https://example.org", "content-type": "text/plain"}
+        reply = httpx.post(f"{open_door.url}/sleep", content=b"{}", headers=headers)
+        assert reply.status_code == 403 and "token" in reply.text
+        assert httpx.get(f"{open_door.url}/health").status_code == 200
+    finally:
+        open_door.stop()
 
 
 def test_what_goes_wrong_inside_stays_inside(

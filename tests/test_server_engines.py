@@ -141,7 +141,7 @@ def test_a_run_through_the_routes_of_other_servers(
     assert losses(apart) == pytest.approx(local, abs=1e-4)
     assert [row[1:] for row in watch.theirs] == [row[1:] for row in watch.ours]
     assert len(set(watch.ours)) == 3
-    assert len(list((shared / "policy").iterdir())) == 1  # old weights are cleared away
+    assert len(list(shared.glob("*/policy/*"))) <= 1  # old weights are cleared away
 
 
 # -- engines alone ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import os
 import random
 import shutil
 import tempfile
@@ -265,7 +266,7 @@ class ServerEngine(ABC):
             return
         folder = self._shared() / name.replace("/", "_") / str(next(self._numbers))
         await asyncio.to_thread(policy.save, folder, heads=False)
-        before = self._placed.pop(name, None)
+        self._placed.pop(name, None)
 
         async def push() -> None:
             if url in self.asleep:
@@ -278,15 +279,22 @@ class ServerEngine(ABC):
         await self._repeated(push)
         self._placed[name] = folder
         self.pushes += 1
-        if before is not None and before != Path():
-            await asyncio.to_thread(shutil.rmtree, before, ignore_errors=True)
+        for old in set(folder.parent.iterdir()) - {folder}:
+            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
     def _shared(self) -> Path:
-        if self._folder is not None:
-            return Path(self._folder).absolute()
+        """A folder of this engine alone, readable for whoever the server is."""
         if self._made is None:
-            self._made = tempfile.TemporaryDirectory(prefix="mrlm-sync-")
-        return Path(self._made.name)
+            try:
+                if self._folder is not None:
+                    Path(self._folder).mkdir(parents=True, exist_ok=True)
+                self._made = tempfile.TemporaryDirectory(prefix="mrlm-sync-", dir=self._folder)
+                os.chmod(self._made.name, 0o755)
+            except OSError as error:
+                raise ConfigError(
+                    f"engine.sync_folder={self._folder!r} cannot be written: {error.strerror}"
+                ) from error
+        return Path(self._made.name).absolute()
 
     # -- one call ----------------------------------------------------------------------------------
 
@@ -373,7 +381,7 @@ class ServerEngine(ABC):
         line = self._lines.get(number)
         if line is None:
             client = httpx.AsyncClient(
-                timeout=httpx.Timeout(self.timeout, pool=None),
+                timeout=httpx.Timeout(self.timeout, connect=min(30.0, self.timeout), pool=None),
                 limits=httpx.Limits(max_connections=self.max_concurrent),
                 headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
                 trust_env=False,

@@ -210,6 +210,9 @@ class Door:
 
     def _check_token(self, request: Any) -> None:
         if self._token is None:
+            if "origin" in request.headers:  # a page somewhere, in a browser of this machine
+                text = "browsers are let in with a token only"
+                raise _Unheard(403, text, "invalid_request_error")
             return
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         good = secrets.compare_digest(_digest(shown.strip()), self._token)
