@@ -4,7 +4,9 @@
 #   make test-all     every test
 #   make test-extras  worlds and agents of other libraries, with them (installs each; minutes)
 #   make coverage     make test, and which lines no test reaches
-#   make soak         10,000 programs through the sandbox, honest and hostile (minutes)
+#   make soak         10,000 programs through the sandbox, honest and hostile; runs killed
+#                     200 times, damaged checkpoints, full disks; 10,000 steps through a network
+#                     that fails, 1,000 sessions of which half vanish (an hour; ARGS=1000 for less)
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -76,6 +78,8 @@ coverage: test
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/safety/soak.py $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/recovery/soak.py $(ARGS)
+	$(BIN)/python tests/soak_servers.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

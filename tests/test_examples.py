@@ -28,6 +28,7 @@ SHORT: dict[str, str] = {
     "lora_agents": "--steps 1",
     "outside_agents": "--with openai,openai --episodes 1",
     "qmix_game": "--steps 1",
+    "remote_environment": "--steps 1 --shown 2",
     "router_r1_math_qwen": "--steps 1 --shown 1",
     "router_r1_training": "--steps 1 --shown 1",
     "self_play_poker": "--steps 1",
@@ -50,6 +51,7 @@ LONG = {
     "train_multi_environment",
     "train_hybrid_sft_ppo",
     "qmix_game",
+    "remote_environment",
     "two_writers",
 }
 """Those whose short form is left to the long one: others show the same parts."""

@@ -16,11 +16,15 @@ from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.peers import ALONE, Peers
+from mrlm.distributed import join
+from mrlm.distributed.quiet import Quiet
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.backends import keep_freed_memory
-from mrlm.learn.checkpoint import newest_verified, read_state
+from mrlm.learn.checkpoint import newest_verified, read_state, step_of, writing
 from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
+from mrlm.learn.sharing import weights_of
 from mrlm.learners import make_critics, make_learners
 from mrlm.opponents import check_opponents, population_of, stand_ins_of
 from mrlm.plan import Plan, arithmetic
@@ -33,6 +37,7 @@ from mrlm.play.rows import Rows
 from mrlm.play.streams import Streamed
 from mrlm.play.tasks import Reading
 from mrlm.plays import check_plays, check_taught, crossed
+from mrlm.rollback import settle
 from mrlm.run import Run
 from mrlm.scheduling import casts_of, schedule_of
 from mrlm.tracking import RunLog, check_trackers
@@ -58,6 +63,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
             then.
     """
     parts = parts or Parts()
+    peers = join(config.distributed)
     algorithm = config.algorithm_settings()
     worlds, rows, cast = plan_of(config, parts)
     log.info("%s", cast)
@@ -74,13 +80,15 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         log.info("schedule: %s", schedule)
     casts = casts_of(config, cast, policies, parts, schedule)
     seats = casts[0]
-    source = _source(config, algorithm, worlds, rows, seats, engines)
+    source = _source(config, algorithm, worlds, rows, seats, engines, peers)
     total = total_steps(config, source.num_tasks())
-    checkpoint = None if resume is None else newest_verified(resume)
+    if resume is not None:
+        peers.first(lambda: _settle(config, resume))
+    checkpoint = None if resume is None else peers.first(lambda: newest_verified(resume))
     state = None if checkpoint is None else read_state(checkpoint)
-    folder = prepare_folder(config, resume)
-    learners = make_learners(config, algorithm, cast, policies, total, folder)
-    population = population_of(config, folder, cast, policies, stand_ins, engines)
+    folder = peers.first(lambda: prepare_folder(config, resume))
+    learners = make_learners(config, algorithm, cast, policies, total, folder, peers)
+    population = population_of(config, folder, cast, policies, stand_ins, engines, peers)
     if population and isinstance(source, Play):
         source.sit = population.sit
     run = Run(
@@ -90,35 +98,45 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         source=source,
         learners=learners,
         engines=engines,
-        evaluator=_play(config, 1, worlds, seats, engines) if worlds else None,
-        log=open_log(config, folder, total, state),
+        evaluator=_play(config, 1, worlds, seats, engines, peers=peers) if worlds else None,
+        log=open_log(config, folder, total, state, peers),
         total_steps=total,
-        critics=make_critics(config, algorithm, cast, learners, policies, total, folder),
+        critics=make_critics(config, algorithm, cast, learners, policies, total, folder, peers),
         callbacks=tuple(parts.callbacks),
         schedule=schedule,
         casts=casts,
         population=population,
+        peers=peers,
     )
     if checkpoint is not None:
         restore(run, checkpoint)
         log.info("continuing from %s", checkpoint)
+    peers.spread(weights_of([*policies.values(), *spare.values()], run.critics))
     return run
 
 
 def open_log(
-    config: ExperimentConfig, folder: Path, total: int, state: dict[str, Any] | None
+    config: ExperimentConfig,
+    folder: Path,
+    total: int,
+    state: dict[str, Any] | None,
+    peers: Peers = ALONE,
 ) -> RunLog:
-    """The log of a run, from its beginning or from where the state of a checkpoint left off."""
-    return RunLog(
-        folder,
-        config.experiment_name,
-        config.resolved(),
-        total,
-        list(config.training.report_to),
-        resume_step=state["step"] + 1 if state else None,
-        state=state["parts"]["log"] if state else None,
-        every=config.training.logging_steps,
-    )
+    """The log of a run, from its beginning or from where the state of a checkpoint left off. Of
+    several processes one writes it."""
+    if not peers.main:
+        return Quiet(folder)
+    with writing(folder):
+        return RunLog(
+            folder,
+            config.experiment_name,
+            config.resolved(),
+            total,
+            list(config.training.report_to),
+            resume_step=state["step"] + 1 if state else None,
+            state=state["parts"]["log"] if state else None,
+            every=config.training.logging_steps,
+        )
 
 
 def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Data | None, Cast]:
@@ -128,10 +146,9 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
     Raises:
         ConfigError: something asked for does not exist or does not fit.
     """
-    if config.distributed.enabled:
+    if config.distributed.enabled and config.distributed.strategy == "ray":
         raise ConfigError(
-            f"distributed.enabled: training on several devices ({config.distributed.strategy}) is "
-            "not part of this version; set distributed.enabled=false"
+            "distributed.strategy=ray is not part of this version; use ddp or fsdp with torchrun"
         )
     check_trackers(config.training.report_to)
     algorithm = config.algorithm_settings()
@@ -309,9 +326,20 @@ def _play(
     demonstrate: bool = False,
     watched: bool = False,
     greedy: bool = False,
+    peers: Peers = ALONE,
 ) -> Play:
-    seed, timeout = config.training.seed, config.engine.timeout
-    return Play(worlds, seats, engines, group_size, seed, timeout, demonstrate, watched, greedy)
+    return Play(
+        worlds,
+        seats,
+        engines,
+        group_size,
+        config.training.seed,
+        config.engine.timeout,
+        demonstrate,
+        watched,
+        greedy,
+        peers=peers.channel(),
+    )
 
 
 def _source(
@@ -321,6 +349,7 @@ def _source(
     rows: Data | None,
     seats: Mapping[str, Seat],
     engines: Mapping[str, Engine],
+    peers: Peers,
 ) -> Source:
     if rows is not None:
         source = config.data.dataset
@@ -334,14 +363,15 @@ def _source(
         rounds = algorithm.rounds(len(rows), config.training.batch_size)
         if rounds is None:
             return found
-        return Opposed(found, seats, engines, rounds, seed, config.engine.timeout)
+        channel = peers.channel()
+        return Opposed(found, seats, engines, rounds, seed, config.engine.timeout, channel)
     plan = algorithm.collection
     if plan is None:
         watched = algorithm.topology in ("central", "mixed")
         greedy = "greedy" in algorithm.requires
         size = algorithm.group_size
-        return _play(config, size, worlds, seats, engines, watched=watched, greedy=greedy)
-    play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate)
+        return _play(config, size, worlds, seats, engines, False, watched, greedy, peers)
+    play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate, peers=peers)
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
 
 
@@ -397,6 +427,20 @@ def _check_memory(plan: Plan) -> None:
 # -- the folder ------------------------------------------------------------------------------------
 
 
+def _settle(config: ExperimentConfig, resume: Path) -> None:
+    """Bring to its end what the run was doing when it was killed, if it goes on in its folder."""
+    own = run_folder(config).resolve()
+    if resume.resolve() == own:
+        settle(own)
+    elif resume.resolve().parent == own and resume.name.startswith("checkpoint-"):
+        settle(own, step_of(resume))
+
+
+def run_folder(config: ExperimentConfig) -> Path:
+    """Where a run writes."""
+    return Path(config.output_dir or f"outputs/{config.experiment_name}")
+
+
 def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
     """The run's folder with its `config.yaml`. A folder of an earlier run is moved aside unless it
     is resumed.
@@ -404,7 +448,7 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    folder = run_folder(config)
     try:
         same = resume is not None and folder.resolve() in (
             resume.resolve(),

@@ -46,7 +46,8 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
 
 
 def check_weights(run: Run) -> None:
-    """After the first exchange of weights, engines and learners must hold the same.
+    """After the first exchange of weights, engines and learners must hold the same, in every
+    process.
 
     Raises:
         CheckError: an engine samples with other weights than those that were trained.
@@ -61,6 +62,14 @@ def check_weights(run: Run) -> None:
                 "weights that were trained "
                 f"(fingerprint {theirs} against {ours})",
             )
+
+    ours = [learner.weights_of.fingerprint() for learner in run.learners]
+    if not all(np.allclose(ours, theirs, rtol=1e-6) for theirs in run.peers.gather(ours)):
+        _report(
+            run,
+            "check weights: after the first step the processes do not hold the same weights. Does "
+            "every one run the same program, with the same versions?",
+        )
 
 
 def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mrlm.casting import Cast
 from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.critic import CentralCritic, Critic, beside
 from mrlm.learn.learner import Learner
@@ -26,12 +27,13 @@ def make_learners(
     policies: Mapping[str, Policy],
     total: int,
     folder: Path,
+    peers: Peers = ALONE,
 ) -> list[Learner]:
     """One learner for each trained policy."""
     learners = []
     for name, section in cast.policies.items():
         if section.trainable:
-            settings = _settings(config, algorithm, section, total, folder)
+            settings = _settings(config, algorithm, section, total, folder, peers)
             learners.append(Learner(policies[name], None, algorithm, settings=settings))
     return learners
 
@@ -44,13 +46,14 @@ def make_critics(
     policies: Mapping[str, Policy],
     total: int,
     folder: Path,
+    peers: Peers = ALONE,
 ) -> list[Critic]:
     """Those beside the policies, or the team's one."""
     if algorithm.topology not in ("central", "mixed"):
         return [learner.critic for learner in learners if learner.critic is not None]
     mixed = algorithm.topology == "mixed"
     body = _team_body(config, learners[0].weights_of, frozen_beside if mixed else beside)
-    settings = _settings(config, algorithm, PolicyConfig(), total, folder)
+    settings = _settings(config, algorithm, PolicyConfig(), total, folder, peers)
     chats = {name: policy.chat for name, policy in policies.items()}
     if not mixed:
         return [CentralCritic(body, settings, chats)]
@@ -61,7 +64,12 @@ def make_critics(
 
 
 def _settings(
-    config: ExperimentConfig, algorithm: Algorithm, policy: PolicyConfig, total: int, folder: Path
+    config: ExperimentConfig,
+    algorithm: Algorithm,
+    policy: PolicyConfig,
+    total: int,
+    folder: Path,
+    peers: Peers,
 ) -> LearnerSettings:
     """How a network is optimised: as the policy's section says, else as `training` does."""
     training = config.training
@@ -82,6 +90,7 @@ def _settings(
         gradient_checkpointing=training.gradient_checkpointing,
         max_nonfinite_steps=training.max_nonfinite_steps,
         dump_folder=folder,
+        peers=peers,
     )
 
 

@@ -120,6 +120,16 @@ def _components(episodes: Sequence[Episode]) -> dict[str, float]:
     }
 
 
+def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
+    """agent -> what its rewards in an episode were made of, by name."""
+    found: dict[str, dict[str, float]] = {}
+    for turn in episode.turns:
+        known = found.setdefault(turn.agent, {})
+        for name, value in turn.components.items():
+            known[name] = known.get(name, 0.0) + value
+    return found
+
+
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     array = np.asarray(values, dtype=np.float64)
     return {f"{name}/mean": float(array.mean()), f"{name}/std": float(array.std())}

@@ -10,6 +10,7 @@ from mrlm.casting import Cast
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.policy import Policy
 from mrlm.learn.snapshots import stand_in
@@ -91,8 +92,9 @@ def population_of(
     policies: Mapping[str, Policy],
     stand_ins: Mapping[str, Sequence[Policy]],
     engines: Mapping[str, Engine],
+    peers: Peers = ALONE,
 ) -> Population:
     """The population of a run, still without members."""
     trained = {name: policies[name] for name in dict.fromkeys(cast.trained.values())}
     seed = config.training.seed
-    return Population(folder, seed, config.opponents, trained, stand_ins, engines)
+    return Population(folder, seed, config.opponents, trained, stand_ins, engines, peers)

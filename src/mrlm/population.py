@@ -8,8 +8,6 @@ a run with a hundred snapshots holds no more weights than one with two.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ import numpy as np
 
 from mrlm.config import OpponentsConfig
 from mrlm.core.errors import CheckpointError
+from mrlm.core.peers import ALONE, Peers
 from mrlm.core.timing import span
 from mrlm.core.types import Group
 from mrlm.learn.checkpoint import (
@@ -30,6 +29,8 @@ from mrlm.learn.checkpoint import (
     read_state,
     verify,
     write_folder,
+    write_json,
+    writing,
 )
 from mrlm.learn.policy import Policy
 from mrlm.learn.snapshots import adopt
@@ -82,7 +83,9 @@ class Population:
         trained: Mapping[str, Policy] | None = None,
         stand_ins: Mapping[str, Sequence[Policy]] | None = None,
         engines: Mapping[str, Engine] | None = None,
+        peers: Peers = ALONE,
     ) -> None:
+        self.peers: Peers = peers
         self.run_folder: Path = folder or Path()
         self.folder: Path = self.run_folder / FOLDER
         self.seed: int = seed
@@ -99,6 +102,8 @@ class Population:
         """The player that is rated 1000."""
         self.moving: MovingRatings = MovingRatings(self.anchor)
         """Of all games; the policies that learn are players under their own names."""
+        self.settled: dict[str, Interval] = {}
+        """Players whom nobody meets any more, with the last ratings they had."""
         self.form: dict[str, dict[str, list[float]]] = {name: {} for name in self.trained}
         """policy -> past player -> games against that one and their score, older ones fading."""
         self.facing: dict[str, list[Past]] = {}
@@ -168,7 +173,7 @@ class Population:
             await self.engines[policy.name].load_weights(policy.name, policy, past.step or 0)
         self.facing[name] = [*wanted, *known[len(wanted) :]]
 
-    def _standing(self) -> dict[str, str]:
+    def standing(self) -> dict[str, str]:
         """stand-in -> whom it stands for."""
         return {
             policy.name: past.name
@@ -182,7 +187,7 @@ class Population:
         """Take account of training games; numbers to log."""
         if not self:
             return {}
-        standing = self._standing()
+        standing = self.standing()
         episodes = [episode for group in groups for episode in group if not episode.greedy]
         scores: dict[str, list[float]] = {}
         for episode in episodes:
@@ -227,6 +232,8 @@ class Population:
                 metrics |= {f"rating/{name}/low": low, f"rating/{name}/high": high}
                 metrics[f"rating/{name}/moving"] = self.moving[name]
         self.write()
+        meets = self._kept() | {self.anchor} | {self._as_of(name, step) for name in self.trained}
+        self.settled |= {name: each for name, each in ratings.items() if name not in meets}
         return metrics
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[Result]:
@@ -253,7 +260,7 @@ class Population:
     def ratings(self) -> dict[str, Interval]:
         """Player -> rating and its 95 % interval, from all evaluations; of every policy the oldest
         first."""
-        found = fitted(self.results, self.anchor)
+        found = fitted(self.results, self.anchor, settled=self.settled)
         return {name: found[name] for name in sorted(found, key=_by_age)}
 
     # -- snapshots ---------------------------------------------------------------------------------
@@ -270,23 +277,26 @@ class Population:
                 self._enter(Past(f"{name}@{label}", name, None), source)
             self._thin(name)
         if self:
-            self._tidy()
+            self.peers.first(self._tidy)
 
     def _enter(self, past: Past, source: str | None = None) -> None:
         members = self.past[past.policy]
         if past in members:
             return
-        with span("opponents"):
+        with span("opponents"), writing(self.folder / past.name):
             if source is None:
-                write_folder(self.folder / past.name, self.trained[past.policy].save)
+                self._write_folder(past.name, self.trained[past.policy].save)
             else:
                 stand_in = self.stand_ins[past.policy][0]
                 self.facing.pop(past.policy, None)
                 adopt(stand_in, source)
-                write_folder(self.folder / past.name, stand_in.save)
+                self._write_folder(past.name, stand_in.save)
         members.append(past)
         if source is None:
             self.moving.enter(past.name, past.policy)
+
+    def _write_folder(self, name: str, fill: Callable[[Path], None]) -> None:
+        self.peers.first(lambda: write_folder(self.folder / name, fill))
 
     def _thin(self, name: str) -> None:
         """Forget snapshots beyond those that are kept: each time the one whose neighbours are
@@ -315,11 +325,12 @@ class Population:
 
     def write(self) -> None:
         """Write ratings and pay-offs into the run's folder, all at once."""
+        if not self.peers.main:
+            return
         data = {"anchor": self.anchor, **record(self.results, self.ratings(), self._kept())}
         target = self.run_folder / RATINGS
-        temporary = target.with_name(f".{RATINGS}.tmp-{os.getpid()}")
-        temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(target)
+        with writing(target):
+            write_json(target, data)
 
     def report(self) -> str:
         """Ratings and pay-off matrix as lines of text; empty where nobody was rated."""
@@ -338,6 +349,7 @@ class Population:
             "results": self.results.state_dict(),
             "moving": self.moving.state_dict(),
             "form": self.form,
+            "settled": {name: list(rating) for name, rating in self.settled.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], run_folder: Path) -> None:
@@ -349,11 +361,17 @@ class Population:
         self.past = {name: [Past(**row) for row in rows] for name, rows in state["past"].items()}
         self.results.load_state_dict(state["results"])
         self.moving.load_state_dict(state["moving"])
+        settled = state.get("settled", {})
+        self.settled = {name: (mean, low, high) for name, (mean, low, high) in settled.items()}
         self.form, self.facing = {k: dict(v) for k, v in state["form"].items()}, {}
         if not self:
             return
+        self.peers.first(lambda: self._find(sorted(_members(state)), run_folder))
+
+    def _find(self, names: Sequence[str], run_folder: Path) -> None:
+        """Make sure that past players are here, and copy them if they are elsewhere."""
         clear_temporaries(self.folder)
-        for name in sorted(_members(state)):
+        for name in names:
             if not (self.folder / name).is_dir():
                 there = run_folder / FOLDER / name
                 write_folder(self.folder / name, _copying(there))

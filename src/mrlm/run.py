@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mrlm.config import ExperimentConfig
+from mrlm.core.peers import ALONE, Peers
+from mrlm.core.types import Episode
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
@@ -20,7 +22,8 @@ from mrlm.tracking import RunLog
 
 class Callback:
     """What a user may hook into a run; every method does nothing unless it is overridden.
-    `run.stop()` ends the run after the current step, with everything saved."""
+    `run.stop()` ends the run after the current step, with everything saved. Where several processes
+    train together each calls them all; `run.peers.main` says which one speaks for all."""
 
     def on_train_begin(self, run: Run) -> None:
         """Before the first step."""
@@ -30,6 +33,10 @@ class Callback:
 
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
         """After every step, with what was logged."""
+
+    def on_episodes(self, run: Run, step: int, episodes: Sequence[Episode]) -> None:
+        """After episodes were played, before anything is learned from them, and after those of an
+        evaluation; they are logged as those of `step`."""
 
     def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
         """After every evaluation."""
@@ -59,7 +66,9 @@ class Run:
         schedule: which policies learn when, and which roles they play.
         casts: who speaks with which policy, for every rotation of the roles.
         population: past selves that are met as opponents.
+        peers: the processes that train together.
         step: iterations done.
+        rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
     """
 
     config: ExperimentConfig
@@ -75,9 +84,11 @@ class Run:
     schedule: Schedule = field(default_factory=Schedule)
     casts: Sequence[Mapping[str, Seat]] = ()
     population: Population = field(default_factory=Population)
+    peers: Peers = ALONE
     step: int = 0
     callbacks: Sequence[Callback] = ()
     tokens: int = 0
+    rollbacks: int = 0
     stopping: bool = False
     interrupted: bool = False
 
@@ -93,6 +104,13 @@ class Run:
         for play in (self.source, self.evaluator):
             if isinstance(play, Play):
                 play.seats = seats
+
+    def ease(self, rollbacks: int) -> None:
+        """Learn as slowly as after so many returns to a checkpoint."""
+        self.rollbacks = rollbacks
+        factor = self.config.training.rollback_factor**rollbacks
+        for each in (*self.learners, *self.critics):
+            each.settings.rate_factor = factor
 
     def stop(self) -> None:
         """End the run after the current step."""

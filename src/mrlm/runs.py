@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 
-from mrlm.build import arithmetic_of, build, plan_of, rehearse
+from mrlm.build import arithmetic_of, build, plan_of, rehearse, run_folder
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, diff, load_config
 from mrlm.core.errors import ConfigError
+from mrlm.core.peers import Peers
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode
-from mrlm.learn.checkpoint import checkpoints, step_of, write_folder
+from mrlm.distributed import join
+from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, write_json, writing
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import api_metrics, episode_metrics
@@ -34,6 +36,8 @@ from mrlm.train import evaluate_groups, train
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+MODELS = "models.json"
+"""Of a stage that began with what the one before it trained: policy -> its model's folder."""
 TINY = 5_000_000
 """Parameters below which one thread is faster than several."""
 
@@ -76,17 +80,18 @@ def run_experiment(
     Raises:
         KeyboardInterrupt: interrupted; the run was saved and can be resumed.
     """
+    peers = join(config.distributed)
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:
         _check_resumable(config, resume)
         return run_to_end(
             build(config, Parts(callbacks=callbacks), Path(resume) if resume else None)
         )
-    folder = Path(config.output_dir or f"outputs/{config.experiment_name}")
+    folder = run_folder(config)
     for name, stage in stages:
         _check_stage(name, stage)
     if resume is None:
-        _set_aside(folder)
+        peers.first(lambda: _set_aside(folder))
     results: dict[int, TrainResult] = {}
     trained: dict[str, str] = {}
     before: set[str] = set()
@@ -95,16 +100,20 @@ def run_experiment(
         title = f"{config.experiment_name}-{name}"
         stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
         parts = Parts(callbacks=callbacks, models=_inherited(stage, trained, before))
-        if resume is not None and _finished(place, stage, last=index == len(stages) - 1):
+        if resume is not None and _done(peers, place, stage, last=index == len(stages) - 1):
             log.info("stage %s is finished", name)
         else:
-            unfinished = resume is not None and bool(checkpoints(place))
+            unfinished = resume is not None and peers.first(_checkpointed(place))
             if unfinished:
                 _check_resumable(stage, place)
-            results[index] = run_to_end(build(stage, parts, place if unfinished else None))
+            run = build(stage, parts, place if unfinished else None)
+            if peers.main:
+                _note_models(run.folder, parts)
+            results[index] = run_to_end(run)
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}
-    _link_final(folder, folder / f"{len(stages)}-{stages[-1][0]}")
+    last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
+    peers.first(lambda: _link_final(folder, last_stage))
     if not results:
         raise ConfigError(
             f"{folder}: every stage is finished already; raise training.num_iterations of the last "
@@ -122,32 +131,56 @@ def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
     return (place / "final").exists()
 
 
+def _done(peers: Peers, place: Path, stage: ExperimentConfig, last: bool) -> bool:
+    return peers.first(lambda: _finished(place, stage, last))
+
+
+def _checkpointed(place: Path) -> Callable[[], bool]:
+    return lambda: bool(checkpoints(place))
+
+
 def run_to_end(run: Run) -> TrainResult:
     """Train a run that was built, write `final/`, close its log."""
     profiler = Profiler(run) if run.config.training.profile else None
+    interrupted = False
     try:
-        with _threads(run.config, _policies(run)), _signals(run), profiler or nullcontext():
+        with threads(run.config, policies_of(run)), _signals(run), profiler or nullcontext():
             run_async(train(run))
         save_policies(run, run.folder / "final")
         if run.population:
             run.log.say(run.population.report())
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        _note_sandboxes(run.folder)
+        if run.peers.main:
+            _note_sandboxes(run.folder)
         run.log.close()
         if profiler is not None:
             run.log.say(str(profiler.report))
-    history = run.log.history()
+        if interrupted:
+            run.peers.farewell()
+    history = run.peers.first(run.log.history)
     metrics: dict[str, float] = {}
     for row in history:
         metrics |= {key: value for key, value in row.items() if value is not None}
     return TrainResult(metrics, history, run.folder)
 
 
+def _note_models(folder: Path, parts: Parts) -> None:
+    """Write down which models a stage begins with; its config does not say."""
+    if parts.models:
+        taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
+        with writing(folder / MODELS):
+            write_json(folder / MODELS, taken)
+
+
 def _note_sandboxes(folder: Path) -> None:
     """Write down how the programs of a run were shut in, if there were any."""
     found = opened()
     if found and folder.is_dir():
-        (folder / "sandbox.json").write_text(json.dumps(found, indent=2) + "\n")
+        with writing(folder / "sandbox.json"):
+            (folder / "sandbox.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
 def evaluate(
@@ -162,7 +195,7 @@ def evaluate(
         greedy: take the most probable token instead of sampling.
     """
     count = episodes or run.config.evaluation.episodes or 64
-    with _threads(run.config, _policies(run)):
+    with threads(run.config, policies_of(run)):
         metrics, groups = run_async(evaluate_groups(run, count, samples, greedy))
     return EvalResult(metrics, [episode for group in groups for episode in group])
 
@@ -176,7 +209,8 @@ def save_policies(run: Run, folder: Path) -> Path:
         for learner in run.learners:
             learner.weights_of.save(temporary if alone else temporary / learner.policy)
 
-    write_folder(folder, fill)
+    with writing(folder):
+        run.peers.first(lambda: write_folder(folder, fill))
     return folder
 
 
@@ -203,7 +237,7 @@ def evaluate_model(
     """Play the worlds and agents of a config with its models as they are; nothing is trained and no
     folder is written."""
     play, policies = rehearse(config)
-    with _threads(config, policies.values()):
+    with threads(config, policies.values()):
         groups = run_async(play.evaluate(episodes, samples, greedy))
     found = episode_metrics(groups) | api_metrics(play.batcher.engines)
     metrics = {f"eval/{name}": value for name, value in found.items()}
@@ -213,7 +247,7 @@ def evaluate_model(
 def collect_trajectories(config: ExperimentConfig, episodes: int) -> list[Episode]:
     """Play `episodes` training tasks with the models as they are, sampled; nothing is trained."""
     play, policies = rehearse(config)
-    with _threads(config, policies.values()):
+    with threads(config, policies.values()):
         groups = run_async(play.take(episodes))
     return [episode for group in groups for episode in group]
 
@@ -237,12 +271,13 @@ def _check_stage(name: str, stage: ExperimentConfig) -> None:
         raise type(error)(f"stage {name}: {error}") from error
 
 
-def _policies(run: Run) -> list[Policy]:
+def policies_of(run: Run) -> list[Policy]:
+    """Those that learn."""
     return [learner.weights_of for learner in run.learners]
 
 
 @contextmanager
-def _threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[None]:
+def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[None]:
     """`training.threads`, or one thread for tiny models; restored afterwards."""
     before = torch.get_num_threads()
     wanted = config.training.threads

@@ -3,6 +3,7 @@ a user asked for. It knows nothing of what the numbers mean."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import logging
@@ -11,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -18,7 +20,7 @@ from mrlm.console import ConsoleLog
 from mrlm.core import registry
 from mrlm.core.errors import PluginError, TrainingError
 from mrlm.core.records import message_record
-from mrlm.core.types import Episode
+from mrlm.core.types import Episode, Turn
 
 METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
@@ -101,22 +103,36 @@ class RunLog:
         every: int = 1,
     ) -> None:
         self.folder = folder
-        state = state or {}
         self._every = every
         self._secrets = secrets()
         check_trackers(trackers)
+        self._names: list[str] = list(trackers)
+        self._about: tuple[str, Any] = (run_name, redacted(config, self._secrets))
         self._trackers: dict[str, Tracker] = {}
-        self._kept: dict[str, Any] = dict(state)
-        for name in trackers:
-            plugin = registry.load("trackers", name)
-            shown = redacted(config, self._secrets)
-            self._trackers[name] = plugin(folder, run_name, shown, state.get(name))
-        for name in (METRICS, EPISODES, PROFILE):
-            rewind(folder / name, 0 if resume_step is None else resume_step)
-        self._metrics = (folder / METRICS).open("a", encoding="utf-8")
-        self._episodes = (folder / EPISODES).open("a", encoding="utf-8")
-        self._profile: Any = None
+        self._open(0 if resume_step is None else resume_step, state or {})
         self._console = ConsoleLog(run_name, total_steps, start=resume_step or 0)
+
+    def _open(self, first: int, state: dict[str, Any]) -> None:
+        """Go on, or begin, with step `first`."""
+        self._kept: dict[str, Any] = dict(state)
+        for name in self._names:
+            plugin = registry.load("trackers", name)
+            self._trackers[name] = plugin(self.folder, *self._about, state.get(name))
+        for name in (METRICS, EPISODES, PROFILE):
+            rewind(self.folder / name, first)
+        self._metrics: Any = (self.folder / METRICS).open("a", encoding="utf-8")
+        self._episodes: Any = (self.folder / EPISODES).open("a", encoding="utf-8")
+        self._profile: Any = None
+
+    def back(self, step: int, state: dict[str, Any]) -> None:
+        """Forget what was logged after a step, as a run does that is resumed from there.
+
+        Args:
+            step: the last one that is kept.
+            state: what `state()` returned then.
+        """
+        self._close_files()
+        self._open(step + 1, state)
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Write the metrics of a step.
@@ -132,10 +148,27 @@ class RunLog:
             self._guarded(name, f"at step {step}", lambda each=tracker: each.log(step, finite))
         self._console.log(step, finite, shown=step % self._every == 0)
 
-    def episodes(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Write what was played in a step; known secrets in texts are blacked out."""
-        lines = [{"step": step, **_summary(episode)} for episode in episodes]
-        self._append(self._episodes, [redacted(line, self._secrets) for line in lines])
+    def episodes(
+        self, step: int, episodes: Sequence[Episode], standing: Mapping[str, str] | None = None
+    ) -> None:
+        """Write what was played in a step; known secrets in texts are blacked out, and then tokens
+        are not shown either.
+
+        Args:
+            step: which.
+            episodes: what was played.
+            standing: stand-in -> the past player it stood for.
+        """
+        lines = [{"step": step, **summary(episode, standing or {})} for episode in episodes]
+        self._append(self._episodes, [self._shown(line) for line in lines])
+
+    def _shown(self, line: dict[str, Any]) -> dict[str, Any]:
+        shown = redacted(line, self._secrets)
+        if shown != line:  # the tokens would say what the text does not
+            for agent in shown["agents"].values():
+                for turn in agent["turns"]:
+                    turn["ids"] = None
+        return shown
 
     def profile(self, row: Mapping[str, Any]) -> None:
         """Write where the time of a step went; without a call there is no such file."""
@@ -164,10 +197,13 @@ class RunLog:
     def close(self) -> None:
         """Write everything out and end the display."""
         self._console.close()
-        self._metrics.close()
-        self._episodes.close()
-        if self._profile is not None:
-            self._profile.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in (self._metrics, self._episodes, self._profile):
+            if file is not None:
+                with suppress(OSError):  # what could not be written was said when it was
+                    file.close()
         for name, tracker in list(self._trackers.items()):
             self._guarded(name, "while it was closed", tracker.close)
 
@@ -261,11 +297,21 @@ def _finite(value: float | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _summary(episode: Episode) -> dict[str, Any]:
+def digest(ids: Sequence[int]) -> str:
+    """Sixteen hexadecimal digits of some tokens."""
+    text = ",".join(map(str, ids))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def summary(episode: Episode, standing: Mapping[str, str]) -> dict[str, Any]:
+    """What is written of an episode; its turns as they were sampled, so that whoever plays it again
+    can compare. `standing` says for whom stand-ins stood."""
     agents = {
         name: {
+            "policy": standing.get(rollout.policy or "", rollout.policy),
             "reward": _finite(rollout.reward),
             "messages": [message_record(message) for message in rollout.messages],
+            "turns": [_turn(turn) for turn in rollout.turns],
         }
         for name, rollout in episode.rollouts.items()
     }
@@ -279,3 +325,10 @@ def _summary(episode: Episode) -> dict[str, Any]:
         "error": episode.error,
         "agents": agents,
     }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    """A turn of a policy behind an API has no tokens here, and its text stands for them."""
+    said = {} if turn.completion_ids or turn.message is None else {"text": turn.message.content}
+    ids = turn.completion_ids
+    return {"ids": list(ids), "digest": digest(ids), "version": turn.version} | said

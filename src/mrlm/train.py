@@ -3,22 +3,28 @@ plug-in."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from mrlm.checks import check_first_step, check_weights
+from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
-from mrlm.core.types import Group
-from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
+from mrlm.core.types import Episode, Group
+from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
+from mrlm.learn.ops import complete
 from mrlm.learn.reference import renew
 from mrlm.learn.together import update_together
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import Remote, Rests
+from mrlm.rollback import count_at, go_back
 from mrlm.run import Run
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 async def train(run: Run) -> Run:
@@ -35,10 +41,15 @@ async def train(run: Run) -> Run:
     if run.step:
         await _share_weights(run)
     checked = False
-    while run.step < run.total_steps and not run.stopping:
+    stopping, interrupted = _agreed(run)
+    while run.step < run.total_steps and not stopping:
         for callback in run.callbacks:
             callback.on_step_begin(run)
-        metrics = await iterate(run, check=not checked)
+        try:
+            metrics = await iterate(run, check=not checked)
+        except NonFiniteError as error:
+            await _return(run, error)
+            continue
         checked = True
         run.step += 1
         run.population.grow(run.step)
@@ -50,13 +61,14 @@ async def train(run: Run) -> Run:
             run.log.log(run.step, metrics)
         for callback in run.callbacks:
             callback.on_step_end(run, metrics)
+        stopping, interrupted = _agreed(run)
         if (
-            run.stopping
+            stopping
             or run.step == run.total_steps
-            or _due(run.config.training.save_steps, run.step)
+            or (_due(run.config.training.save_steps, run.step) and not _failing(run))
         ):
             save(run)
-    if run.interrupted:
+    if interrupted or (run.peers.size == 1 and run.interrupted):
         raise KeyboardInterrupt
     for callback in run.callbacks:
         callback.on_train_end(run)
@@ -80,11 +92,11 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         _renew_references(run)
         for learner in run.learners:
             await learner.annotate(groups, algorithm.needs)
-    with span("credit"):
+    with span("credit"), complete():
         algorithm.credit(groups)
     with span("update"):
         valued = {critic.name: _value(run, critic, groups) for critic in run.critics}
-    with span("credit"):
+    with span("credit"), complete():
         algorithm.refine(groups, run.critics)
     metrics = episode_metrics(everything) | credit_metrics(groups) | algorithm.metrics
     metrics |= run.population.note(everything)
@@ -95,7 +107,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         with span("checks"):
             check_first_step(run, groups)
     with span("logging"):
-        run.log.episodes(run.step + 1, [episode for group in everything for episode in group])
+        _note(run, run.step + 1, everything)
     updates: dict[str, dict[str, float]] = {learner.policy: {} for learner in run.learners}
     with span("update"):
         seed = seed_of((run.config.training.seed, "order", run.step))
@@ -104,7 +116,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
             updates |= await _update(run, stage, groups)
             waiting = [learner for later in stages[place + 1 :] for learner in later]
             if waiting:
-                metrics |= await algorithm.carry(stage, waiting, groups)
+                with complete():
+                    metrics |= await algorithm.carry(stage, waiting, groups)
     with span("sync"):
         await _share_weights(run)
     if check and run.config.training.checks != "off":
@@ -119,6 +132,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         | by_policy(valued)
         | by_policy(updates)
         | api_metrics(run.engines)
+        | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
             "tokens/total": float(run.tokens),
             "tokens_per_second": tokens / max(ended - started, 1e-9),
@@ -152,7 +166,8 @@ async def evaluate(
 ) -> dict[str, float]:
     """Play held-out tasks and return the metrics under `eval/`. Arguments default to the
     `evaluation` section."""
-    metrics, _ = await evaluate_groups(run, episodes, samples, greedy)
+    metrics, groups = await evaluate_groups(run, episodes, samples, greedy)
+    _note(run, run.step, groups)
     if run.evaluator is not None:
         calm = run.config.evaluation.greedy if greedy is None else greedy
         metrics |= await run.population.evaluate(run.evaluator, run.step, calm)
@@ -180,18 +195,24 @@ async def evaluate_groups(
 
 
 def save(run: Run) -> Path:
-    """Write a checkpoint of everything the run holds."""
+    """Write a checkpoint of everything the run holds.
+
+    Raises:
+        TrainingError: the disk refused; the checkpoint before is as it was.
+    """
     parts = {
         "source": run.source.state_dict(),
         "algorithm": run.algorithm.state_dict(),
         "population": run.population.state_dict(),
         "log": run.log.state(),
-        "run": {"tokens": run.tokens},
+        "run": {"tokens": run.tokens, "rollbacks": run.rollbacks, "config": run.config.hash()},
         "api": {name: engine.state_dict() for name, engine in _remote(run).items()},
     }
     keep = run.config.training.save_total_limit
-    with span("saving"):
-        folder = write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
+    with span("saving"), writing(run.folder / f"checkpoint-{run.step}"):
+        folder = run.peers.first(
+            lambda: write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
+        )
     for callback in run.callbacks:
         callback.on_save(run, folder)
     return folder
@@ -201,6 +222,8 @@ def restore(run: Run, folder: Path) -> None:
     """Continue where a verified checkpoint folder was written."""
     state = read_checkpoint(folder, run.learners, run.critics)
     run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
+    recorded = state["parts"]["run"].get("rollbacks", 0)
+    run.ease(count_at(folder.parent, run.step, recorded))
     run.source.load_state_dict(state["parts"]["source"])
     run.algorithm.load_state_dict(state["parts"]["algorithm"])
     if "population" in state["parts"]:
@@ -208,6 +231,51 @@ def restore(run: Run, folder: Path) -> None:
     for name, known in state["parts"].get("api", {}).items():
         if name in _remote(run):
             _remote(run)[name].load_state_dict(known)
+
+
+async def _return(run: Run, error: NonFiniteError) -> None:
+    """Take up the last good checkpoint and learn more slowly from there.
+
+    Raises:
+        NonFiniteError: the same again, where the run may not or cannot.
+    """
+    allowed = run.config.training.rollback
+    failed = run.step
+
+    def decide() -> Path | NonFiniteError:
+        try:
+            return go_back(run.folder, failed, run.rollbacks, allowed, error)
+        except NonFiniteError as refused:
+            return refused
+
+    with writing(run.folder):
+        folder = run.peers.first(decide)
+        if isinstance(folder, NonFiniteError):
+            raise folder
+        state = read_state(folder)
+        run.log.back(state["step"], state["parts"]["log"])
+    restore(run, folder)
+    factor = run.config.training.rollback_factor**run.rollbacks
+    log.warning("%s", error)
+    run.log.note(
+        f"step {failed + 1} failed; going on from {folder.name} with {factor:g} times the "
+        f"learning rate (rollback {run.rollbacks} of {allowed})"
+    )
+    await _share_weights(run)
+
+
+def _failing(run: Run) -> bool:
+    """Whether somebody is in the middle of steps that are not finite: nothing to come back to."""
+    stepped = (*run.learners, *run.critics)
+    return run.config.training.rollback > 0 and any(each.nonfinite for each in stepped)
+
+
+def _note(run: Run, step: int, groups: Sequence[Group]) -> None:
+    """Log what was played, and show it to whoever wants to see."""
+    episodes: list[Episode] = [episode for group in groups for episode in group]
+    run.log.episodes(step, episodes, run.population.standing())
+    for callback in run.callbacks:
+        callback.on_episodes(run, step, episodes)
 
 
 async def _update(
@@ -257,6 +325,13 @@ def _renew_references(run: Run) -> None:
 def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:
     seed = seed_of((run.config.training.seed, "critic", run.step, critic.name))
     return critic.update(groups, run.algorithm, run.step, seed)
+
+
+def _agreed(run: Run) -> tuple[bool, bool]:
+    """Whether the run stops here, and whether that is because somebody interrupted it: in all
+    processes, as soon as it does in one."""
+    flags = run.peers.gather((run.stopping, run.interrupted))
+    return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
 
 
 def _evaluates(run: Run) -> bool:

@@ -276,7 +276,7 @@ class Trainer:
         run.stopping = run.interrupted = False
         state = {"step": run.step, "parts": {"log": run.log.state()}}
         run.log.close()
-        run.log = open_log(self.config, run.folder, run.total_steps, state)
+        run.log = open_log(self.config, run.folder, run.total_steps, state, run.peers)
 
     def evaluate(
         self, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None

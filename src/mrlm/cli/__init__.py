@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = ("train", "eval", "collect", "play", "serve", "data", "info")
+COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "info")
 
 
 class Stderr(logging.Handler):
@@ -29,15 +29,18 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
+        from mrlm import distributed
         from mrlm.core.errors import MRLMError
 
         try:
             return super().invoke(ctx)
         except MRLMError as error:
-            _say(f"error: {error}")
+            if distributed.failed():
+                _say(f"error: {error}")
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt as interrupt:
-            _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
+            if distributed.is_main():
+                _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
             raise typer.Exit(130) from interrupt
 
 

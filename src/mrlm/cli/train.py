@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from mrlm import distributed
 from mrlm.cli._options import ConfigFile, Overrides, Quiet
 from mrlm.core.errors import ConfigError
 
@@ -61,6 +62,8 @@ def train(
     """Train the agents of an experiment."""
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
+    if distributed.world_size() > 1:
+        distributed.start()  # before anything can fail, so that one process alone says what
     if profile:
         overrides = [*(overrides or ()), "training.profile=true"]
     path, loaded = _experiment(config, overrides or (), output, resume)
@@ -80,6 +83,8 @@ def train(
         saved = any(folder.glob("**/checkpoint-*/manifest.json"))
         again = f"the run is saved; go on with\n  {_again(path, folder, overrides or ())}"
         raise KeyboardInterrupt(again if saved else "nothing was saved yet") from interrupt
+    if not distributed.is_main():
+        return
     again = _again(path, folder, overrides or ())
     print(result.run_folder if quiet else closing(loaded, result, again))
 

@@ -32,6 +32,8 @@ MAY_CHANGE = (
     "training.save_total_limit",
     "evaluation.every",
     "evaluation.at_start",
+    # how often it may go back
+    "training.rollback",
     # placement
     "model.device",
     "training.threads",

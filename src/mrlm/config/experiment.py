@@ -214,9 +214,14 @@ class ExperimentConfig(Section):
         return yamls.write(self.resolved())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write `to_yaml()` to a file."""
+        """Write `to_yaml()` to a file, all at once."""
         path = Path(path)
-        path.write_text(self.to_yaml(), encoding="utf-8")
+        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        try:
+            temporary.write_text(self.to_yaml(), encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         return path
 
     def hash(self) -> str:

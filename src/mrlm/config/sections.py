@@ -101,7 +101,11 @@ class TrainingConfig(Section):
     )
     """Trackers beside the metrics file that is always written; `none` is an empty list."""
     max_nonfinite_steps: Count = 3
-    """Steps in a row with a non-finite loss or gradient after which the run stops."""
+    """Steps in a row with a non-finite loss or gradient after which the run stops, or goes back."""
+    rollback: Whole = 0
+    """Times a run goes back to its last good checkpoint instead of stopping there."""
+    rollback_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """What all learning rates are multiplied by every time it has gone back."""
     threads: Count | None = None
     """CPU threads; chosen by the size of the model if not set."""
     profile: bool = False
@@ -264,11 +268,38 @@ class DataConfig(Section):
         raise ValueError("must be a preset, a path, a hub id or a list of rows (mappings)")
 
 
+class FsdpConfig(Section):
+    """How `distributed.strategy=fsdp` cuts models into shards.
+
+    Args:
+        sharding: `full`: weights are put together for each pass and given back after it;
+            `grad_op`: they stay together until the step; `hybrid`: they are cut within a node, and
+            nodes hold the same.
+        cpu_offload: shards live in the memory of the processor.
+        reduce_dtype: what gradients are added up in; `null`: `float32`.
+    """
+
+    sharding: Literal["full", "grad_op", "hybrid"] = "full"
+    cpu_offload: bool = False
+    reduce_dtype: Literal["float32", "bfloat16"] | None = None
+
+
 class DistributedConfig(Section):
-    """Several devices."""
+    """Several processes that train one run together, started by torchrun (or, with `ray`, by Ray).
+
+    Args:
+        enabled: whether they do; they do so too, with `ddp`, wherever torchrun started several.
+        strategy: `ddp`: every process holds the models whole. `fsdp`: they are cut into shards.
+        timeout: seconds that a process waits for the others before it gives up.
+        bucket_mib: gradients are added up in pieces of this size.
+        fsdp: how models are cut.
+    """
 
     enabled: bool = False
     strategy: Literal["ddp", "fsdp", "ray"] = "ddp"
+    timeout: float = Field(default=1800.0, gt=0)
+    bucket_mib: int = Field(default=25, ge=1)
+    fsdp: FsdpConfig = Field(default_factory=FsdpConfig)
 
 
 class StageConfig(Section):

@@ -62,4 +62,12 @@ class CheckError(MRLMError):
 
 
 class TrainingError(MRLMError):
-    """Training cannot go on (for example: too many steps with a non-finite loss)."""
+    """Training cannot go on (for example: the run folder cannot be written)."""
+
+
+class NonFiniteError(TrainingError):
+    """Too many steps in a row had a loss or gradient that is not finite."""
+
+
+class PeerError(TrainingError):
+    """Another process of the run is gone or does not answer, so that this one cannot go on."""

@@ -7,14 +7,16 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from mrlm.core.errors import CheckpointError
+from mrlm.core.errors import CheckpointError, TrainingError
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.reference import load_reference, save_reference
@@ -61,7 +63,7 @@ def write_checkpoint(
 
     write_folder(target, fill)
     for old in checkpoints(folder)[max(2, keep) :]:
-        shutil.rmtree(old)
+        remove_folder(old)
     return target
 
 
@@ -152,22 +154,73 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
     temporary.mkdir(parents=True)
     try:
         fill(temporary)
+        _seal(temporary)
     except BaseException:  # also when it is interrupted: nothing half done stays
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    files = sorted(path for path in temporary.rglob("*") if path.is_file())
-    digests = {path.relative_to(temporary).as_posix(): _digest(path) for path in files}
-    (temporary / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
-    for path in [*files, temporary / MANIFEST]:
-        _flush(path)
-    for place in [*(path for path in temporary.rglob("*") if path.is_dir()), temporary]:
-        _flush(place)
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     if target.exists():
         target.rename(old)
     temporary.rename(target)
     _flush(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder all at once: it loses its name first."""
+    nameless = folder.with_name(f".{folder.name}.tmp-{os.getpid()}")
+    shutil.rmtree(nameless, ignore_errors=True)
+    folder.rename(nameless)
+    shutil.rmtree(nameless, ignore_errors=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a JSON file all at once, onto the disk."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        _flush(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _flush(path.parent)
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Around whatever writes into a run's folder.
+
+    Raises:
+        TrainingError: the disk refused; the message says what to do.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = _refusal(error)
+        if reason is None:
+            raise
+        raise TrainingError(
+            f"{place} cannot be written: {reason}; make room, then go on with --resume"
+        ) from error
+
+
+def _refusal(error: Exception) -> str | None:
+    """What the system said, if that is why; libraries in Rust have errors of their own for it."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    said = re.search(r"([^:]*) \(os error \d+\)", str(error))
+    return said[1].strip() if said else None
+
+
+def _seal(folder: Path) -> None:
+    """Add the digests of all files, and wait until everything is on the disk."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    digests = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
+    (folder / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
+    for path in [*files, folder / MANIFEST]:
+        _flush(path)
+    for place in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
+        _flush(place)
 
 
 def clear_temporaries(folder: Path) -> None:
@@ -180,7 +233,10 @@ def clear_temporaries(folder: Path) -> None:
         else:
             old.rename(target)
     for temporary in folder.glob(".*.tmp-*"):
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
 
 
 def _digest(path: Path) -> str:

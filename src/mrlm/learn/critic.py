@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
-from mrlm.core.errors import TrainingError
+from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn.adapters import copy_adapter
@@ -36,6 +36,7 @@ from mrlm.learn.optimizing import (
     seed_dropout,
 )
 from mrlm.learn.policy import Policy
+from mrlm.learn.sharing import flat, parts
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -81,6 +82,10 @@ class Critic:
         """What messages and profiles call it."""
         return f"critic of {self.name!r}"
 
+    def modules(self) -> list[nn.Module]:
+        """Everything that has weights."""
+        return self.body.modules()
+
     # -- what it reads -----------------------------------------------------------------------------
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
@@ -100,13 +105,23 @@ class Critic:
 
     def annotate(self, groups: Sequence[Group]) -> None:
         """Write `values` on the turns."""
+        samples, peers = self.samples(groups, credited=False), self.settings.peers
         with self.body.scoring(), span("values", self.title):
-            for micro in self._split(self.samples(groups, credited=False)):
+            shared = parts(samples, peers.size, self.body.packed)
+            found: dict[int, np.ndarray] = {}
+            for micro in self._split(shared[peers.rank]):
                 batch = self._pack(micro)
-                found, end = self.body.values(batch).float().cpu().numpy(), 0
+                values, end = self.body.values(batch).float().cpu().numpy(), 0
                 for turn in batch.turns:
                     start, end = end, end + len(turn)
-                    self.record(turn, found[start:end])
+                    found[id(turn)] = values[start:end]
+            turns = [[turn for sample in part for turn in sample.turns] for part in shared]
+            own = flat(found[id(turn)] for turn in turns[peers.rank])
+            for part, values in zip(turns, peers.gather(own), strict=True):
+                end = 0
+                for turn in part:
+                    start, end = end, end + len(turn)
+                    self.record(turn, values[start:end])
 
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
@@ -125,7 +140,7 @@ class Critic:
         samples = self.samples(groups, credited=True)
         if not samples:
             return {}
-        seed_dropout(seed >> 1, self.body.device)
+        seed_dropout((seed >> 1) + self.settings.peers.rank, self.body.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
         with TrainingMode(self.body.model, self.settings.gradient_checkpointing):
@@ -142,8 +157,9 @@ class Critic:
     ) -> tuple[float, float]:
         """One step on one mini-batch; the loss, and the norm of its gradient."""
         self.stepper.clear()
-        totals, loss = Totals.of(samples), 0.0
-        for micro in self._split(samples, self.settings.accumulation):
+        totals, loss, peers = Totals.of(samples), 0.0, self.settings.peers
+        mine = parts(samples, peers.size, self.body.packed)[peers.rank]
+        for micro in self._split(mine, self.settings.accumulation):
             batch = self._pack(micro, totals)
             with span("forward", self.title):
                 found = self.body.values(batch)
@@ -152,7 +168,9 @@ class Critic:
             with span("backward", self.title):
                 self.stepper.backward(part)
             loss += float(part.detach())
-        return loss, self._step(loss)
+        peers.add_gradients(self.body.parameters())
+        (sums,) = peers.add_numbers([{"loss": loss}])
+        return sums["loss"], self._step(sums["loss"])
 
     def _step(self, loss: float) -> float:
         """Step with the gradient that was added up, unless something is not finite; its norm."""
@@ -166,7 +184,7 @@ class Critic:
             where = f"{self.title}: loss {loss:g}, gradient norm {norm:g}"
             log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
             if self.nonfinite >= self.settings.max_nonfinite_steps:
-                raise TrainingError(
+                raise NonFiniteError(
                     f"{where}: {self.nonfinite} steps in a row were not finite. Lower "
                     "training.critic_learning_rate, or set training.precision=fp32"
                 )

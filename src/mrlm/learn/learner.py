@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mrlm.core.chat import Chat
-from mrlm.core.errors import ConfigError, TrainingError
+from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
 from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn.algorithm import Algorithm
@@ -25,6 +25,7 @@ from mrlm.learn.grouping import minibatches, openings, samples_of
 from mrlm.learn.handmade import Reader, compared
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy
+from mrlm.learn.sharing import exchange_columns, parts
 from mrlm.learn.together import Meeting, Work, update_together
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -192,9 +193,8 @@ class Learner:
         """Write `new_logprobs` on this policy's turns: what its weights say of them now. Nothing
         else on them changes."""
         samples = samples_of(groups, self.policy, "turn", credited=False)
-        with self._policy.scoring(), span("new_logprobs", self.policy):
-            for micro in split(samples, self.settings.max_tokens, packed=self._policy.packed):
-                self._fill("new_logprobs", micro)
+        with self._policy.scoring():
+            self._fill_all("new_logprobs", samples)
 
     async def update(
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
@@ -226,7 +226,7 @@ class Learner:
         model is in training mode already."""
         if not samples:
             return {}
-        seed_dropout(seed >> 1, self._policy.device)
+        seed_dropout((seed >> 1) + self.settings.peers.rank, self._policy.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[dict[str, float]] = []
         for epoch in range(algorithm.update_epochs):
@@ -267,7 +267,9 @@ class Learner:
                 count("trained", turn.agent, len(turn))
         sums: dict[str, torch.Tensor | float] = {}
         settings, policy = self.settings, self._policy
-        for micro in split(samples, settings.max_tokens, settings.accumulation, policy.packed):
+        peers = settings.peers
+        mine = parts(samples, peers.size, policy.packed)[peers.rank]
+        for micro in split(mine, settings.max_tokens, settings.accumulation, policy.packed):
             batch = pack(micro, totals, policy.pad_id, policy.device)
             work = Work(
                 policy,
@@ -281,6 +283,7 @@ class Learner:
             for key, value in {"loss": loss.total, **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
         metrics = {key: float(value) for key, value in sums.items()}
+        metrics = await meeting.add_up(self.policy, policy.parameters(), metrics)
         with span("optimizer", self.policy):
             metrics["grad_norm"] = stepper.norm()
             finite = math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])
@@ -304,12 +307,12 @@ class Learner:
         if self.nonfinite < self.settings.max_nonfinite_steps:
             return
         place = ""
-        if self.settings.dump_folder is not None:
+        if self.settings.dump_folder is not None and self.settings.peers.main:
             path = self.settings.dump_folder / f"nonfinite-{self.policy}.pt"
             rows = [{"ids": sample.ids, "starts": sample.starts} for sample in samples]
             torch.save({"samples": rows, "metrics": metrics}, path)
             place = f"; the batch is in {path}"
-        raise TrainingError(
+        raise NonFiniteError(
             f"{where}: {self.nonfinite} steps in a row were not finite{place}. "
             "Lower the learning rate, or set training.precision=fp32"
         )
@@ -339,14 +342,23 @@ class Learner:
             jobs["values"] = openings(samples)
         with self._policy.scoring():
             for need, chosen in jobs.items():
-                limit, packed = self.settings.max_tokens, self._policy.packed
-                for micro in split(chosen, limit, packed=packed) if chosen else []:
-                    with span(need.partition("+")[0], self.policy):
-                        self._fill(need, micro)
+                self._fill_all(need, chosen)
         if jobs.get("values", samples) is not samples:
             turns = (turn for sample in samples for turn in sample.turns)
             for turn, opening in zip(turns, jobs["values"], strict=True):
                 turn.values = float(column(opening.turns[0], "values")[0])
+
+    def _fill_all(self, need: str, samples: Sequence[Sample]) -> None:
+        """Write a column (or several, joined by `+`) on the turns of samples; each process computes
+        its part of them."""
+        if not samples:
+            return
+        peers, packed = self.settings.peers, self._policy.packed
+        shared = parts(samples, peers.size, packed)
+        with span(need.partition("+")[0], self.policy):
+            for micro in split(shared[peers.rank], self.settings.max_tokens, packed=packed):
+                self._fill(need, micro)
+            exchange_columns(peers, shared, need.split("+"))
 
     def _fill(self, need: str, samples: Sequence[Sample]) -> None:
         """Write a column on the turns of one micro-batch."""

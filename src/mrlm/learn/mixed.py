@@ -74,6 +74,7 @@ class MixedCritic(CentralCritic):
             # a baseline must not see what was said before it in its round
             rounds=self.mixing.mode != "vdac",
             states=self.mixing.kind != "vdn",
+            peers=self.settings.peers,
         )
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
@@ -86,6 +87,10 @@ class MixedCritic(CentralCritic):
     @property
     def learned(self) -> Team:
         return self.team
+
+    def modules(self) -> list[torch.nn.Module]:
+        target = [] if self.target is None else [self.target]
+        return [*super().modules(), self.team.network, *target]
 
     # -- what it reads -----------------------------------------------------------------------------
 
@@ -188,6 +193,7 @@ class MixedCritic(CentralCritic):
                 self.stepper.backward(loss)
             history.append((float(loss.detach()), self._step(float(loss.detach()))))
             self._follow()
+        self.settings.peers.spread(self._state().values())  # other machines round differently
         means = np.mean([row for row in history if np.isfinite(row).all()] or [(0.0, 0.0)], axis=0)
         metrics = dict(zip(("value_loss", "critic_grad_norm"), map(float, means), strict=True))
         return metrics | {"critic_learning_rate": rate}

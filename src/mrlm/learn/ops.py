@@ -7,7 +7,9 @@ several.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -347,21 +349,38 @@ def n_step(
 # -- statistics of the whole batch, over all processes ---------------------------------------------
 
 
-def global_gather(value: Any) -> list[Any]:
-    """What every process holds, in order of rank; `[value]` where there is one process."""
+_COMPLETE: ContextVar[bool] = ContextVar("complete", default=False)
+
+
+@contextmanager
+def complete() -> Iterator[None]:
+    """Inside, every process holds the whole batch, so that nothing is to be added up."""
+    token = _COMPLETE.set(True)
+    try:
+        yield
+    finally:
+        _COMPLETE.reset(token)
+
+
+def _apart() -> bool:
+    """Whether there are other processes that hold other parts of the batch."""
     distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
+    return not _COMPLETE.get() and distributed.is_available() and distributed.is_initialized()
+
+
+def global_gather(value: Any) -> list[Any]:
+    """What every process holds, in order of rank; `[value]` where there is one process, or where
+    every one holds everything (`complete`)."""
+    if not _apart():
         return [value]
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, value)
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, value)
     return found
 
 
 def global_rank() -> int:
     """Place of this process in what `global_gather` returns."""
-    distributed = torch.distributed
-    known = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_rank() if known else 0
+    return torch.distributed.get_rank() if _apart() else 0
 
 
 def global_sum(table: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.loading import set_checkpointing
 
 CRITIC_RATE_LIMIT = 1e-3
@@ -33,6 +34,9 @@ class LearnerSettings:
         max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
             stops.
         dump_folder: where the batch is written that ended it.
+        rate_factor: what every learning rate is multiplied by; below 1 after the run has gone back
+            to a checkpoint.
+        peers: the processes that compute gradients together.
     """
 
     learning_rate: float = 1e-6
@@ -49,6 +53,8 @@ class LearnerSettings:
     gradient_checkpointing: bool = False
     max_nonfinite_steps: int = 3
     dump_folder: Path | None = None
+    rate_factor: float = 1.0
+    peers: Peers = ALONE
 
     @property
     def critic_rate(self) -> float:
@@ -111,7 +117,7 @@ class Stepper:
 
     def begin(self, step: int) -> float:
         """Set the learning rates of an iteration; returns the policy's."""
-        share = self.schedule(step)
+        share = self.schedule(step) * self.settings.rate_factor
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * share
         return self.optimizer.param_groups[0]["lr"]

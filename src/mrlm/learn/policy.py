@@ -120,6 +120,11 @@ class Policy:
         found.discard(None)  # pyright: ignore[reportArgumentType]
         return frozenset(found)
 
+    def modules(self) -> list[nn.Module]:
+        """Everything that has weights: the model, its heads, the reference where there is one."""
+        found = (self.model, self.value_head, self.reference)
+        return [module for module in found if module is not None]
+
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are this policy's own: the model's, or its adapter's; and its
         heads'."""

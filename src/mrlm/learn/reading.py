@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from mrlm.core.errors import TrainingError
+from mrlm.core.peers import ALONE, Peers
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn.batch import Sample, merge, pack, split
 from mrlm.learn.joint import (
@@ -24,6 +25,7 @@ from mrlm.learn.joint import (
     own_texts,
 )
 from mrlm.learn.policy import Policy
+from mrlm.learn.sharing import parts
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -87,6 +89,7 @@ class Reader:
         max_tokens: tokens that are read at once.
         rounds: read rounds (`in_rounds`) as one step.
         states: read joint states too.
+        peers: the processes, each of which reads a part.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Reader:
         max_tokens: int,
         rounds: bool,
         states: bool,
+        peers: Peers = ALONE,
     ) -> None:
         self.body: Policy = body
         self.decode: Decode = decode
@@ -104,6 +108,7 @@ class Reader:
         self.max_tokens: int = max_tokens
         self.rounds: bool = rounds
         self.states: bool = states
+        self.peers: Peers = peers
         self._cut = False
 
     @property
@@ -186,9 +191,21 @@ class Reader:
                 samples += merge(reads)
         for unit, sample in enumerate(samples):
             sample.unit = unit
-        for piece, feature in self._read(samples):
-            table, key = places[id(piece)]
-            table[key] = feature
+        shared = parts(samples, self.peers.size, self.body.packed)
+        pieces = [[piece for sample in part for piece in sample.turns] for part in shared]
+        own = {id(piece): feature for piece, feature in self._read(shared[self.peers.rank])}
+        if self.peers.size == 1:
+            features = [[own[id(piece)] for piece in pieces[0]]]
+        else:
+            numbers = [own[id(piece)].cpu().numpy() for piece in pieces[self.peers.rank]]
+            features = [
+                [torch.from_numpy(row).to(self.body.device) for row in rows]
+                for rows in self.peers.gather(numbers)
+            ]
+        for part, rows in zip(pieces, features, strict=True):
+            for piece, feature in zip(part, rows, strict=True):
+                table, key = places[id(piece)]
+                table[key] = feature
         return found
 
     def _pieces(self, texts: Sequence[str]) -> list[Turn]:

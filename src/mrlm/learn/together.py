@@ -4,14 +4,15 @@ share as one. What they compute does not depend on whether they meet."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mrlm.core.peers import ALONE, Peers
 from mrlm.core.timing import span
 from mrlm.learn.backends import quick_products
 from mrlm.learn.batch import Batch, Loss, Sample
@@ -116,20 +117,37 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
 
 class Meeting:
     """Where the learners of a stage bring their micro-batches. Once all that are still at work have
-    brought one, they are computed together.
+    brought one, they are computed together. Where several processes compute gradients together,
+    those of all that have brought everything of a step are added up at once, in order of their
+    names: so every process adds up the same ones at the same time.
 
     Args:
         members: how many learners take part.
+        peers: the processes.
     """
 
-    def __init__(self, members: int) -> None:
+    def __init__(self, members: int, peers: Peers = ALONE) -> None:
         self.members: int = members
+        self.peers: Peers = peers
         self._waiting: list[tuple[Work, asyncio.Future[Loss]]] = []
+        self._ready: dict[str, _Part] = {}
 
     async def accumulate(self, work: Work) -> Loss:
         """Add the gradient of a micro-batch; returns its loss, without gradient."""
         future: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         self._waiting.append((work, future))
+        self._begin()
+        return await future
+
+    async def add_up(
+        self, name: str, parameters: Iterable[nn.Parameter], numbers: dict[str, float]
+    ) -> dict[str, float]:
+        """Make the gradients of a learner's parameters, and the numbers, sums over all processes;
+        returns the numbers."""
+        if self.peers.size == 1:
+            return numbers
+        future: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
+        self._ready[name] = _Part(list(parameters), numbers, future)
         self._begin()
         return await future
 
@@ -139,7 +157,10 @@ class Meeting:
         self._begin()
 
     def _begin(self) -> None:
-        if not self._waiting or len(self._waiting) < self.members:
+        if not self._waiting:
+            self._add_up()
+            return
+        if len(self._waiting) + len(self._ready) < self.members:
             return
         waiting, self._waiting = self._waiting, []
         try:
@@ -150,6 +171,31 @@ class Meeting:
             return
         for (_, future), loss in zip(waiting, losses, strict=True):
             future.set_result(loss)
+
+    def _add_up(self) -> None:
+        if not self._ready or len(self._ready) < self.members:
+            return
+        ready = [self._ready[name] for name in sorted(self._ready)]
+        self._ready = {}
+        try:
+            with span("optimizer", "all"):
+                self.peers.add_gradients(weight for part in ready for weight in part.parameters)
+                sums = self.peers.add_numbers([part.numbers for part in ready])
+        except BaseException as error:
+            for part in ready:
+                part.future.set_exception(error)
+            return
+        for part, numbers in zip(ready, sums, strict=True):
+            part.future.set_result(numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What this process has computed of a learner's step."""
+
+    parameters: list[nn.Parameter]
+    numbers: dict[str, float]
+    future: asyncio.Future[dict[str, float]]
 
 
 async def update_together(
@@ -162,7 +208,8 @@ async def update_together(
         algorithm: its loss, epochs and mini-batches.
         step: iteration, for the learning rates.
     """
-    meeting = Meeting(len(jobs))
+    peers = jobs[0][0].settings.peers if jobs else ALONE
+    meeting = Meeting(len(jobs), peers)
 
     async def one(learner: Learner, samples: Sequence[Sample], seed: int) -> dict[str, float]:
         try:
@@ -175,4 +222,11 @@ async def update_together(
         for learner in models.values():
             checkpointing = learner.settings.gradient_checkpointing
             modes.enter_context(TrainingMode(learner.weights_of.model, checkpointing))
-        return await asyncio.gather(*(one(*job) for job in jobs))
+        tasks = [asyncio.ensure_future(one(*job)) for job in jobs]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:  # nobody goes on learning when one of them could not
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise

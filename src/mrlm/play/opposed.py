@@ -12,6 +12,7 @@ import numpy as np
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
+from mrlm.core.peers import ALONE, Peers
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Completion, Group, Message, Role, SamplingParams, Turn
 from mrlm.play.agent import Seat, seed_of
@@ -38,6 +39,7 @@ class Opposed:
         rounds: how long a round is; `take` is called once per iteration.
         seed: of the run.
         timeout: seconds one engine call may take.
+        peers: the processes that share the rows; every one gets all answers.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class Opposed:
         rounds: Rounds,
         seed: int,
         timeout: float = 600.0,
+        peers: Peers = ALONE,
     ) -> None:
         self.rows = rows
         self.seats: dict[str, Seat] = dict(seats)
         self.rounds = rounds
         self.seed = seed
+        self.peers: Peers = peers
         self.batcher: Batcher = Batcher(engines, timeout, Pulse())
         self.calls: int = 0
         self.said: dict[int, Said] = {}
@@ -93,11 +97,16 @@ class Opposed:
         """Answer the rows of a round; what is older than the round before is forgotten."""
         first = number * self.rounds.rows
         places = [self.rows.place(first + i) for i in range(self.rounds.rows)]
-        said: Said = {}
-        for start in range(0, len(places), AT_ONCE):
-            chunk = dict.fromkeys(places[start : start + AT_ONCE])
+        own: Said = {}
+        mine = places[self.peers.rank :: self.peers.size]
+        for start in range(0, len(mine), AT_ONCE):
+            chunk = dict.fromkeys(mine[start : start + AT_ONCE])
             found = await asyncio.gather(*(self._answers(number, row) for row in chunk))
-            said |= dict(zip(chunk, found, strict=True))
+            own |= dict(zip(chunk, found, strict=True))
+        everywhere: Said = {}
+        for part in await self.peers.exchange(own):
+            everywhere |= part
+        said = {row: everywhere[row] for row in places}
         kept = (number - 1,) if self.rounds.previous else ()
         self.said = {of: self.said[of] for of in kept if of in self.said} | {number: said}
 

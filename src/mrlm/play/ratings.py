@@ -99,7 +99,12 @@ class Results:
         self._pairs = {(a, b): Tally(*numbers) for a, b, *numbers in state}
 
 
-def fitted(results: Results, anchor: str, prior: float = 1.0) -> dict[str, Interval]:
+def fitted(
+    results: Results,
+    anchor: str,
+    prior: float = 1.0,
+    settled: Mapping[str, Interval] | None = None,
+) -> dict[str, Interval]:
     """The ratings under which all results are most likely (Bradley and Terry 1952; a draw counts as
     half a win), with 95 % intervals from the Fisher information.
 
@@ -111,14 +116,19 @@ def fitted(results: Results, anchor: str, prior: float = 1.0) -> dict[str, Inter
         anchor: who is rated 1000, exactly; the intervals of the others are those of their distance
             to it.
         prior: drawn games that are added to every pair; 0 for the plain maximum, which must exist.
+        settled: players who meet nobody any more, with their last ratings, which they keep: games
+            against them count, and the effort grows with the number of all others only.
 
     Returns:
         Player -> rating and its interval. Who is not connected with the anchor by any chain of
         games has no rating.
     """
-    names = _connected(results, anchor)
+    settled = {name: known for name, known in (settled or {}).items() if name != anchor}
+    reached = _connected(results, anchor)
+    names = [name for name in reached if name not in settled]
     place = {name: number for number, name in enumerate(names)}
     games, score = np.zeros((len(names),) * 2), np.zeros((len(names),) * 2)
+    fixed = _against(results, place, settled, prior)
     for one, other, tally in results.pairs():
         if one in place and other in place:
             i, j = place[one], place[other]
@@ -127,7 +137,7 @@ def fitted(results: Results, anchor: str, prior: float = 1.0) -> dict[str, Inter
             score[j, i] = tally.games - tally.score + prior / 2
     strength = np.zeros(len(names))
     for _ in range(200):
-        gradient, information = _slope(strength, games, score)
+        gradient, information = _slope(strength, games, score, fixed)
         step = np.zeros(len(names))
         if len(names) > 1:
             step[1:] = np.linalg.solve(information[1:, 1:], gradient[1:])
@@ -135,7 +145,7 @@ def fitted(results: Results, anchor: str, prior: float = 1.0) -> dict[str, Inter
         strength += step * min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))
         if np.abs(step).max(initial=0.0) < 1e-10:
             break
-    _, information = _slope(strength, games, score)
+    _, information = _slope(strength, games, score, fixed)
     spread = np.zeros(len(names))
     if len(names) > 1:
         spread[1:] = np.sqrt(np.diag(np.linalg.inv(information[1:, 1:])))
@@ -143,7 +153,24 @@ def fitted(results: Results, anchor: str, prior: float = 1.0) -> dict[str, Inter
     for name, mean, half in zip(names, SCALE * strength, Z * SCALE * spread, strict=True):
         rating = ANCHOR + float(mean)
         found[name] = (rating, rating - float(half), rating + float(half))
-    return found
+    return found | {name: settled[name] for name in reached if name in settled}
+
+
+def _against(
+    results: Results, place: Mapping[str, int], settled: Mapping[str, Interval], prior: float
+) -> np.ndarray:
+    """Games of players (whose numbers `place` gives) against settled ones: rows of (number of the
+    player, strength of the other, games, score)."""
+    rows: list[tuple[float, float, float, float]] = []
+    for one, other, tally in results.pairs():
+        for player, met, won in (
+            (one, other, tally.score),
+            (other, one, tally.games - tally.score),
+        ):
+            if player in place and met in settled:
+                strength = (settled[met][0] - ANCHOR) / SCALE
+                rows.append((place[player], strength, tally.games + prior, won + prior / 2))
+    return np.array(rows).reshape(-1, 4)
 
 
 def _connected(results: Results, anchor: str) -> list[str]:
@@ -162,14 +189,21 @@ def _connected(results: Results, anchor: str) -> list[str]:
 
 
 def _slope(
-    strength: np.ndarray, games: np.ndarray, score: np.ndarray
+    strength: np.ndarray, games: np.ndarray, score: np.ndarray, fixed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient (P,) and Fisher information (P, P) of the log-likelihood of strengths (P,)."""
+    """Gradient (P,) and Fisher information (P, P) of the log-likelihood of strengths (P,); `fixed`
+    as `_against` gives it."""
     gaps = strength[:, None] - strength[None]
     expected = 1.0 / (1.0 + np.exp(-gaps))
     gradient = (score - games * expected).sum(1)
     weight = games * expected * (1.0 - expected)
-    return gradient, np.diag(weight.sum(1)) - weight
+    information = np.diag(weight.sum(1)) - weight
+    player, other, played, won = fixed.T
+    player = player.astype(int)
+    expected = 1.0 / (1.0 + np.exp(other - strength[player]))
+    np.add.at(gradient, player, won - played * expected)
+    np.add.at(information, (player, player), played * expected * (1.0 - expected))
+    return gradient, information
 
 
 class MovingRatings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mrlm.core.environment import Environment, SingleSeat, Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EndpointError, EpisodeError, RewardError
+from mrlm.core.peers import ALONE, Peers, shares
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, StepResult, Task
@@ -80,7 +82,7 @@ class WorldSpec:
 
     @property
     def reproducible(self) -> bool:
-        return not isinstance(self.template, SingleSeat) or self.template.seeded
+        return self.template.seeded
 
 
 def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
@@ -91,6 +93,33 @@ def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
 
 Sit = Callable[[WorldSpec, int, Mapping[str, Seat]], Mapping[str, Seat]]
 """(world, number of its task, who plays otherwise) -> who plays this task."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A task to be played with every one of `lineups`; of which these `numbers` are played here, or
+    all where that is not said."""
+
+    world: WorldSpec
+    split: Split
+    index: int
+    lineups: Sequence[Mapping[str, Seat]]
+    part: range | None = None
+
+    @property
+    def numbers(self) -> range:
+        """The places of the lineups that are played."""
+        return range(len(self.lineups)) if self.part is None else self.part
+
+    @property
+    def first(self) -> bool:
+        """Whether it has the first of the episodes."""
+        return self.numbers.start == 0
+
+    @property
+    def forks(self) -> bool:
+        """Whether all episodes begin as one."""
+        return self.split == "train" and bool(getattr(self.world.workflow, "opens", False))
 
 
 class Play:
@@ -109,6 +138,7 @@ class Play:
         persons: agents that somebody speaks for, and how that one is asked.
         told: called with the world after every joint step.
         sit: who plays a training task, where that is not always the same.
+        peers: the processes that share the tasks; every one gets all groups.
     """
 
     def __init__(
@@ -125,6 +155,7 @@ class Play:
         persons: Mapping[str, Ask] | None = None,
         told: Callable[[World], None] | None = None,
         sit: Sit | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         self.persons: dict[str, Ask] = dict(persons or {})
         self.told = told
@@ -136,6 +167,8 @@ class Play:
         self.watched = watched
         self.greedy = greedy
         self.sit: Sit | None = sit
+        self.peers: Peers = peers
+        self._length: dict[str, float] = {}
         self.pulse: Pulse = Pulse()
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self._taken = {world.name: 0 for world in worlds}
@@ -159,8 +192,8 @@ class Play:
             index = self._taken[world.name]
             self._taken[world.name] += 1
             seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
-            jobs.append(self._group(world, "train", index, [seats] * self.group_size))
-        return self._checked(list(await asyncio.gather(*jobs)))
+            jobs.append(_Job(world, "train", index, [seats] * self.group_size))
+        return await self._play(jobs)
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
@@ -172,12 +205,12 @@ class Play:
             known = world.template.num_tasks("eval")
             share = share if known is None else min(share, known)
             lineups = [seats] * samples
-            jobs += [self._group(world, "eval", index, lineups) for index in range(share)]
+            jobs += [_Job(world, "eval", index, lineups) for index in range(share)]
         if not jobs:
             raise ConfigError(
                 "there is no held-out task to evaluate on; give the environment a validation split"
             )
-        return self._checked(list(await asyncio.gather(*jobs)))
+        return await self._play(jobs)
 
     async def matches(
         self, world: WorldSpec, lineups: Sequence[Mapping[str, Seat]], tasks: int, greedy: bool
@@ -188,8 +221,7 @@ class Play:
             lineups = [{name: s.greedy() for name, s in seats.items()} for seats in lineups]
         known = world.template.num_tasks("eval")
         count = tasks if known is None else min(tasks, known)
-        jobs = [self._group(world, "eval", index, lineups) for index in range(count)]
-        return self._checked(list(await asyncio.gather(*jobs)))
+        return await self._play([_Job(world, "eval", index, lineups) for index in range(count)])
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": dict(self._taken), "tokens": self.batcher.tokens}
@@ -224,34 +256,86 @@ class Play:
             place = int(np.random.Generator(np.random.Philox(key)).permutation(count)[place])
         return world.template.task(place, split)
 
+    # -- all groups --------------------------------------------------------------------------------
+
+    async def _play(self, jobs: Sequence[_Job]) -> list[Group]:
+        """The groups of all jobs, whoever plays them: each process plays a share that is expected
+        to be as long as any other's, by what the episodes of its worlds came to so far. Where there
+        are fewer tasks than processes, several play parts of one."""
+        peers = self.peers
+        if peers.size > 1:
+            each = -(-peers.size // max(1, len(jobs)))
+            jobs = [part for job in jobs for part in self._parts(job, each)]
+        loads = [self._length.get(job.world.name, 1.0) * len(job.numbers) for job in jobs]
+        places = shares(loads, peers.size)
+        mine = [jobs[place] for place in places[peers.rank]]
+        played = await asyncio.gather(*(self._group(job) for job in mine))
+        if peers.size == 1:
+            return self._checked(list(played))
+        found: dict[int, Group] = {}
+        for chosen, groups in zip(places, await peers.exchange(list(played)), strict=True):
+            found |= dict(zip(chosen, groups, strict=True))
+        whole: list[Group] = []
+        for place, job in enumerate(jobs):
+            self._note(job.world, found[place])
+            if job.first:
+                whole.append(found[place])
+            else:
+                task = whole[-1].episodes[0].task
+                for episode in found[place]:
+                    episode.task = task
+                together = [*whole[-1].episodes, *found[place].episodes]
+                whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
+        return self._checked(whole)
+
+    def _parts(self, job: _Job, count: int) -> list[_Job]:
+        """A job in `count` parts at most; episodes that depend on one another stay together."""
+        whole = not job.world.reproducible or job.forks
+        size = len(job.numbers)
+        step = size if whole else -(-size // count)
+        return [replace(job, part=job.numbers[at : at + step]) for at in range(0, size, step)]
+
+    def _note(self, world: WorldSpec, group: Group) -> None:
+        """Take account of how many tokens an episode of a world has."""
+        tokens = sum(len(turn) for episode in group for turn in episode.turns)
+        each = tokens / max(1, len(group))
+        self._length[world.name] = 0.9 * self._length.get(world.name, each) + 0.1 * each
+
     # -- one group, one episode --------------------------------------------------------------------
 
-    async def _group(
-        self, world: WorldSpec, split: Split, index: int, lineups: Sequence[Mapping[str, Seat]]
-    ) -> Group:
-        """The episodes of a task, one for each of `lineups`."""
+    async def _group(self, job: _Job) -> Group:
+        """The episodes of a task, one for each of its numbers."""
+        world, split, index, lineups = job.world, job.split, job.index, job.lineups
         task = self._task(world, split, index)
         key: Key = (self.seed, split, world.name, index)
         opening: tuple[Environment, StepResult] | None = None
         if not world.reproducible:
-            environment = world.make()
-            first = in_thread(lambda: environment.reset(task, task.seed))
-            with span("environment", world.name):
-                opening = (environment, await asyncio.wait_for(first, world.timeout))
-        whole = split == "train" and getattr(world.workflow, "opens", False)
+            opening = await self._opening(world, task)
         size = len(lineups)
-        first_of, siblings = (lineups[:1], size) if whole else (lineups, 1)
+        first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
         jobs = [
-            self._tried(world, task, (*key, g), seats, opening, siblings)
-            for g, seats in enumerate(first_of)
+            self._tried(world, task, (*key, g), lineups[g], opening, siblings) for g in first_of
         ]
-        if self.greedy and split == "train":
+        if self.greedy and split == "train" and job.first:
             own = lineups[0].items()
             calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
             jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))
         played = await asyncio.gather(*jobs)
+        if opening is not None:
+            opening[0].close()
         episodes = [episode for family in played for episode in family]
         return Group(sorted(episodes, key=lambda episode: episode.path), task.id)
+
+    async def _opening(self, world: WorldSpec, task: Task) -> tuple[Environment, StepResult]:
+        """A world that was reset once for all siblings, who play copies of it."""
+        environment = world.make()
+
+        async def first() -> StepResult:
+            found = await in_thread(lambda: environment.reset(task, task.seed))
+            return await found if inspect.isawaitable(found) else found
+
+        with span("environment", world.name):
+            return environment, await asyncio.wait_for(first(), world.timeout)
 
     async def _tried(
         self,

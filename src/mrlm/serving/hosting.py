@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from mrlm.config.plugins import accepted, fitted_arguments
 from mrlm.core import registry
-from mrlm.core.environment import Environment, SingleSeat, as_environment, validated_reward
+from mrlm.core.environment import Environment, as_environment, validated_reward
 from mrlm.core.errors import EpisodeError
 from mrlm.core.running import in_thread
 from mrlm.core.types import StepResult
@@ -286,7 +286,8 @@ def _description(template: Template) -> bytes:
         max_turns=world.max_turns,
         train_tasks=world.num_tasks("train"),
         eval_tasks=world.num_tasks("eval"),
-        reproducible=not isinstance(world, SingleSeat) or world.seeded,
+        reproducible=world.seeded,
+        counts_turns=world.counts_turns,
     ).SerializeToString()
 
 

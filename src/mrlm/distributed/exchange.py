@@ -1,0 +1,81 @@
+"""What processes send one another, as bytes: ordinary pickles, in which the tokens of turns are
+packed as numbers of their own size. They go to processes of the same run only."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from mrlm.core.errors import TrainingError
+from mrlm.core.types import Turn
+
+NAMES = tuple(field.name for field in fields(Turn))
+IDS = ("prompt_ids", "completion_ids")
+
+
+def dumps(value: Any) -> bytes:
+    """A value as bytes.
+
+    Raises:
+        TrainingError: it holds something that cannot leave its process.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Packer(buffer, protocol=5).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise TrainingError(
+            f"what was played cannot be sent to the other processes: {error}. What a task's info "
+            "or an episode holds must be plain data (or classes of an importable module)"
+        ) from error
+    return buffer.getvalue()
+
+
+def loads(data: Any) -> Any:
+    """Inverse of `dumps`."""
+    return pickle.loads(data)
+
+
+class _Packer(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        """Turns by their own rule; everything else as ever."""
+        if type(obj) is not Turn:
+            return NotImplemented
+        state = {name: getattr(obj, name) for name in NAMES}
+        for name in IDS:
+            state[name] = packed_ids(state[name])
+        state["logprobs"] = packed_floats(state["logprobs"])
+        return _blank, (), state, None, None, _fill
+
+
+def packed_ids(ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian numbers of 32 bits."""
+    return np.asarray(ids, dtype="<i4").tobytes()
+
+
+def packed_floats(numbers: Sequence[float] | None) -> tuple[str, bytes] | None:
+    """Numbers in as few bits as hold them exactly: 32, or else 64."""
+    if numbers is None:
+        return None
+    wide = np.asarray(numbers, dtype="<f8")
+    narrow = wide.astype("<f4")
+    exact = np.array_equal(narrow.astype("<f8"), wide, equal_nan=True)
+    return ("<f4", narrow.tobytes()) if exact else ("<f8", wide.tobytes())
+
+
+def _blank() -> Turn:
+    return Turn("", "", [], [])
+
+
+def _fill(turn: Turn, state: dict[str, Any]) -> None:
+    for name in IDS:
+        state[name] = np.frombuffer(state[name], dtype="<i4").tolist()
+    if state["logprobs"] is not None:
+        kind, data = state["logprobs"]
+        state["logprobs"] = np.frombuffer(data, dtype=kind).tolist()
+    for name, value in state.items():
+        setattr(turn, name, value)

@@ -1,0 +1,1 @@
+"""Runs that are killed, checkpoints that are damaged, disks that are full."""

@@ -1,0 +1,85 @@
+"""`mrlm`, which kills itself at a chosen moment: at the n-th passing of a point in its own code.
+
+`MRLM_DIES=point:n` says when; `MRLM_COUNTS=file` lets it pass all points and write down how often
+it came to each; `MRLM_FILE_LIMIT=bytes` lets no file grow beyond that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mrlm.cli import main
+from mrlm.learn.optimizing import Stepper
+from mrlm.learn.policy import Policy
+from mrlm.play.engine import Batcher
+from mrlm.population import Population
+from mrlm.run import Run
+from mrlm.tracking import RunLog
+
+passed: Counter[str] = Counter()
+point, _, number = os.environ.get("MRLM_DIES", ":0").partition(":")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def come_to(name: str) -> None:
+    passed[name] += 1
+    if name == point and passed[name] == int(number):
+        die()
+
+
+def watch(owner: Any, name: str, before: str | None = None, after: str | None = None) -> None:
+    """Let calls of a function be points, before it does anything or when it has."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        if before is not None:
+            come_to(before)
+        found = original(*arguments, **named)
+        if after is not None:
+            come_to(after)
+        return found
+
+    setattr(owner, name, watched)
+
+
+def half_a_line(log: RunLog, file: Any, lines: Any) -> None:
+    """A line of a log of which a part is on the disk when everything ends."""
+    passed["logging"] += 1
+    if point == "logging" and passed["logging"] == int(number):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        file.write(text[: len(text) // 2])
+        file.flush()
+        die()
+    append(log, file, lines)
+
+
+watch(os, "fsync", before="flushing", after="flushed")
+watch(Path, "rename", before="renaming", after="renamed")
+watch(Path, "replace", before="replacing", after="replaced")
+watch(shutil, "rmtree", before="removing", after="removed")
+watch(Policy, "save", after="weights written")
+watch(Stepper, "step", before="stepping")
+watch(Batcher, "_call", before="sampling")
+watch(Run, "take_seats", before="beginning")  # a step, or an evaluation
+watch(Population, "grow", before="growing")
+append, RunLog._append = RunLog._append, half_a_line  # type: ignore[method-assign]
+
+if "MRLM_COUNTS" in os.environ:
+    place = Path(os.environ["MRLM_COUNTS"])
+    atexit.register(lambda: place.write_text(json.dumps(passed)))
+if "MRLM_FILE_LIMIT" in os.environ:
+    limit = int(os.environ["MRLM_FILE_LIMIT"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+main()
