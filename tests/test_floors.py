@@ -37,7 +37,18 @@ FLOORS = {
         3,
     ),
     **dict.fromkeys(
-        ("casting", "learners", "plays", "scheduling", "sitting", "worlds", "build", "runs"), 4
+        (
+            "casting",
+            "learners",
+            "plays",
+            "scheduling",
+            "sitting",
+            "speakers",
+            "worlds",
+            "build",
+            "runs",
+        ),
+        4,
     ),
     "population": 3,
     "asynchrony": 4,

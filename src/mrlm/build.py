@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
             f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
-    registry.load("engines", config.engine.name)
+    _check_engine(config)
     for section in cast.policies.values():
         if section.endpoint is not None:
             registry.load("engines", section.engine or "openai")
@@ -223,17 +223,40 @@ def make_engines(
     }
     if not policies:
         return remote
-    plugin = registry.load("engines", config.engine.name)
-    accepts = inspect.signature(plugin).parameters
-    if "policies" not in accepts:
-        raise ConfigError(
-            f"engine.name={config.engine.name!r} cannot be used from a config; use 'lean'"
-        )
-    settings: dict[str, Any] = {"batch_size": config.engine.batch_size}
-    if "cache_mib" in accepts:
-        settings["cache_mib"] = config.engine.cache_mib
+    plugin, accepts = _check_engine(config)
+    given: dict[str, Any] = {
+        "batch_size": config.engine.batch_size,
+        "cache_mib": config.engine.cache_mib,
+        "timeout": config.engine.timeout,
+    }
+    settings = {key: value for key, value in given.items() if key in accepts}
+    settings |= config.engine.of_server
     engine = plugin(policies=policies, **settings)
     return {name: engine for name in policies} | remote  # noqa: C420
+
+
+def _check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
+    """The plug-in that samples for policies with weights here, and the arguments it takes.
+
+    Raises:
+        ConfigError: there is none of the name, or it does not take what is set for it.
+    """
+    name = config.engine.name
+    plugin = registry.load("engines", name)
+    accepts = inspect.signature(plugin).parameters
+    if "policies" not in accepts:
+        raise ConfigError(f"engine.name={name!r} cannot be used from a config; use 'lean'")
+    for key in config.engine.of_server:
+        if key not in accepts:
+            raise ConfigError(
+                f"engine.{key}: the engine {name!r} takes no {key}; remove it, or use one that "
+                "is a server (vllm, sglang, mrlm)"
+            )
+    if "base_url" in accepts and not (config.engine.base_url or config.engine.servers):
+        raise ConfigError(
+            f"engine.name={name!r} is a server elsewhere; set engine.base_url to where it is"
+        )
+    return plugin, accepts
 
 
 def _remote_engine(name: str, section: PolicyConfig) -> Engine:
@@ -247,6 +270,11 @@ def _remote_engine(name: str, section: PolicyConfig) -> Engine:
     assert endpoint is not None
     if "base_url" not in inspect.signature(plugin).parameters:
         raise ConfigError(f"policies.{name}.engine={found!r} asks no endpoint; use 'openai'")
+    if "policies" in inspect.signature(plugin).parameters:
+        raise ConfigError(
+            f"policies.{name}.engine={found!r} samples for policies with weights here; to ask an "
+            "endpoint of such a server use 'openai', which all of them speak"
+        )
     return plugin(
         name,
         base_url=endpoint.base_url,

@@ -21,7 +21,7 @@ from mrlm.learn.together import update_together
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.play.ahead import Ahead
-from mrlm.play.engine import Remote
+from mrlm.play.engine import Remote, Rests
 from mrlm.rollback import count_at, go_back
 from mrlm.run import Run
 
@@ -87,6 +87,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     with span("play"):
         groups, dropped = await _take(run)
     everything = [*groups, *dropped]
+    await _rest(run)
     played = time.perf_counter()
     with span("annotate"):
         for critic in run.critics:
@@ -305,6 +306,13 @@ async def _share_weights(run: Run) -> None:
         await run.engines[learner.policy].load_weights(
             learner.policy, learner.weights(), learner.version
         )
+
+
+async def _rest(run: Run) -> None:
+    """Everything is played: engines may let go of memory that learning can use."""
+    for engine in {id(each): each for each in run.engines.values()}.values():
+        if isinstance(engine, Rests):
+            await engine.rest()
 
 
 def _remote(run: Run) -> dict[str, Remote]:

@@ -347,7 +347,7 @@ class Policy:
 
     # -- what is kept ------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, heads: bool = True) -> None:
         """Write a folder that `from_pretrained` loads: the model (or the adapter), the tokenizer,
         the generation settings, and the heads beside them."""
         from safetensors.torch import save_file
@@ -366,7 +366,7 @@ class Policy:
             )
             config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        if self.value_head is not None:
+        if heads and self.value_head is not None:
             save_file(self.value_head.state_dict(), folder / HEADS)
 
     @torch.no_grad()

@@ -65,6 +65,29 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Eager(Engine, Protocol):
+    """Its server makes batches by itself, of whatever is under way: every request goes out as soon
+    as it is made, and one that fails leaves the others alone. It has retries of its own."""
+
+    async def one(self, request: Request) -> Completion:
+        """The completion of one request.
+
+        Raises:
+            EngineError: there is none.
+        """
+        ...
+
+
+@runtime_checkable
+class Rests(Protocol):
+    """Has memory that others can use while nobody speaks."""
+
+    async def rest(self) -> None:
+        """Let go of it. The next request takes it back."""
+        ...
+
+
+@runtime_checkable
 class Remote(Engine, Protocol):
     """Speaks for one policy whose weights are elsewhere: it reads messages and says text. It has
     deadlines and retries of its own, and one request that fails leaves the others alone."""
@@ -183,11 +206,24 @@ class Batcher:
             async with self.pulse.working():
                 with span("sampling", request.policy):
                     return await engine.answer(request)
+        if isinstance(engine, Eager):
+            return await self._at_once(engine, request)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run())
         return await future
+
+    async def _at_once(self, engine: Eager, request: Request) -> Completion:
+        self.calls += 1
+        try:
+            async with self.pulse.working(), asyncio.timeout(self.timeout):
+                with span("sampling", request.policy):
+                    completion = await engine.one(request)
+        except TimeoutError:
+            raise EngineError(_too_slow(request.policy, self.timeout)) from None
+        self.tokens += len(completion.token_ids)
+        return completion
 
     async def _run(self) -> None:
         try:
@@ -233,10 +269,7 @@ class Batcher:
             with span("sampling", "+".join(sorted({request.policy for request in requests}))):
                 completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
         except TimeoutError:
-            failure: Exception = EngineError(
-                f"the engine of policy {requests[0].policy!r} took longer than "
-                f"engine.timeout={self.timeout:g} s"
-            )
+            failure: Exception = EngineError(_too_slow(requests[0].policy, self.timeout))
         except Exception as error:  # every waiting episode hears of it
             failure = (
                 error
@@ -253,3 +286,7 @@ class Batcher:
         for _, future in entries:
             if not future.cancelled():
                 future.set_exception(failure)
+
+
+def _too_slow(policy: str, timeout: float) -> str:
+    return f"the engine of policy {policy!r} took longer than engine.timeout={timeout:g} s"
