@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,8 @@ def arithmetic_of(
         trained_agents=sum(policy in trained for policy in cast.policy_of.values()),
         iterations=total_steps(config, tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
+        policies=cast.policies,
+        seats=Counter(cast.policy_of.values()),
     )
 
 
