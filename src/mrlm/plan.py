@@ -196,9 +196,7 @@ def arithmetic(
     _say_what_is_open(plan, config, algorithm)
     policies = policies or config.policies or {"policy": PolicyConfig()}
     seats = seats or {"policy": num_agents}
-    plan.weights, unknown = weights_of(
-        config, algorithm, policies, seats, parameters or {}, shapes
-    )
+    plan.weights, unknown = weights_of(config, algorithm, policies, seats, parameters or {}, shapes)
     plan.job = job_of(config, plan)
     plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
     plan.notes += unknown

@@ -106,9 +106,7 @@ def weights_of(
         if lora is not None:
             bases.setdefault(path, base)
             if shape is None:
-                notes.append(
-                    f"memory of {name} leaves its adapter out: its shape is not known"
-                )
+                notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
         found.append(Weights(name, shape, count, base, lora, section.trainable, seats.get(name, 1)))
     _add_beside(config, algorithm, found, notes)
     return found, notes

@@ -1,0 +1,335 @@
+"""One step on so many devices: where what is placed, whether it fits, how long it takes; and the
+same for every number of devices up to a thousand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mrlm.core.errors import ConfigError
+from mrlm.plan import Plan
+from mrlm.planning import rates, timing
+from mrlm.planning.devices import Device
+from mrlm.planning.memory import (
+    LEARNING,
+    PLAYING,
+    WHOLE,
+    Job,
+    Shards,
+    engine_copy,
+    parts_of,
+    peak,
+)
+from mrlm.planning.rates import Took
+from mrlm.planning.timing import Lengths, Ring, Share
+
+STRATEGIES = ("ddp", "fsdp", "fsdp-hybrid", "ray")
+USABLE = 0.92
+"""Share of a device's memory that a run may take; the rest is for allocator and libraries."""
+BETTER = 0.98
+"""A strategy that is more to set up has to take less than this share of the time."""
+SIDES = 16
+"""Ways to divide devices among learners and engines that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run runs.
+
+    Args:
+        strategy: one of `STRATEGIES`.
+        devices, nodes: in all.
+        engines: devices that only play; 0 where those that learn play, too.
+    """
+
+    strategy: str
+    devices: int
+    nodes: int = 1
+    engines: int = 0
+
+    @property
+    def learners(self) -> int:
+        """Devices that learn."""
+        return self.devices - self.engines
+
+    @property
+    def inside(self) -> int:
+        """Devices of a node."""
+        return self.devices // self.nodes
+
+    def ring(self, device: Device) -> Ring:
+        """Those that learn."""
+        if self.engines == 0:
+            return Ring(device, self.inside, self.nodes)
+        inside = min(self.inside, self.learners)
+        return Ring(device, inside, math.ceil(self.learners / inside))
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What a step needs in one place.
+
+    Args:
+        place: where.
+        memory: policy -> what -> bytes on the device that needs most.
+        seconds: part of the step -> what it takes.
+        fits: whether memory suffices.
+        needed: bytes at the worst moment on that device.
+        max_lag: iterations that playing may be ahead of learning.
+    """
+
+    place: Place
+    memory: dict[str, dict[str, int]]
+    seconds: dict[str, Took]
+    fits: bool
+    needed: int
+    max_lag: int = 0
+    trained_tokens: float = 0.0
+    sampled_tokens: float = 0.0
+    peak: float = 0.0
+    efficiency: float = 1.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> float:
+        """Seconds of an iteration; where playing is ahead of learning, of the longer of both."""
+        play = sum(self.seconds[name].seconds for name in ("prefill", "decode", "worlds"))
+        everything = sum(part.seconds for part in self.seconds.values())
+        return max(play, everything - play) if self.max_lag and self.place.engines else everything
+
+    @property
+    def share_of_peak(self) -> float:
+        """Useful operations over those that the devices could have done."""
+        useful = sum(
+            part.operations * (self.place.engines or self.place.devices)
+            if name in ("prefill", "decode")
+            else part.operations * self.place.learners
+            for name, part in self.seconds.items()
+        )
+        return useful / (self.step * self.peak * self.place.devices) if self.peak else 0.0
+
+
+def estimate(
+    plan: Plan, lengths: Lengths, device: Device, place: Place, needs: Needs, max_lag: int = 0
+) -> Estimate:
+    """What a step needs in a place.
+
+    Args:
+        plan: the counts of the run.
+        lengths: of prompts and completions.
+        device: each of the devices.
+        place: where what is.
+        needs: what the algorithm has computed before credit.
+        max_lag: iterations that playing may be ahead.
+    """
+    device = device.among(place.inside)
+    strategy = "ddp" if place.strategy == "ray" else place.strategy
+    learning = Share(device, math.ceil(plan.tasks / place.learners), plan, lengths)
+    players = place.engines or place.devices
+    playing = replace(learning, tasks=math.ceil(plan.tasks / players))
+    memory, needed, room = _memory(learning, playing, strategy, place)
+    ring = place.ring(device)
+    shards = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
+    both = timing.forward_backward(learning)
+    seconds = {
+        "prefill": timing.prefill(playing) if not plan.rows else Took(),
+        "decode": timing.decode(playing, room),
+        "worlds": timing.worlds(playing),
+        "annotate": timing.annotate(learning, needs.columns, needs.reads_old),
+        "forward_backward": both,
+        "optimizer": timing.optimizer(learning, shards),
+        "communication": timing.communication(learning, strategy, ring, both.seconds),
+        "hand_over": timing.hand_over(learning, strategy, ring, place.engines > 0),
+        "rest": Took(rates.ITERATION, "overhead"),
+    }
+    tokens = [timing.learned_tokens(replace(learning, tasks=plan.tasks), w) for w in plan.weights]
+    return Estimate(
+        place,
+        memory,
+        seconds,
+        fits=needed <= USABLE * device.memory,
+        needed=needed,
+        max_lag=max_lag,
+        trained_tokens=sum(
+            t for (t, _), w in zip(tokens, plan.weights, strict=True) if w.trainable
+        ),
+        sampled_tokens=float(plan.model_calls * lengths.mean),
+        peak=device.peak(plan.job.computed),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Columns that an algorithm has computed before credit, and whether it reads old log-probs."""
+
+    columns: frozenset[str] = frozenset()
+    reads_old: bool = True
+
+
+def candidates(
+    plan: Plan, strategy: str, devices: int, nodes: int, engine: str, per_node: int
+) -> list[Place]:
+    """Places of one strategy: with engines apart, every sensible way to divide the devices."""
+    if strategy == "fsdp-hybrid" and nodes == 1:
+        return []
+    apart = (strategy == "ray" or engine == "vllm") and not plan.rows and devices > 1
+    if not apart:
+        return [] if strategy == "ray" and devices > 1 else [Place(strategy, devices, nodes)]
+    counts = sorted({max(1, round(devices * part / SIDES)) for part in range(1, SIDES)})
+    return [Place(strategy, devices, nodes, count) for count in counts if count < devices]
+
+
+def best(
+    plan: Plan,
+    lengths: Lengths,
+    device: Device,
+    strategy: str,
+    devices: int,
+    nodes: int,
+    needs: Needs,
+    max_lag: int = 0,
+) -> Estimate:
+    """The fastest place that fits; where none does, the one that needs least. `auto` looks at all
+    strategies, the simplest first."""
+    names = STRATEGIES if strategy == "auto" else (strategy,)
+    chosen: Estimate | None = None
+    least: Estimate | None = None
+    for name in names:
+        for place in candidates(plan, name, devices, nodes, lengths.engine, device.per_node):
+            found = estimate(plan, lengths, device, place, needs, max_lag)
+            if least is None or found.needed < least.needed:
+                least = found
+            same = chosen is not None and chosen.place.strategy == name
+            limit = 1.0 if same else BETTER
+            if found.fits and (chosen is None or found.step < limit * chosen.step):
+                chosen = found
+    if chosen or least:
+        return chosen or least  # pyright: ignore[reportReturnType]
+    raise ConfigError(
+        f"--strategy {strategy}: it needs more than {devices} device(s) on {nodes} node(s); "
+        + (
+            "fsdp-hybrid shards within a node and copies across nodes: set --nodes"
+            if strategy == "fsdp-hybrid"
+            else "there is nothing to place apart"
+        )
+    )
+
+
+def sweep(
+    plan: Plan,
+    lengths: Lengths,
+    device: Device,
+    strategy: str,
+    devices: int,
+    nodes: int,
+    needs: Needs,
+    max_lag: int = 0,
+) -> list[Estimate]:
+    """The same on 1, 2, 4, ... devices, and on as many as there are; efficiency is measured from
+    the fewest on which the run fits."""
+    inside = devices // nodes
+    found: list[Estimate] = []
+    for count in counts_up_to(devices):
+        many = max(1, math.ceil(count / inside))
+        if count % many:
+            continue
+        try:
+            found.append(best(plan, lengths, device, strategy, count, many, needs, max_lag))
+        except ConfigError:
+            continue  # a strategy that begins with more
+    first = next((each for each in found if each.fits), None)
+    for each in found:
+        each.efficiency = 0.0
+        if first is not None and each.fits:
+            done = first.step * first.place.devices
+            each.efficiency = done / (each.step * each.place.devices)
+    return found
+
+
+def counts_up_to(devices: int) -> list[int]:
+    """1, 2, 4, ... and `devices`."""
+    powers = [1 << power for power in range(devices.bit_length()) if 1 << power <= devices]
+    return sorted({*powers, devices})
+
+
+def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
+    """How many nodes devices are on.
+
+    Raises:
+        ConfigError: they cannot be divided among the nodes.
+    """
+    if devices < 1 or (nodes is not None and nodes < 1):
+        raise ConfigError(f"--devices {devices} --nodes {nodes}: both are at least 1")
+    many = nodes or max(1, math.ceil(devices / device.per_node))
+    if devices % many:
+        raise ConfigError(
+            f"--devices {devices}: they cannot be divided among {many} nodes; give "
+            f"--nodes a divisor of {devices}, or {math.ceil(devices / many) * many} devices"
+        )
+    return many
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def _memory(
+    learning: Share, playing: Share, strategy: str, place: Place
+) -> tuple[dict[str, dict[str, int]], int, float]:
+    """Bytes on the device that needs most, those it needs at its worst moment, and the room there
+    is for keys and values on a device that plays."""
+    plan, device = learning.plan, learning.device
+    usable = USABLE * device.memory
+    ring = place.ring(device)
+    members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
+    shards = WHOLE if members == 1 else Shards(members, members, members)
+    job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
+    memory = {each.name: parts_of(each, job, shards) for each in plan.weights}
+    if job.plays:
+        _add_engine(memory, plan, job, sharded=members > 1, on_processor=device.shared)
+    if place.engines == 0:
+        standing = peak({name: _standing(parts) for name, parts in memory.items()})
+        return memory, peak(memory), max(0.0, usable - standing)
+    served = _served(plan, _job(plan, learning, playing, plays=True))
+    standing = peak({name: _standing(parts) for name, parts in served.items()})
+    worst = max(peak(memory), peak(served))
+    return (served if peak(served) > peak(memory) else memory), worst, max(0.0, usable - standing)
+
+
+def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> Job:
+    """The job of one device."""
+    job = plan.job
+    tokens = max(1, math.ceil(plan.trained_tokens * learning.part))
+    rows = max(1, math.ceil(plan.episodes * playing.part) * plan.agents)
+    return replace(job, plays=plays, tokens=min(job.tokens, tokens), rows=min(job.rows, rows))
+
+
+def _add_engine(
+    memory: Mapping[str, dict[str, int]], plan: Plan, job: Job, sharded: bool, on_processor: bool
+) -> None:
+    """What the engine of the same process keeps of the weights: a whole copy where they are sharded
+    among the devices, else what it stores in its own order."""
+    for each in plan.weights:
+        if each.owns and each.shape is not None:
+            whole = each.shape.parameters * job.computed
+            own = engine_copy(each.shape, job, on_processor) if job.lean else 0
+            memory[each.name]["engine"] = whole if sharded else own
+
+
+def _served(plan: Plan, job: Job) -> dict[str, dict[str, int]]:
+    """Bytes on a device that only plays."""
+    served: dict[str, dict[str, int]] = {}
+    for each in plan.weights:
+        parts = parts_of(replace(each, trainable=False, critic=0, stand_ins=0), job)
+        parts["weights"] = each.count * job.computed if each.owns else 0
+        served[each.name] = {key: value for key, value in parts.items() if key not in LEARNING}
+    return served
+
+
+def _standing(parts: Mapping[str, int]) -> dict[str, int]:
+    return {key: value for key, value in parts.items() if key not in (*LEARNING, *PLAYING)}
+
+
+def fewest(estimates: Sequence[Estimate]) -> Estimate | None:
+    """The first that fits."""
+    return next((each for each in estimates if each.fits), None)
