@@ -22,6 +22,9 @@ LEARNING = ("activations", "logits", "casts", "gathered")
 """Parts that are there only while a policy learns."""
 PLAYING = ("kv_cache",)
 """Parts that are there only while episodes are played."""
+REDUCING = ("buckets",)
+"""Parts that are there only while gradients are added up over devices."""
+PASSING = (*LEARNING, *PLAYING, *REDUCING)
 
 Parts = dict[str, int]
 
@@ -63,11 +66,13 @@ class Shards:
 
     Args:
         weights, gradients, moments: of what is trained, and of what stands beside it.
+        buckets: whether whole gradients are added up over devices, in pieces of their own.
     """
 
     weights: int = 1
     gradients: int = 1
     moments: int = 1
+    buckets: bool = False
 
 
 WHOLE = Shards()
@@ -83,6 +88,8 @@ def parts_of(weights: Weights, job: Job, shards: Shards = WHOLE) -> Parts:
     if weights.trainable:
         parts["gradients"] = weights.trained * own // shards.gradients
         parts["optimizer"] = job.moments * weights.trained * own // shards.moments
+        if shards.buckets:
+            parts["buckets"] = 4 * weights.trained  # in float32
         if weights.reference:
             parts["reference"] = weights.count * width // shards.weights
         if weights.critic:
@@ -103,9 +110,10 @@ def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
     """Bytes of all policies at the time when most are needed: policies that learn take turns with
     what they need while they do, and playing has ended by then."""
     learning = max((_sum(parts, LEARNING) for parts in memory.values()), default=0)
+    learning = max(learning, *(_sum(parts, REDUCING) for parts in memory.values()), 0)
     playing = sum(_sum(parts, PLAYING) for parts in memory.values())
     everything = sum(sum(parts.values()) for parts in memory.values())
-    passing = sum(_sum(parts, LEARNING) + _sum(parts, PLAYING) for parts in memory.values())
+    passing = sum(_sum(parts, PASSING) for parts in memory.values())
     return everything - passing + max(learning, playing)
 
 

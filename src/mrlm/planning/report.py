@@ -147,7 +147,7 @@ def command_of(place: Place, config: str, overrides: Sequence[str], engine: str)
     strategy = "fsdp" if place.strategy == "fsdp-hybrid" else place.strategy
     settings = ["distributed.enabled=true", f"distributed.strategy={strategy}"]
     if place.strategy == "fsdp-hybrid":
-        settings.append("distributed.sharding=hybrid")
+        settings.append("distributed.fsdp.sharding=hybrid")
     return shlex.join([*start, "-m", "mrlm", *asked, *settings])
 
 

@@ -12,9 +12,8 @@ from mrlm.plan import Plan
 from mrlm.planning import rates, timing
 from mrlm.planning.devices import Device
 from mrlm.planning.memory import (
-    LEARNING,
+    PASSING,
     PLAYING,
-    WHOLE,
     Job,
     Shards,
     engine_copy,
@@ -124,12 +123,16 @@ def estimate(
         max_lag: iterations that playing may be ahead.
     """
     device = device.among(place.inside)
+    on_ray = place.strategy == "ray" and place.devices > 1
     strategy = "ddp" if place.strategy == "ray" else place.strategy
-    learning = Share(device, math.ceil(plan.tasks / place.learners), plan, lengths)
-    players = place.engines or place.devices
+    ring = Ring(device, 1, 1) if on_ray else place.ring(device)
+    learning = Share(device, math.ceil(plan.tasks / ring.members), plan, lengths)
+    players = place.engines or ring.members
     playing = replace(learning, tasks=math.ceil(plan.tasks / players))
-    memory, needed, room = _memory(learning, playing, strategy, place)
-    ring = place.ring(device)
+    if on_ray:  # one worker learns all of a policy, and the heaviest of them is waited for
+        learning = replace(learning, plan=_heaviest(plan, place.learners))
+        playing = playing if place.engines else learning
+    memory, needed, room = _memory(learning, playing, strategy, place, ring)
     shards = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     both = timing.forward_backward(learning)
     seconds = {
@@ -167,15 +170,14 @@ class Needs:
     reads_old: bool = True
 
 
-def candidates(
-    plan: Plan, strategy: str, devices: int, nodes: int, engine: str, per_node: int
-) -> list[Place]:
+def candidates(plan: Plan, strategy: str, devices: int, nodes: int, engine: str) -> list[Place]:
     """Places of one strategy: with engines apart, every sensible way to divide the devices."""
     if strategy == "fsdp-hybrid" and nodes == 1:
         return []
-    apart = (strategy == "ray" or engine == "vllm") and not plan.rows and devices > 1
-    if not apart:
-        return [] if strategy == "ray" and devices > 1 else [Place(strategy, devices, nodes)]
+    if strategy == "ray":
+        return _on_ray(plan, devices, nodes)
+    if engine != "vllm" or plan.rows or devices == 1:
+        return [Place(strategy, devices, nodes)]
     counts = sorted({max(1, round(devices * part / SIDES)) for part in range(1, SIDES)})
     return [Place(strategy, devices, nodes, count) for count in counts if count < devices]
 
@@ -196,7 +198,7 @@ def best(
     chosen: Estimate | None = None
     least: Estimate | None = None
     for name in names:
-        for place in candidates(plan, name, devices, nodes, lengths.engine, device.per_node):
+        for place in candidates(plan, name, devices, nodes, lengths.engine):
             found = estimate(plan, lengths, device, place, needs, max_lag)
             if least is None or found.needed < least.needed:
                 least = found
@@ -270,19 +272,41 @@ def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
     return many
 
 
+# -- Ray -------------------------------------------------------------------------------------------
+
+
+def _on_ray(plan: Plan, devices: int, nodes: int) -> list[Place]:
+    """A worker for every base that is trained, and the rest play; or each worker does both for its
+    own policies."""
+    groups = sum(any(each.trainable for each in group) for group in timing.bases(plan.weights))
+    if devices == 1:
+        return []
+    found = [] if groups < 2 else [Place("ray", devices, nodes)]
+    if not plan.rows and groups:
+        learners = min(groups, devices - 1)
+        found.append(Place("ray", devices, nodes, devices - learners))
+    return found
+
+
+def _heaviest(plan: Plan, workers: int) -> Plan:
+    """The part of a run that its busiest worker has, where bases are dealt among workers."""
+    groups = sorted(timing.bases(plan.weights), key=lambda group: -group[0].count)
+    taken = groups[:: max(1, min(workers, len(groups)))]
+    return replace(plan, weights=[each for group in taken for each in group])
+
+
 # -- memory ----------------------------------------------------------------------------------------
 
 
 def _memory(
-    learning: Share, playing: Share, strategy: str, place: Place
+    learning: Share, playing: Share, strategy: str, place: Place, ring: Ring
 ) -> tuple[dict[str, dict[str, int]], int, float]:
     """Bytes on the device that needs most, those it needs at its worst moment, and the room there
     is for keys and values on a device that plays."""
     plan, device = learning.plan, learning.device
     usable = USABLE * device.memory
-    ring = place.ring(device)
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
-    shards = WHOLE if members == 1 else Shards(members, members, members)
+    shards = Shards(members, members, members, buckets=members == 1 and ring.members > 1)
     job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
     memory = {each.name: parts_of(each, job, shards) for each in plan.weights}
     if job.plays:
@@ -322,12 +346,14 @@ def _served(plan: Plan, job: Job) -> dict[str, dict[str, int]]:
     for each in plan.weights:
         parts = parts_of(replace(each, trainable=False, critic=0, stand_ins=0), job)
         parts["weights"] = each.count * job.computed if each.owns else 0
-        served[each.name] = {key: value for key, value in parts.items() if key not in LEARNING}
+        served[each.name] = {
+            key: value for key, value in parts.items() if key not in PASSING or key in PLAYING
+        }
     return served
 
 
 def _standing(parts: Mapping[str, int]) -> dict[str, int]:
-    return {key: value for key, value in parts.items() if key not in (*LEARNING, *PLAYING)}
+    return {key: value for key, value in parts.items() if key not in PASSING}
 
 
 def fewest(estimates: Sequence[Estimate]) -> Estimate | None:

@@ -275,9 +275,8 @@ class Ring:
 
 
 def gradient_bytes(plan: Plan, weights: Weights) -> float:
-    """Bytes of what is reduced over devices."""
-    own = ADAPTER_BYTES if weights.lora is not None else plan.job.width
-    return (weights.trained + (weights.critic if weights.critic_learns else 0)) * own
+    """Bytes of what is reduced over devices; gradients in 16 bit are added up in float32."""
+    return 4.0 * (weights.trained + (weights.critic if weights.critic_learns else 0))
 
 
 def communication(share: Share, strategy: str, ring: Ring, computing: float) -> Took:
