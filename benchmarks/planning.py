@@ -119,7 +119,8 @@ def predicted(case: Case, ours: Any) -> dict[str, float]:
     from benchmarks.models import SHAPES
     from mrlm.plan import arithmetic
     from mrlm.planning.devices import this_machine
-    from mrlm.planning.scale import Needs, Place, estimate
+    from mrlm.planning.placing import Place
+    from mrlm.planning.scale import Needs, estimate
     from mrlm.planning.timing import Lengths
     from mrlm.shapes import ModelShape
 

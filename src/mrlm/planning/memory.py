@@ -16,8 +16,8 @@ ADAPTER_BYTES = 4
 CELLS, LEAST_ROWS = 1 << 22, 256
 """Logits that the library's own head holds at once, about, and the tokens it takes at least (see
 `learn/head.py`)."""
-COPIES_OF_LOGITS = 3
-"""The logits in float32, their exponentials and their gradient."""
+COPIES_OF_LOGITS = {True: 3, False: 2}
+"""The logits in float32 and their gradient, and in the library's own head their exponentials."""
 LEARNING = ("activations", "logits", "casts", "gathered")
 """Parts that are there only while a policy learns."""
 PLAYING = ("kv_cache",)
@@ -91,7 +91,7 @@ def parts_of(weights: Weights, job: Job, shards: Shards = WHOLE) -> Parts:
         if shards.buckets:
             parts["buckets"] = 4 * weights.trained  # in float32
         if weights.reference:
-            parts["reference"] = weights.count * width // shards.weights
+            parts["reference"] = weights.count * width  # never cut
         if weights.critic:
             wide = own if weights.critic == weights.trained else width
             learned = wide // 1 if weights.critic_learns else 0
@@ -118,10 +118,10 @@ def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
 
 
 def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bool = False) -> int:
-    """Bytes that a forward pass keeps for its backward pass: the inputs of the products and norms
-    of a block, and of the gate (counted in `learn/lean.py`; 17 numbers per hidden unit at the usual
-    proportions, as arXiv 2205.05198, eq. 1, has without the attention matrix)."""
-    block = 4 * shape.hidden + 2 * shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
+    """Bytes that a forward pass keeps for its backward pass: what goes into the products, norms,
+    attention and the gate of a block (counted in `learn/lean.py`; 20 numbers per hidden unit at the
+    usual proportions, where arXiv 2205.05198, eq. 1, has 17 without the attention matrix)."""
+    block = 6 * shape.hidden + 3 * shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
     if checkpointing:
         return tokens * computed * (block + shape.hidden * shape.layers)
     return tokens * computed * block * shape.layers
@@ -131,7 +131,7 @@ def logits(shape: ModelShape, tokens: int, lean: bool) -> int:
     """Bytes of the logits that are held at once."""
     if lean:
         tokens = min(tokens, max(LEAST_ROWS, CELLS // shape.vocab))
-    return COPIES_OF_LOGITS * tokens * shape.vocab * 4
+    return COPIES_OF_LOGITS[lean] * tokens * shape.vocab * 4
 
 
 def key_bytes(shape: ModelShape, computed: int) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 from mrlm.plan import Plan, size_text
 from mrlm.planning.devices import Device
-from mrlm.planning.scale import USABLE, Estimate, Place
+from mrlm.planning.placing import USABLE, Place
+from mrlm.planning.scale import Estimate
 from mrlm.planning.timing import Lengths
 
 VERSION = 1
@@ -143,6 +144,7 @@ def command_of(place: Place, config: str, overrides: Sequence[str], engine: str)
     start = ["torchrun", f"--nproc_per_node={ring}"]
     if place.nodes > 1 and not place.engines:
         start = ["torchrun", f"--nnodes={place.nodes}", f"--nproc_per_node={place.inside}"]
+        start[2:2] = ["--node_rank=THIS_NODE"]
         start += ["--rdzv_backend=c10d", "--rdzv_endpoint=FIRST_NODE:29500"]
     strategy = "fsdp" if place.strategy == "fsdp-hybrid" else place.strategy
     settings = ["distributed.enabled=true", f"distributed.strategy={strategy}"]
@@ -154,10 +156,16 @@ def command_of(place: Place, config: str, overrides: Sequence[str], engine: str)
 def hints(plan: Plan, chosen: Estimate) -> list[str]:
     """What would help."""
     found: list[str] = []
-    if chosen.place.learners > plan.tasks:
+    whole = plan.tasks * plan.samples
+    if chosen.place.learners > whole:
         found.append(
-            f"{chosen.place.learners} devices learn from {plan.tasks} tasks: groups stay whole, so "
-            f"{chosen.place.learners - plan.tasks} have nothing to do; raise training.batch_size"
+            f"{chosen.place.learners} devices learn from {whole} episodes: "
+            f"{chosen.place.learners - whole} have nothing to do; raise training.batch_size"
+        )
+    elif chosen.place.learners > plan.tasks:
+        found.append(
+            f"{chosen.place.learners} devices share {plan.tasks} tasks: groups are divided, and "
+            "each part reads the prompt again; a larger training.batch_size is better"
         )
     if not chosen.fits:
         found.append(

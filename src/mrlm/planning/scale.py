@@ -4,65 +4,22 @@ same for every number of devices up to a thousand."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mrlm.core.errors import ConfigError
 from mrlm.plan import Plan
-from mrlm.planning import rates, timing
+from mrlm.planning import between, rates, timing
+from mrlm.planning.between import Ring
 from mrlm.planning.devices import Device
-from mrlm.planning.memory import (
-    PASSING,
-    PLAYING,
-    Job,
-    Shards,
-    engine_copy,
-    parts_of,
-    peak,
-)
+from mrlm.planning.placing import USABLE, Place, placed_memory
 from mrlm.planning.rates import Took
-from mrlm.planning.timing import Lengths, Ring, Share
+from mrlm.planning.timing import Lengths, Share
 
 STRATEGIES = ("ddp", "fsdp", "fsdp-hybrid", "ray")
-USABLE = 0.92
-"""Share of a device's memory that a run may take; the rest is for allocator and libraries."""
 BETTER = 0.98
 """A strategy that is more to set up has to take less than this share of the time."""
 SIDES = 16
 """Ways to divide devices among learners and engines that are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a run runs.
-
-    Args:
-        strategy: one of `STRATEGIES`.
-        devices, nodes: in all.
-        engines: devices that only play; 0 where those that learn play, too.
-    """
-
-    strategy: str
-    devices: int
-    nodes: int = 1
-    engines: int = 0
-
-    @property
-    def learners(self) -> int:
-        """Devices that learn."""
-        return self.devices - self.engines
-
-    @property
-    def inside(self) -> int:
-        """Devices of a node."""
-        return self.devices // self.nodes
-
-    def ring(self, device: Device) -> Ring:
-        """Those that learn."""
-        if self.engines == 0:
-            return Ring(device, self.inside, self.nodes)
-        inside = min(self.inside, self.learners)
-        return Ring(device, inside, math.ceil(self.learners / inside))
 
 
 @dataclass(slots=True)
@@ -126,13 +83,13 @@ def estimate(
     on_ray = place.strategy == "ray" and place.devices > 1
     strategy = "ddp" if place.strategy == "ray" else place.strategy
     ring = Ring(device, 1, 1) if on_ray else place.ring(device)
-    learning = Share(device, math.ceil(plan.tasks / ring.members), plan, lengths)
+    learning = Share(device, _dealt(plan, ring.members), plan, lengths)
     players = place.engines or ring.members
-    playing = replace(learning, tasks=math.ceil(plan.tasks / players))
+    playing = replace(learning, tasks=_dealt(plan, players))
     if on_ray:  # one worker learns all of a policy, and the heaviest of them is waited for
         learning = replace(learning, plan=_heaviest(plan, place.learners))
         playing = playing if place.engines else learning
-    memory, needed, room = _memory(learning, playing, strategy, place, ring)
+    memory, needed, room = placed_memory(learning, playing, strategy, place, ring)
     shards = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     both = timing.forward_backward(learning)
     seconds = {
@@ -142,8 +99,8 @@ def estimate(
         "annotate": timing.annotate(learning, needs.columns, needs.reads_old),
         "forward_backward": both,
         "optimizer": timing.optimizer(learning, shards),
-        "communication": timing.communication(learning, strategy, ring, both.seconds),
-        "hand_over": timing.hand_over(learning, strategy, ring, place.engines > 0),
+        "communication": between.communication(learning, strategy, ring, both.seconds),
+        "hand_over": between.hand_over(learning, strategy, ring, place.engines > 0),
         "rest": Took(rates.ITERATION, "overhead"),
     }
     tokens = [timing.learned_tokens(replace(learning, tasks=plan.tasks), w) for w in plan.weights]
@@ -162,6 +119,14 @@ def estimate(
     )
 
 
+def _dealt(plan: Plan, devices: int) -> float:
+    """Tasks of the device that has most; where there are fewer tasks than devices, groups are
+    divided."""
+    if plan.tasks >= devices:
+        return math.ceil(plan.tasks / devices)
+    return math.ceil(plan.tasks * plan.samples / devices) / plan.samples
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Columns that an algorithm has computed before credit, and whether it reads old log-probs."""
@@ -176,6 +141,8 @@ def candidates(plan: Plan, strategy: str, devices: int, nodes: int, engine: str)
         return []
     if strategy == "ray":
         return _on_ray(plan, devices, nodes)
+    if strategy != "ddp" and devices > 1 and any(each.lora for each in plan.weights):
+        return []  # adapters are not cut, and there is little to cut
     if engine != "vllm" or plan.rows or devices == 1:
         return [Place(strategy, devices, nodes)]
     counts = sorted({max(1, round(devices * part / SIDES)) for part in range(1, SIDES)})
@@ -198,8 +165,9 @@ def best(
     chosen: Estimate | None = None
     least: Estimate | None = None
     for name in names:
+        own = plan if name in ("ddp", "ray") or devices == 1 else _general(plan)
         for place in candidates(plan, name, devices, nodes, lengths.engine):
-            found = estimate(plan, lengths, device, place, needs, max_lag)
+            found = estimate(own, lengths, device, place, needs, max_lag)
             if least is None or found.needed < least.needed:
                 least = found
             same = chosen is not None and chosen.place.strategy == name
@@ -208,14 +176,18 @@ def best(
                 chosen = found
     if chosen or least:
         return chosen or least  # pyright: ignore[reportReturnType]
-    raise ConfigError(
-        f"--strategy {strategy}: it needs more than {devices} device(s) on {nodes} node(s); "
-        + (
-            "fsdp-hybrid shards within a node and copies across nodes: set --nodes"
-            if strategy == "fsdp-hybrid"
-            else "there is nothing to place apart"
-        )
-    )
+    if any(each.lora for each in plan.weights) and devices > 1 and strategy != "ray":
+        why = "it cuts whole models, and there are adapters; use ddp"
+    elif strategy == "fsdp-hybrid":
+        why = "it cuts models within a node and copies them across nodes; set --nodes"
+    else:
+        why = f"there is nothing to place apart on {devices} device(s)"
+    raise ConfigError(f"--strategy {strategy}: {why}")
+
+
+def _general(plan: Plan) -> Plan:
+    """The same where models compute with their own forward, as they do where they are cut."""
+    return replace(plan, job=replace(plan.job, lean=False))
 
 
 def sweep(
@@ -293,69 +265,3 @@ def _heaviest(plan: Plan, workers: int) -> Plan:
     groups = sorted(timing.bases(plan.weights), key=lambda group: -group[0].count)
     taken = groups[:: max(1, min(workers, len(groups)))]
     return replace(plan, weights=[each for group in taken for each in group])
-
-
-# -- memory ----------------------------------------------------------------------------------------
-
-
-def _memory(
-    learning: Share, playing: Share, strategy: str, place: Place, ring: Ring
-) -> tuple[dict[str, dict[str, int]], int, float]:
-    """Bytes on the device that needs most, those it needs at its worst moment, and the room there
-    is for keys and values on a device that plays."""
-    plan, device = learning.plan, learning.device
-    usable = USABLE * device.memory
-    members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
-    shards = Shards(members, members, members, buckets=members == 1 and ring.members > 1)
-    job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
-    memory = {each.name: parts_of(each, job, shards) for each in plan.weights}
-    if job.plays:
-        _add_engine(memory, plan, job, sharded=members > 1, on_processor=device.shared)
-    if place.engines == 0:
-        standing = peak({name: _standing(parts) for name, parts in memory.items()})
-        return memory, peak(memory), max(0.0, usable - standing)
-    served = _served(plan, _job(plan, learning, playing, plays=True))
-    standing = peak({name: _standing(parts) for name, parts in served.items()})
-    worst = max(peak(memory), peak(served))
-    return (served if peak(served) > peak(memory) else memory), worst, max(0.0, usable - standing)
-
-
-def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> Job:
-    """The job of one device."""
-    job = plan.job
-    tokens = max(1, math.ceil(plan.trained_tokens * learning.part))
-    rows = max(1, math.ceil(plan.episodes * playing.part) * plan.agents)
-    return replace(job, plays=plays, tokens=min(job.tokens, tokens), rows=min(job.rows, rows))
-
-
-def _add_engine(
-    memory: Mapping[str, dict[str, int]], plan: Plan, job: Job, sharded: bool, on_processor: bool
-) -> None:
-    """What the engine of the same process keeps of the weights: a whole copy where they are sharded
-    among the devices, else what it stores in its own order."""
-    for each in plan.weights:
-        if each.owns and each.shape is not None:
-            whole = each.shape.parameters * job.computed
-            own = engine_copy(each.shape, job, on_processor) if job.lean else 0
-            memory[each.name]["engine"] = whole if sharded else own
-
-
-def _served(plan: Plan, job: Job) -> dict[str, dict[str, int]]:
-    """Bytes on a device that only plays."""
-    served: dict[str, dict[str, int]] = {}
-    for each in plan.weights:
-        parts = parts_of(replace(each, trainable=False, critic=0, stand_ins=0), job)
-        parts["weights"] = each.count * job.computed if each.owns else 0
-        served[each.name] = {
-            key: value for key, value in parts.items() if key not in PASSING or key in PLAYING
-        }
-    return served
-
-
-def _standing(parts: Mapping[str, int]) -> dict[str, int]:
-    return {key: value for key, value in parts.items() if key not in PASSING}
-
-
-def fewest(estimates: Sequence[Estimate]) -> Estimate | None:
-    """The first that fits."""
-    return next((each for each in estimates if each.fits), None)
