@@ -13,8 +13,9 @@ for 13B and 70B on A100 (pytorch/torchtitan, docs/performance.md); 0.7 to 0.78 m
 processor, 15M and 120M."""
 NARROWNESS = 3.2e-12
 """Width, over the peak in operations per second, at which half of that is reached: what is not a
-product takes longer beside faster products. Fitted to 8B on H100 (torchtitan,
-benchmarks/llama3_h100_202412_torchtitan.md) and 8B on A100 (the same repository, as above)."""
+product takes longer beside faster products. Fitted to 8B on A100 and H100 (torchtitan, the same
+page and benchmarks/llama3_h100_202412_torchtitan.md), with 0.6B on H100 and 8B on B200 in sight
+(PrimeIntellect-ai/prime-rl, benchmarks/baselines)."""
 ATTENTION_SHARE = 0.5
 """Share of the peak of attention. Of flash kernels on accelerators, forward and backward (arXiv
 2307.08691, table 1, and 2407.08608, figure 6)."""
