@@ -48,7 +48,7 @@ def text(
         f"{lengths.mean} tokens (at most {lengths.longest}) to prompts of {lengths.prompt}; "
         f"{plan.sequences} trained sequences",
         "",
-        f"{where(place)} of {device.name} ({device.source}), {place.strategy}, engine "
+        f"{where(place)} of {device.name} ({device.source}), {_strategy(place)}, engine "
         f"{lengths.engine}: {chosen.step:.4g} s a step, {rate(chosen):,.0f} trained tokens/s, "
         f"{100 * chosen.share_of_peak:.1f} % of the peak",
         _fits_text(chosen, device),
@@ -197,6 +197,10 @@ def where(place: Place) -> str:
     return words
 
 
+def _strategy(place: Place) -> str:
+    return place.strategy if place.devices > 1 else "one process"
+
+
 def _weights_text(plan: Plan) -> Iterable[str]:
     for each in plan.weights:
         kind = "frozen" if not each.trainable else "whole"
@@ -231,7 +235,7 @@ def _table_row(found: Estimate) -> tuple[str, ...]:
     return (
         str(place.devices),
         str(place.nodes),
-        f"{place.strategy}{apart}",
+        f"{_strategy(place)}{apart}",
         size_text(found.needed),
         "yes" if found.fits else "no",
         f"{found.step:.4g}",

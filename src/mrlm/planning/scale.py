@@ -31,6 +31,7 @@ class Estimate:
         memory: policy -> what -> bytes on the device that needs most.
         seconds: part of the step -> what it takes.
         fits: whether memory suffices.
+        trained_tokens, sampled_tokens: of a step; prompts count for every sequence.
         needed: bytes at the worst moment on that device.
         max_lag: iterations that playing may be ahead of learning.
     """
@@ -103,7 +104,8 @@ def estimate(
         "hand_over": between.hand_over(learning, strategy, ring, place.engines > 0),
         "rest": Took(rates.ITERATION, "overhead"),
     }
-    tokens = [timing.learned_tokens(replace(learning, tasks=plan.tasks), w) for w in plan.weights]
+    everything = Share(device, plan.tasks, _general(plan), lengths)
+    tokens = sum(timing.learned_tokens(everything, w)[0] for w in plan.weights if w.trainable)
     return Estimate(
         place,
         memory,
@@ -111,9 +113,7 @@ def estimate(
         fits=needed <= USABLE * device.memory,
         needed=needed,
         max_lag=max_lag,
-        trained_tokens=sum(
-            t for (t, _), w in zip(tokens, plan.weights, strict=True) if w.trainable
-        ),
+        trained_tokens=tokens,
         sampled_tokens=float(plan.model_calls * lengths.mean),
         peak=device.peak(plan.job.computed),
     )
