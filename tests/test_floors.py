@@ -24,6 +24,7 @@ FLOORS = {
             "run",
             "train",
             "plan",
+            "planning",
             "shapes",
             "tracking",
             "console",
@@ -87,6 +88,7 @@ TORCH_FREE = (
     "environments",
     "workflows",
     "serving",
+    "planning",
 )
 BRINGS_TORCH = {"torch", "transformers", "peft", "accelerate", "safetensors.torch"}
 

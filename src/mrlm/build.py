@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from mrlm.plays import check_plays, check_taught, crossed
 from mrlm.rollback import settle
 from mrlm.run import Run
 from mrlm.scheduling import casts_of, schedule_of
+from mrlm.shapes import ModelShape
 from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import restore
 from mrlm.worlds import make_worlds
@@ -403,8 +405,17 @@ def arithmetic_of(
     worlds: Sequence[WorldSpec],
     rows: Data | None,
     cast: Cast,
+    *,
+    shape: ModelShape | None = None,
+    parameters: int | None = None,
 ) -> Plan:
-    """The arithmetic of a run whose worlds, rows and agents are known."""
+    """The arithmetic of a run whose worlds, rows and agents are known.
+
+    Args:
+        config: one stage of an experiment.
+        worlds, rows, cast: what it plays, or learns from, and who with.
+        shape, parameters: of every policy's model, where it is not at hand.
+    """
     if rows is None:
         tasks = count_tasks(worlds)
     else:
@@ -418,6 +429,10 @@ def arithmetic_of(
         trained_agents=sum(policy in trained for policy in cast.policy_of.values()),
         iterations=total_steps(config, tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
+        parameters={} if parameters is None else dict.fromkeys(cast.policies, parameters),
+        shapes=None if shape is None else dict.fromkeys(cast.policies, shape),
+        policies=cast.policies,
+        seats=Counter(cast.policy_of.values()),
     )
 
 
