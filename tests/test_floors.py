@@ -37,7 +37,19 @@ FLOORS = {
         3,
     ),
     **dict.fromkeys(
-        ("casting", "learners", "plays", "scheduling", "sitting", "worlds", "build", "runs"), 4
+        (
+            "casting",
+            "learners",
+            "placing",
+            "clustered",
+            "plays",
+            "scheduling",
+            "sitting",
+            "worlds",
+            "build",
+            "runs",
+        ),
+        4,
     ),
     "population": 3,
     "opponents": 4,
