@@ -206,13 +206,14 @@ def test_critics_references_and_orders_are_those_of_one_process(
 def test_adapters_of_one_base_are_together_and_worlds_elsewhere(cluster: None, go: Go) -> None:
     """An environment worker that is killed costs nobody an episode."""
     adapters = {name: {"lora": {"r": 4}} for name in ("first", "second")}
-    changes = {"policies": adapters, "training": {"num_iterations": 3}}
+    patient = [{"env_type": "test_ray:Letters", "timeout": 600}]
+    changes = {"policies": adapters, "training": {"num_iterations": 3}, "environments": patient}
     kill = Kill("the environment worker 2", step=1)
     ray = {"environment_workers": 2, "colocated": False}
     expected = go("here", changes)
     for here, there in zip(expected, go("there", changes, ray, callbacks=[kill]), strict=True):
         assert here == pytest.approx(there, rel=1e-4, abs=1e-6)
-    assert len(kill.killed) == 1 and "episodes/failed" not in expected[-1]
+    assert len(kill.killed) == 1 and expected[-1]["episodes/failed"] == 0
 
 
 @pytest.mark.slow
@@ -289,6 +290,47 @@ def test_resources_that_others_hold_are_waited_for_but_not_without_end(
             go("there", {}, {"placement_timeout": 0.2})
     finally:
         other.release()
+
+
+# -- what travels ----------------------------------------------------------------------------------
+
+
+def test_tensors_arrive_as_they_were_sent() -> None:
+    import torch
+
+    from mrlm.distributed.on_ray.parcels import load_into, packed, unpacked
+
+    sent = {
+        "half": torch.tensor([[1.5, -0.0], [float("inf"), 3e-40]], dtype=torch.bfloat16),
+        "turned": torch.arange(6, dtype=torch.float32).reshape(2, 3).t(),
+        "scalar": torch.tensor(7, dtype=torch.int64),
+        "none": torch.zeros(0, 4),
+    }
+    parcel = packed(sent)
+    for _, _, data in parcel.values():
+        data.flags.writeable = False  # as the object store lends it
+    found = unpacked(parcel)
+    for name, tensor in sent.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+    own = {name: torch.ones_like(tensor) for name, tensor in sent.items()}
+    load_into(own, parcel)
+    assert all(torch.equal(own[name], tensor) for name, tensor in sent.items())
+
+
+def test_an_episode_stays_with_an_engine_and_episodes_are_spread() -> None:
+    from mrlm.distributed.on_ray.engine import place_of
+
+    keys = [
+        (7, "train", "w", task, g, "first", turn)
+        for task in range(4)
+        for g in range(3)
+        for turn in range(2)
+    ]
+    places = {key: place_of(key, 3) for key in keys}
+    assert all(places[(*key[:6], 0)] == places[(*key[:6], 1)] for key in keys)
+    counts = [list(places.values()).count(place) for place in range(3)]
+    assert counts == [8, 8, 8]
+    assert place_of((7, "opponent", 1, 2, "first"), 3) in range(3)
 
 
 AWAY = """

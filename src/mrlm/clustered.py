@@ -217,8 +217,12 @@ class OnRay(Here):
         self.posts = [post for base in self.bases for post in base.posts] + spread
         self.pools = [*pools.values(), *(pool for pool, _ in alone)]
         self._release = weakref.finalize(self, _release, self.posts, self.pools)
-        reserve(self.pools, settings.placement_timeout)
-        begin(self._holding)
+        try:
+            reserve(self.pools, settings.placement_timeout)
+            begin(self._holding)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def _holding(self) -> list[Post]:

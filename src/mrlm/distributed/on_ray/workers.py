@@ -93,7 +93,7 @@ class Worker:
 
     def begin(self, samples: bool) -> dict[str, About]:
         """Make the policies anew, and what samples from them; whatever learned is forgotten."""
-        self.engine, self.learners, self.critics = None, {}, {}
+        self.engine, self.policies, self.learners, self.critics = None, {}, {}, {}
         self.policies = self.recipe.policies()
         self.engine = self.recipe.engine(self.policies) if samples else None
         return {
