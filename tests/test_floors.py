@@ -41,6 +41,8 @@ FLOORS = {
         (
             "casting",
             "learners",
+            "placing",
+            "clustered",
             "plays",
             "scheduling",
             "sitting",

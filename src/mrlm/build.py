@@ -27,8 +27,8 @@ from mrlm.learn.checkpoint import newest_verified, read_state, step_of, writing
 from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.learn.sharing import weights_of
-from mrlm.learners import make_critics, make_learners
 from mrlm.opponents import check_opponents, population_of, stand_ins_of
+from mrlm.placing import placement_of
 from mrlm.plan import Plan, arithmetic
 from mrlm.play.agent import Seat
 from mrlm.play.collected import Collected
@@ -72,13 +72,15 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     log.info("%s", cast)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(config, worlds, rows, cast))
-    policies = load_policies(config, cast, parts)
+    placing = placement_of(config, cast, parts, peers)
+    policies = placing.load_policies()
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
+    worlds = placing.worlds(worlds)
     stand_ins = stand_ins_of(config, cast, policies)
     spare = {policy.name: policy for several in stand_ins.values() for policy in several}
     copies = copies_of(config, cast, policies)
-    engines = make_engines(config, cast, copies | spare)
+    engines = placing.make_engines(copies | spare)
     schedule = schedule_of(config, algorithm, cast)
     if schedule != Schedule():
         log.info("schedule: %s", schedule)
@@ -91,7 +93,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     checkpoint = None if resume is None else peers.first(lambda: newest_verified(resume))
     state = None if checkpoint is None else read_state(checkpoint)
     folder = peers.first(lambda: prepare_folder(config, resume))
-    learners = make_learners(config, algorithm, cast, policies, total, folder, peers)
+    learners = placing.make_learners(algorithm, policies, total, folder)
     for learner in learners if copies is not policies else ():
         learner.mirror = copies[learner.policy]
     population = population_of(config, folder, cast, policies, stand_ins, engines, peers)
@@ -107,13 +109,15 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         evaluator=_play(config, 1, worlds, seats, engines, peers=peers) if worlds else None,
         log=open_log(config, folder, total, state, peers),
         total_steps=total,
-        critics=make_critics(config, algorithm, cast, learners, policies, total, folder, peers),
+        critics=placing.make_critics(algorithm, learners, policies, total, folder),
         callbacks=tuple(parts.callbacks),
         schedule=schedule,
         casts=casts,
         population=population,
         peers=peers,
+        placement=placing,
     )
+    placing.ready(run, checkpoint)
     if checkpoint is not None:
         restore(run, checkpoint)
         log.info("continuing from %s", checkpoint)
@@ -152,10 +156,6 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
     Raises:
         ConfigError: something asked for does not exist or does not fit.
     """
-    if config.distributed.enabled and config.distributed.strategy == "ray":
-        raise ConfigError(
-            "distributed.strategy=ray is not part of this version; use ddp or fsdp with torchrun"
-        )
     check_trackers(config.training.report_to)
     algorithm = config.algorithm_settings()
     worlds = make_worlds(config, parts)

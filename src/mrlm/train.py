@@ -3,6 +3,7 @@ plug-in."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -16,8 +17,6 @@ from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint,
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.ops import complete
-from mrlm.learn.reference import renew
-from mrlm.learn.together import update_together
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.play.ahead import Ahead
@@ -93,8 +92,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         for critic in run.critics:
             critic.annotate(groups)
         _renew_references(run)
-        for learner in run.learners:
-            await learner.annotate(groups, algorithm.needs)
+        await asyncio.gather(*(each.annotate(groups, algorithm.needs) for each in run.learners))
     with span("credit"), complete():
         algorithm.credit(groups)
     with span("update"):
@@ -294,7 +292,7 @@ async def _update(
         )
         for learner in stage
     ]
-    metrics = await update_together(jobs, run.algorithm, run.step)
+    metrics = await run.placement.update(jobs, run.algorithm, run.step)
     return {learner.policy: found for learner, found in zip(stage, metrics, strict=True)}
 
 
@@ -302,10 +300,12 @@ async def _share_weights(run: Run) -> None:
     """Give the engines the policies as they are, while nobody asks them for anything."""
     if isinstance(run.source, Ahead):
         await run.source.rest({learner.policy: learner.version for learner in run.learners})
-    for learner in run.learners:
-        await run.engines[learner.policy].load_weights(
-            learner.policy, learner.weights(), learner.version
+    await asyncio.gather(
+        *(
+            run.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
+            for each in run.learners
         )
+    )
 
 
 async def _rest(run: Run) -> None:
@@ -325,7 +325,7 @@ def _renew_references(run: Run) -> None:
     batch_size, tasks = run.config.training.batch_size, run.source.num_tasks()
     if run.algorithm.renews_reference(run.step, tasks, batch_size):
         for learner in run.learners:
-            renew(learner.weights_of)
+            learner.renew_reference()
 
 
 def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from mrlm.config.base import (
     Whole,
     listed,
 )
+from mrlm.config.placement import RayConfig
 
 
 def _trackers(value: Any) -> Any:
@@ -300,6 +301,8 @@ class DistributedConfig(Section):
 
     enabled: bool = False
     strategy: Literal["ddp", "fsdp", "ray"] = "ddp"
+    ray: RayConfig = Field(default_factory=RayConfig)
+    """The cluster, and who is where on it."""
     timeout: float = Field(default=1800.0, gt=0)
     bucket_mib: int = Field(default=25, ge=1)
     fsdp: FsdpConfig = Field(default_factory=FsdpConfig)

@@ -25,6 +25,7 @@ from mrlm.learn.grouping import minibatches, openings, samples_of
 from mrlm.learn.handmade import Reader, compared
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy
+from mrlm.learn.reference import renew
 from mrlm.learn.sharing import exchange_columns, parts
 from mrlm.learn.snapshots import catch_up
 from mrlm.learn.together import Meeting, Work, update_together
@@ -108,6 +109,10 @@ class Learner:
         those of the critic beside it."""
         beside_it = [] if self.critic is None else self.critic.body.parameters()
         return [*self._policy.parameters(), *beside_it]
+
+    def renew_reference(self) -> None:
+        """Compare with the policy as it is now from here on."""
+        renew(self._policy)
 
     def weights(self) -> Policy:
         """What an engine takes after an update: the live weights themselves, or a copy of them as

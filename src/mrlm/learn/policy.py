@@ -25,7 +25,7 @@ from mrlm.learn.anatomy import NotLean, take_general_way
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
-from mrlm.learn.reference import keep, standing
+from mrlm.learn.reference import keep, load_reference, save_reference, standing
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -368,6 +368,14 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
         if heads and self.value_head is not None:
             save_file(self.value_head.state_dict(), folder / HEADS)
+
+    def save_reference(self, folder: Path) -> None:
+        """Write a reference that moved; one that did not is there again when the policy is."""
+        save_reference(self, folder)
+
+    def load_reference(self, folder: Path) -> None:
+        """Take the reference that `save_reference` wrote, bit by bit, if it wrote one."""
+        load_reference(self, folder)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
