@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from mrlm.casting import Cast
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
+from mrlm.core.peers import Peers
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.backends import shared_processor
 from mrlm.learn.policy import Policy
@@ -45,16 +46,13 @@ def check_asynchrony(
             f"{key}: {name} learns from a data set or from collected episodes, so there is no play "
             "that could go on beside it; remove it"
         )
+    if config.distributed.enabled:
+        _refuse_several(config)
     if more:
         _check_oversample(algorithm, worlds, key)
     if not lag:
         return
     algorithm.check_lag()
-    if config.distributed.enabled:
-        raise ConfigError(
-            f"{key}: what engines sample from is a copy that one process makes of what it trains, "
-            f"and with distributed.enabled several train it; set {LAG}=0"
-        )
     if config.opponents.on:
         raise ConfigError(
             f"{key}: opponents are drawn for the tasks of one iteration and given their weights "
@@ -66,6 +64,29 @@ def check_asynchrony(
             f"{key}: who plays with which policy, and whose turns are learned from, changes with "
             "the iteration here, and tasks that are played ahead belong to later ones; set "
             f"{LAG}=0, or training.schedule.order=simultaneous without swap_every"
+        )
+
+
+def check_processes(config: ExperimentConfig, peers: Peers) -> None:
+    """Refuse what only one process can count, however the others were started.
+
+    Raises:
+        ConfigError: names the setting and the reason.
+    """
+    if peers.size > 1:
+        _refuse_several(config)
+
+
+def _refuse_several(config: ExperimentConfig) -> None:
+    if config.training.max_lag:
+        raise ConfigError(
+            f"{LAG}={config.training.max_lag}: what engines sample from is a copy that one process "
+            f"makes of what it trains, and here several processes train it; set {LAG}=0"
+        )
+    if config.asynchrony.oversample > 1:
+        raise ConfigError(
+            f"{MORE}={config.asynchrony.oversample:g}: which episodes are complete first is counted "
+            "in rounds of one engine, and here several processes play; remove it"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from mrlm.asynchrony import ahead_of, check_asynchrony, copies_of, surplus_of
+from mrlm.asynchrony import ahead_of, check_asynchrony, check_processes, copies_of, surplus_of
 from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
@@ -67,6 +67,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     """
     parts = parts or Parts()
     peers = join(config.distributed)
+    check_processes(config, peers)
     algorithm = config.algorithm_settings()
     worlds, rows, cast = plan_of(config, parts)
     log.info("%s", cast)
