@@ -85,8 +85,8 @@ def _refuse_several(config: ExperimentConfig) -> None:
         )
     if config.asynchrony.oversample > 1:
         raise ConfigError(
-            f"{MORE}={config.asynchrony.oversample:g}: which episodes are complete first is counted "
-            "in rounds of one engine, and here several processes play; remove it"
+            f"{MORE}={config.asynchrony.oversample:g}: which episodes are complete first is "
+            "counted in rounds of one engine, and here several processes play; remove it"
         )
 
 
