@@ -26,7 +26,7 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import records
 from mrlm.serving.server import Served, Settings
 from mrlm.serving.statuses import PUSHBACK, failure_in
-from test_serving_records import without_arguments
+from test_serving_records import WORLDS
 
 SCENE, BLOCKING, WAITING = (f"served_worlds:{name}" for name in ("Scene", "Blocking", "Waiting"))
 Kind = pb.Failure
@@ -36,7 +36,7 @@ Kind = pb.Failure
 def host() -> Iterator[Hosted]:
     """A server that tests share; none of them breaks it."""
     worlds = [
-        *without_arguments(),
+        *WORLDS,
         SCENE,
         BLOCKING,
         WAITING,
@@ -234,7 +234,7 @@ def test_a_world_of_one_agent_is_served_too(client: Client) -> None:
     assert records.result_of(session.step("7", "agent")).rewards["agent"].value == 1.0
 
 
-@pytest.mark.parametrize("name", without_arguments())
+@pytest.mark.parametrize("name", WORLDS)
 def test_ten_sessions_of_every_world(client: Client, name: str) -> None:
     world = pb.World(environment=name)
     seats = client.stub.Describe(world).agents
