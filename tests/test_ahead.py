@@ -161,7 +161,7 @@ def test_older_samples_are_weighted_by_what_the_policy_thinks_of_them_now() -> N
     assert loss_of(0, **plain) == pytest.approx(3.5 / 2)
 
 
-@pytest.mark.parametrize("max_lag", [1, 2])
+@pytest.mark.parametrize("max_lag", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_goes_on_bit_by_bit(
     max_lag: int, undisturbed: Logs, tmp_path: Path
 ) -> None:
@@ -259,7 +259,7 @@ def test_evaluation_is_on_the_newest_weights(tmp_path: Path) -> None:
     assert evaluated == [0, 2, 4, 5]
 
 
-@pytest.mark.parametrize("engine", ["lean", "hf"])
+@pytest.mark.parametrize("engine", ["lean", pytest.param("hf", marks=pytest.mark.slow)])
 def test_adapters_share_the_base_with_what_engines_sample_from(engine: str, tmp_path: Path) -> None:
     policies = {"speaker": {"lora": {"r": 2}}}
     logs: list[Any] = []
@@ -280,7 +280,7 @@ def test_adapters_share_the_base_with_what_engines_sample_from(engine: str, tmp_
     assert logs[0] == logs[1]
 
 
-@pytest.mark.parametrize("max_lag", [1, 3])
+@pytest.mark.parametrize("max_lag", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_an_error_beside_the_learning_ends_the_run(max_lag: int, tmp_path: Path) -> None:
     with pytest.raises(RewardError, match="nan"):
         run_experiment(config_of(tmp_path / "run", "Broken", training__max_lag=max_lag))
@@ -330,6 +330,7 @@ def test_the_first_plays_to_be_complete_are_kept(max_lag: int, tmp_path: Path) -
     assert spread, "all plays were equally long, so nothing was chosen"
 
 
+@pytest.mark.slow
 def test_oversampling_goes_on_bit_by_bit(tmp_path: Path) -> None:
     changes = {"asynchrony.oversample": 1.5, "training.max_lag": 2}
     whole = config_of(tmp_path / "whole", "Fickle").merged(changes)
@@ -348,6 +349,7 @@ def test_whole_episodes_have_one_version(tmp_path: Path) -> None:
     assert not any(row["lag/partial"] for row in rows)
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_takes_more_from_what_is_played_ahead(tmp_path: Path) -> None:
     logs = []
     for world in ("Fickle", "FickleMoody"):

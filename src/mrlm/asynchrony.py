@@ -17,7 +17,7 @@ from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.learn.snapshots import mirrored
 from mrlm.play.ahead import Ahead
-from mrlm.play.rollout import Play, WorldSpec
+from mrlm.play.rollout import Play, Source, WorldSpec
 from mrlm.run import Run
 
 LAG = "training.max_lag"
@@ -122,6 +122,12 @@ def ahead_of(config: ExperimentConfig, play: Play) -> Play | Ahead:
     if not training.max_lag:
         return play
     return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
+
+
+def plan_ahead(source: Source, iterations: int) -> None:
+    """Tell a source that plays ahead how many iterations there will be."""
+    if isinstance(source, Ahead):
+        source.iterations = iterations
 
 
 @contextmanager

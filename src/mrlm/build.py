@@ -13,7 +13,14 @@ from typing import Any
 
 import psutil
 
-from mrlm.asynchrony import ahead_of, check_asynchrony, check_processes, copies_of, surplus_of
+from mrlm.asynchrony import (
+    ahead_of,
+    check_asynchrony,
+    check_processes,
+    copies_of,
+    plan_ahead,
+    surplus_of,
+)
 from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
@@ -89,6 +96,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     seats = casts[0]
     source = _source(config, algorithm, worlds, rows, seats, engines, peers)
     total = total_steps(config, source.num_tasks())
+    plan_ahead(source, total)
     if resume is not None:
         peers.first(lambda: _settle(config, resume))
     checkpoint = None if resume is None else peers.first(lambda: newest_verified(resume))

@@ -40,8 +40,6 @@ async def train(run: Run) -> Run:
         run.log.log(0, await evaluate(run))
     if run.step:
         await _share_weights(run)
-    if isinstance(run.source, Ahead):
-        run.source.iterations = run.total_steps
     checked = False
     stopping, interrupted = _agreed(run)
     while run.step < run.total_steps and not stopping:
