@@ -28,7 +28,13 @@ def config(folder: Path, algorithm: str = "reinforce", **more: Any) -> Experimen
         **RELAY,
         "experiment_name": "kept",
         "output_dir": str(folder),
-        "training": {**soak.TRAINING, "algorithm": algorithm, "num_iterations": 4, "save_steps": 2},
+        "training": {
+            **soak.TRAINING,
+            "algorithm": algorithm,
+            "num_iterations": 4,
+            "save_steps": 2,
+            "save_total_limit": 3,
+        },
         "generation": {"max_new_tokens": 3},
         **more,
     }
