@@ -5,7 +5,7 @@ seat of the world `relay`, where the second has to work with what the first tell
 MRLM is in the agents: they know an address and the name of a model, so a policy can be tried in any
 program that speaks OpenAI's protocol before, while and after it is trained.
 
-    pip install "mrlm[serve,llm]" langchain-openai llama-index-llms-openai-like
+    pip install "mrlm[serve]" langchain-openai llama-index-llms-openai-like
 
 Without `--url` a server with the embedded model (or MRLM_MODEL) is opened in this process; with it,
 one that runs already is asked, such as `mrlm serve --policy base=runs/my_run --http-port 8000`.
