@@ -135,20 +135,25 @@ class Kill(Callback):
 # -- the same numbers ------------------------------------------------------------------------------
 
 
-def test_two_policies_learn_as_in_one_process_though_a_worker_is_killed(
-    cluster: None, go: Go, tmp_path: Path
+@pytest.mark.parametrize(
+    "policies", [("both",), pytest.param(("first", "second"), marks=pytest.mark.slow)]
+)
+def test_policies_learn_as_in_one_process_though_a_worker_is_killed(
+    cluster: None, go: Go, policies: tuple[str, ...], tmp_path: Path
 ) -> None:
     """In the fourth iteration, while it samples: the run goes back to its checkpoint of the second
     one, and then there is nothing to see of it."""
-    expected = go("here", {})
-    kill = Kill("the learner of 'second'", step=3, playing=True)
-    assert go("there", {}, {}, callbacks=[kill]) == expected
+    changes = {"policies": {name: {} for name in policies}}
+    expected = go("here", changes)
+    kill = Kill(f"the learner of '{policies[-1]}'", step=3, playing=True)
+    assert go("there", changes, {}, callbacks=[kill]) == expected
     assert len(kill.killed) == 1 and Letters.doomed is None
     assert [row["step"] for row in expected] == [0, 1, 2, 3, 4]
-    assert all(row["loss/second"] != 0 for row in expected[1:])
+    loss = "loss" if len(policies) == 1 else "loss/second"
+    assert all(row[loss] != 0 for row in expected[1:])
     episodes = [(tmp_path / name / "episodes.jsonl").read_text() for name in ("here", "there")]
     assert episodes[0] == episodes[1]
-    for policy in ("first", "second"):
+    for policy in policies if len(policies) > 1 else ("",):
         finals = [tmp_path / name / "final" / policy for name in ("here", "there")]
         ours, theirs = ((each / "model.safetensors").read_bytes() for each in finals)
         assert ours == theirs
