@@ -51,28 +51,35 @@ def _work(**changes: Any) -> Work:
 
 CASES = {
     "grpo": Case("GRPO, 15M, 4 x 8, 64 + 128", _work()),
-    "grpo-bf16": Case("the same, computed in bf16", _work(precision="bf16")),
+    "grpo-bf16": Case("GRPO, 15M, 4 x 8, computed in bf16", _work(precision="bf16")),
     "grpo-1m": Case("GRPO, 1M, 8 x 8, 32 + 64", _work(shape="1M", prompts=8, read=32, written=64)),
     "long": Case("GRPO, 15M, 4 x 4, 512 + 64", _work(group=4, read=512, written=64)),
     "checkpointing": Case(
-        "GRPO, 15M, activations computed twice",
+        "GRPO, 15M, 4 x 8, activations computed twice",
         _work(),
         sections={"training": {"gradient_checkpointing": True}},
     ),
-    "kl": Case("GRPO, 15M, with a reference", _work(group=4), settings={"kl_coef": 0.1}),
+    "kl": Case(
+        "GRPO, 15M, 2 x 4, with a reference", _work(prompts=2, group=4), settings={"kl_coef": 0.1}
+    ),
     "critic": Case(
-        "PPO, 15M, a critic beside the policy", _work(group=4), "ppo", {"critic": "separate"}
+        "PPO, 15M, 2 x 4, a critic beside the policy",
+        _work(prompts=2, group=4),
+        "ppo",
+        {"critic": "separate"},
     ),
     "own": Case(
-        "MAGRPO, 15M, 2 agents, weights each", _work(group=4, agents=2, weights="own"), "magrpo"
+        "MAGRPO, 15M, 1 x 4, 2 agents with weights of their own",
+        _work(prompts=1, group=4, agents=2, weights="own"),
+        "magrpo",
     ),
     "adapters": Case(
-        "MAGRPO, 15M, 4 adapters on a base",
-        _work(prompts=2, group=4, agents=4, weights="lora"),
+        "MAGRPO, 15M, 1 x 4, 4 adapters on a base",
+        _work(prompts=1, group=4, agents=4, weights="lora"),
         "magrpo",
     ),
     "sft": Case(
-        "SFT, 15M, 32 rows of 64 + 128", _work(prompts=32, group=1), "sft", rows=("completion",)
+        "SFT, 15M, 8 rows of 64 + 128", _work(prompts=8, group=1), "sft", rows=("completion",)
     ),
     "120m": Case("GRPO, 120M, 2 x 4, 64 + 64", _work(shape="120M", prompts=2, group=4, written=64)),
 }
