@@ -50,10 +50,8 @@ def unpacked(parcel: Packed) -> dict[str, Tensor]:
     written on."""
     found: dict[str, Tensor] = {}
     for name, (kind, shape, data) in parcel.items():
-        tensor = torch.empty(shape, dtype=getattr(torch, kind))
-        if data.size:
-            tensor.view(-1).view(torch.uint8).numpy()[:] = data
-        found[name] = tensor
+        bare = torch.from_numpy(np.array(data, copy=True))
+        found[name] = bare.view(getattr(torch, kind)).reshape(shape)
     return found
 
 
@@ -78,7 +76,7 @@ def boxed(thing: Any, what: str) -> bytes:
     from ray import cloudpickle
 
     try:
-        return cloudpickle.dumps(thing)
+        return cloudpickle.dumps(thing)  # pyright: ignore[reportPrivateImportUsage]
     except Exception as error:  # whatever an object of a user's raises
         raise ConfigError(
             f"{what} cannot be sent to another process ({type(error).__name__}: {error})"
