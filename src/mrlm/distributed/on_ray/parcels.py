@@ -50,8 +50,10 @@ def unpacked(parcel: Packed) -> dict[str, Tensor]:
     written on."""
     found: dict[str, Tensor] = {}
     for name, (kind, shape, data) in parcel.items():
-        bare = torch.from_numpy(np.array(data, copy=True))
-        found[name] = bare.view(getattr(torch, kind)).reshape(shape)
+        tensor = torch.empty(shape, dtype=getattr(torch, kind))
+        if data.size:
+            tensor.view(-1).view(torch.uint8).numpy()[:] = data
+        found[name] = tensor
     return found
 
 
