@@ -149,3 +149,16 @@ def test_opponents_are_drawn_as_asked() -> None:
     assert sorted(draw("pfsp", 3)) == names and sorted(draw("uniform", 5)) == names
     assert drawn(names, 1, "pfsp", dict.fromkeys(names, 0.0), 2.0, rng)[0] in names
     assert drawn([], 2, "pfsp", {}, 2.0, rng) == []
+
+
+def test_players_whom_nobody_meets_any_more_keep_their_ratings() -> None:
+    """And those who play on are rated as if nothing had happened, as far as their ratings held."""
+    games = results(("mid", "old", 0.7, 40), ("new", "mid", 0.6, 40), ("new", "old", 0.8, 40))
+    everybody = fitted(games, "old")
+    rest = fitted(games, "old", settled={"mid": everybody["mid"]})
+    assert rest["mid"] == everybody["mid"]
+    assert rest["new"][0] == pytest.approx(everybody["new"][0], abs=1e-6)
+    assert rest["new"][1] > everybody["new"][1], "mid is taken as known"
+    moved = fitted(games, "old", settled={"mid": (2000.0, 1900.0, 2100.0)})
+    assert moved["new"][0] > everybody["new"][0] and moved["old"][0] == 1000
+    assert set(fitted(games, "old", settled={"gone": (1.0, 1.0, 1.0)})) == set(everybody)

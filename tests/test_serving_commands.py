@@ -218,6 +218,9 @@ def test_info_of_a_server_that_is_not_there(run: Mrlm, tmp_path: Path) -> None:
         assert done.code == 1
         assert f"no server answers at {address} within 0.5 s" in done.err
     assert run("info", "--server", "localhost").code == 2
+    clear = run("info", "--server", "example.org:1", "--token", "t")
+    assert clear.code == 2
+    assert "in the clear" in clear.err
     assert run("info", "--server", "localhost:1", "--tls-ca", tmp_path / "no.pem").code == 2
 
 
@@ -234,7 +237,7 @@ def test_info_waits_for_a_server_that_starts(run: Mrlm) -> None:
         assert "environments  none" in done.out
         wrong = run("info", "--server", f"localhost:{port}", "--token", "x")
         assert wrong.code == 1
-        assert "wants another token" in wrong.err
+        assert "refuses the token" in wrong.err
     finally:
         timer.join()
         hosted.__exit__()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mrlm.asynchrony import beside_play
 from mrlm.build import build
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, load_config
@@ -135,7 +136,7 @@ def replay(
         begun = made.step
         try:
             notes += _record_apis(made, folder, rows)
-            with threads(config, policies_of(made)):
+            with threads(config, policies_of(made)), beside_play(made):
                 run_async(_go(made, number, evaluated))
         except _FoundError:
             pass
@@ -211,7 +212,8 @@ def _find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
     """The folder whose log has an episode, and the lines about it: of a pipeline that of a
     stage."""
     folders = [run] if (run / "config.yaml").is_file() else []
-    folders = folders or sorted(path.parent for path in run.glob("*/config.yaml"))
+    stages = sorted(path.parent for path in run.glob("*/config.yaml"))
+    folders = folders or [each for each in stages if not _begun_anew(each)]
     logs = [folder for folder in folders if (folder / EPISODES).is_file()]
     if not logs:
         raise ConfigError(
@@ -229,6 +231,12 @@ def _find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
             f"{', '.join(map(str, found))}"
         )
     return next(iter(found.items()))
+
+
+def _begun_anew(stage: Path) -> bool:
+    """Whether a folder is what was left of a stage that was killed before its first checkpoint."""
+    name, dot, number = stage.name.rpartition(".")
+    return bool(dot) and number.isdigit() and stage.with_name(name).is_dir()
 
 
 def _rows(folder: Path, episode: str) -> list[dict[str, Any]]:

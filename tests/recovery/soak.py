@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -30,11 +30,13 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from forking import Launcher
+from mrlm.config import TrainingConfig
 from mrlm.learn.checkpoint import checkpoints, newest_verified, verify
 
 VICTIM = Path(__file__).resolve().with_name("victim.py")
-TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
-WRITTEN = ("episodes.jsonl", "ratings.json", "models.json")
+TIMES = ("time", "tokens_per_second", "seconds/", "idle/")
+WRITTEN = {"episodes.jsonl", "ratings.json", "models.json", "manifest.json", "final"}
+"""Files, and a folder, that have to come out the same; a manifest stands for all that it lists."""
 IN_TIME = "a moment"
 """Killed from outside, whatever it is doing."""
 MOST = 4
@@ -107,7 +109,13 @@ PIPELINE = Mode(
     },
 )
 """A stage that starts from what the one before it trained."""
-MODES = (TEAM, LEAGUE, PIPELINE)
+AHEAD = Mode("ahead", {**TEAM.config, "training": {**TEAM.config["training"], "max_lag": 2}})
+"""Play goes on beside learning; what is under way is part of a checkpoint."""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+DDP = Mode("ddp", TEAM.config, (sys.executable, *TORCHRUN, str(VICTIM)), direct=True)
+"""Two processes that train one run; one of them, or all, are killed."""
+ASYNCHRONOUS = "max_lag" in TrainingConfig.model_fields
+MODES = (TEAM, LEAGUE, PIPELINE, *([AHEAD] if ASYNCHRONOUS else []), DDP)
 
 
 @dataclass(slots=True)
@@ -196,22 +204,29 @@ class Runner:
                 os.killpg(process.pid, signal.SIGKILL)
                 return process.wait()
 
-    def said(self) -> str:
+    def was_killed(self, code: int) -> bool:
+        """Whether an exit status is that of a kill; `torchrun` has one of its own and says why."""
+        found = code == -signal.SIGKILL
+        return found or (self.mode.direct and "Signal 9 (SIGKILL)" in self.said(10**6))
+
+    def said(self, most: int = 1500) -> str:
         """The end of what it wrote on standard error."""
-        return (self.place / "stderr").read_text()[-1500:]
+        return (self.place / "stderr").read_text(errors="replace")[-most:]
 
 
 def course(folder: Path) -> dict[str, Any]:
-    """What a run came to: metrics but for times, what was played and rated, and the weights."""
+    """What a run came to: metrics but for times, what was played and rated, the weights, and
+    everything that its checkpoints hold."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.name == "metrics.jsonl":
             rows = map(json.loads, path.read_text().splitlines())
-            found[name] = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
-        elif path.is_file() and (
-            path.name in ("episodes.jsonl", "ratings.json") or "final" in name
-        ):
+            found[name] = [
+                {key: each for key, each in row.items() if not key.startswith(TIMES)}
+                for row in rows
+            ]
+        elif path.is_file() and {path.name, *name.split("/")} & WRITTEN:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return {name: each for name, each in found.items() if not _set_aside(name)}
 
@@ -265,7 +280,14 @@ def undisturbed(runner: Runner) -> Undisturbed:
 # -- killed ----------------------------------------------------------------------------------------
 
 
-def killed(count: int, modes: Sequence[Mode], place: Path, jobs: int = 1, seed: int = 0) -> Found:
+def killed(
+    count: int,
+    modes: Sequence[Mode],
+    place: Path,
+    jobs: int = 1,
+    seed: int = 0,
+    known: Mapping[str, Undisturbed] | None = None,
+) -> Found:
     """Kill runs `count` times, start each again as often, and compare what they come to.
 
     Args:
@@ -274,12 +296,13 @@ def killed(count: int, modes: Sequence[Mode], place: Path, jobs: int = 1, seed: 
         place: an empty folder.
         jobs: runs side by side.
         seed: of what is chosen.
+        known: undisturbed runs, by mode.
     """
     found, lock, started = Found(), threading.Lock(), time.monotonic()
     tried: Counter[str] = Counter()
-    whole: dict[str, Undisturbed] = {}
+    whole: dict[str, Undisturbed] = dict(known or {})
     with _launchers(jobs) as launchers:
-        for number, mode in enumerate(modes):
+        for number, mode in enumerate(each for each in modes if each.name not in whole):
             runner = Runner(mode, place / f"whole-{mode.name}", launchers[number % jobs])
             whole[mode.name] = undisturbed(runner)
 
@@ -318,10 +341,11 @@ def one_life(
         elif point == IN_TIME:
             code = runner.go(rng.uniform(0.1, 1.1) * whole.seconds)
         else:
-            code = runner.go(MRLM_DIES=f"{point}:{rng.randint(1, whole.points[point])}")
+            which = f"{point}:{rng.randint(1, whole.points[point])}"
+            code = runner.go(MRLM_DIES=which, MRLM_DIES_RANK=str(rng.randrange(2)))
         if code == 0:
             break
-        if len(kills) >= most or code != -signal.SIGKILL:
+        if len(kills) >= most or not runner.was_killed(code):
             return kills or [point], f"exit status {code}: {runner.said()}"
         kills.append(point)
     if course(runner.folder) != whole.course:
@@ -420,19 +444,16 @@ def limits(folder: Path, least: int) -> list[int]:
     return sorted(size for size in sizes if size >= least)
 
 
-def cut_off(wanted: Sequence[int], mode: Mode, place: Path, launcher: Launcher) -> Found:
+def cut_off(wanted: Sequence[int], whole: Undisturbed, runner: Runner) -> Found:
     """Run where no file may become larger than so many bytes: the write fails in the middle. The
     run has to end with an error that says so, and to go on from what it had, once it may.
 
     Args:
         wanted: limits in bytes.
-        mode: the way of running.
-        place: an empty folder.
-        launcher: what runs are forked from.
+        whole: the run that nobody disturbed.
+        runner: of the same mode, elsewhere.
     """
     found, started = Found(), time.monotonic()
-    whole = undisturbed(Runner(mode, place / "whole", launcher))
-    runner = Runner(mode, place / "cut", launcher)
     for limit in wanted:
         runner.clear()
         code = runner.go(MRLM_FILE_LIMIT=str(limit))
@@ -535,9 +556,9 @@ def main() -> int:
             found["flips"] = flipped(max(1, chosen.count // 10), runner.folder, chosen.seed)
         if chosen.only in (None, "disks"):
             runner = Runner(TEAM, place / "sizes", launcher)
-            undisturbed(runner)
+            whole = undisturbed(runner)
             every = limits(runner.folder, least=4096)
-            found["file limits"] = cut_off(every, TEAM, place / "cut", launcher)
+            found["file limits"] = cut_off(every, whole, Runner(TEAM, place / "cut", launcher))
             if shutil.which("bwrap"):
                 steps = max(2, chosen.count // 500)
                 found["full disks"] = filled_up(steps, TEAM, place / "full", launcher)

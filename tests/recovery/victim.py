@@ -27,6 +27,9 @@ from mrlm.tracking import RunLog
 
 passed: Counter[str] = Counter()
 point, _, number = os.environ.get("MRLM_DIES", ":0").partition(":")
+rank = os.environ.get("RANK", "0")
+if "RANK" in os.environ and rank != os.environ.get("MRLM_DIES_RANK", "0"):
+    point = ""  # of several processes one dies
 
 
 def die() -> None:
@@ -65,6 +68,7 @@ def half_a_line(log: RunLog, file: Any, lines: Any) -> None:
     append(log, file, lines)
 
 
+os.fsync = lambda handle: None  # what was written outlives a process without it
 watch(os, "fsync", before="flushing", after="flushed")
 watch(Path, "rename", before="renaming", after="renamed")
 watch(Path, "replace", before="replacing", after="replaced")
@@ -76,7 +80,7 @@ watch(Run, "take_seats", before="beginning")  # a step, or an evaluation
 watch(Population, "grow", before="growing")
 append, RunLog._append = RunLog._append, half_a_line  # type: ignore[method-assign]
 
-if "MRLM_COUNTS" in os.environ:
+if "MRLM_COUNTS" in os.environ and rank == "0":
     place = Path(os.environ["MRLM_COUNTS"])
     atexit.register(lambda: place.write_text(json.dumps(passed)))
 if "MRLM_FILE_LIMIT" in os.environ:

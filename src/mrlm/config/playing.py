@@ -217,13 +217,40 @@ class EngineConfig(Section):
     """What samples."""
 
     name: Reference = "lean"
-    """`lean`; `hf` is the general engine, which `lean` turns to for models it does not know."""
+    """`lean`; `hf` is the general engine, which `lean` turns to for models it does not know;
+    `vllm`, `sglang` and `mrlm` are servers elsewhere."""
     timeout: Positive = 600.0
     """Seconds one completion may take."""
     batch_size: Count = 256
     """Rows that are decoded at once; more wait, and come in as others finish."""
     cache_mib: Whole = 1024
     """Memory for keys and values that `lean` keeps from turn to turn, in MiB; 0 keeps none."""
+    base_url: str | None = None
+    """Of an engine that is a server: where it is, `http://host:port` (`mrlm`: `host:port`)."""
+    servers: dict[str, str] | None = None
+    """policy -> server, where whole models have one each."""
+    model: str | None = None
+    """The model's name on the server; what the server says if not set."""
+    api_key_env: str | None = None
+    """The environment variable with the server's key or token."""
+    ca: str | None = None
+    """A PEM file of certificates to trust; `mrlm` uses TLS then."""
+    sync_folder: str | None = None
+    """Where weights are written for the server to read, a folder that it sees under the same path;
+    a temporary one if not set."""
+    sleep: bool | None = None
+    """The server gives its memory back while policies learn; not if not set."""
+    max_retries: Whole | None = None
+    """How often a call is repeated that failed for a reason that may pass; 4 if not set."""
+    max_concurrent: Count | None = None
+    """Calls that are under way at the same time; 256 if not set."""
+
+    @property
+    def of_server(self) -> dict[str, Any]:
+        """What is set of the keys that only engines with servers have."""
+        own = {"name", "timeout", "batch_size", "cache_mib"}
+        named = {key: value for key, value in self if key not in own}
+        return {key: value for key, value in named.items() if value is not None}
 
 
 class EvaluationConfig(Section):

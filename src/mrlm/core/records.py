@@ -18,6 +18,8 @@ def episode_record(episode: Episode) -> dict[str, Any]:
         "status": episode.status,
         "environment": episode.environment,
         "path": list(episode.path),
+        "metrics": episode.metrics,
+        "policies": episode.policies,
         "rollouts": {name: _rollout_record(rollout) for name, rollout in episode.rollouts.items()},
     }
 
@@ -34,6 +36,8 @@ def episode_of(record: dict[str, Any]) -> Episode:
         status=record["status"],
         environment=record["environment"],
         path=tuple(record["path"]),
+        metrics=dict(record.get("metrics", {})),
+        policies=dict(record.get("policies", {})),
     )
 
 

@@ -1,0 +1,176 @@
+"""What a checkpoint holds is everything; signals end runs in order; and short forms of the
+campaigns of `make soak`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.recovery import soak
+
+from forking import Launcher
+from mrlm import Callback, run_experiment
+from mrlm.config import ExperimentConfig, parse_config
+from mrlm.learn.checkpoint import checkpoints
+
+RELAY = {"environments": [{"env_type": "relay"}]}
+GAME = {
+    "environments": [{"env_type": "tic_tac_toe", "max_turns": 4}],
+    "agents": {"x": {"policy": "player"}, "o": {"policy": "player"}},
+}
+
+
+def config(folder: Path, algorithm: str = "reinforce", **more: Any) -> ExperimentConfig:
+    data = {
+        **RELAY,
+        "experiment_name": "kept",
+        "output_dir": str(folder),
+        "training": {
+            **soak.TRAINING,
+            "algorithm": algorithm,
+            "num_iterations": 4,
+            "save_steps": 2,
+            "save_total_limit": 3,
+        },
+        "generation": {"max_new_tokens": 3},
+        **more,
+    }
+    return parse_config(data, [], "the test")
+
+
+class Killed(BaseException):
+    """The run ends at once and saves nothing."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("cory", {"cory": {"kl_coef": 0.1}}),
+        ("spiral", GAME),
+        ("sft", {"sft": {"collect_every": 3}}),
+    ],
+    ids=["moving moments", "baselines of roles", "collected episodes"],
+)
+def test_a_killed_run_comes_to_the_same_files(
+    algorithm: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """Metrics, episodes, final weights, and every file of every checkpoint, bit by bit."""
+
+    class Kill(Callback):
+        def on_step_end(self, run: Any, metrics: Any) -> None:
+            if run.step == 3:
+                raise Killed
+
+    run_experiment(config(tmp_path / "whole", algorithm, **more))
+    with pytest.raises(Killed):
+        run_experiment(config(tmp_path / "run", algorithm, **more), callbacks=[Kill()])
+    run_experiment(config(tmp_path / "run", algorithm, **more), resume=tmp_path / "run")
+    whole, found = soak.course(tmp_path / "whole"), soak.course(tmp_path / "run")
+    assert not soak.differing(found, whole)
+    assert {"checkpoint-2/manifest.json", "checkpoint-4/manifest.json"} <= set(whole)
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+class Signal(Callback):
+    """Sends this process signals at a chosen moment of its second step."""
+
+    def __init__(self, when: str, *numbers: int) -> None:
+        self.when, self.numbers = when, numbers
+
+    def _maybe(self, when: str, run: Any) -> None:
+        if when == self.when and run.step in (1, 2):
+            self.when = "never again"
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+
+    def on_step_begin(self, run: Any) -> None:
+        self._maybe("step", run) if run.step else None
+
+    def on_evaluate(self, run: Any, metrics: Any) -> None:
+        self._maybe("evaluation", run)
+
+    def on_save(self, run: Any, folder: Path) -> None:
+        self._maybe("saving", run)
+
+
+@pytest.mark.parametrize(("when", "step"), [("evaluation", 2), ("saving", 3)])
+def test_sigusr1_saves_at_the_next_step_and_nothing_is_lost(
+    when: str, step: int, tmp_path: Path
+) -> None:
+    more = {"evaluation": {"episodes": 2, "every": 2}}
+    run_experiment(config(tmp_path / "whole", **more))
+    own = config(tmp_path / "run", **more)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(own, callbacks=[Signal(when, signal.SIGUSR1)])
+    assert checkpoints(tmp_path / "run")[0].name == f"checkpoint-{step}"
+    run_experiment(own, resume=tmp_path / "run")
+    whole, found = soak.course(tmp_path / "whole"), soak.course(tmp_path / "run")
+    assert soak.differing(found, whole) in ("", "checkpoint-3/manifest.json")
+
+
+def test_the_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(
+            config(tmp_path / "run"), callbacks=[Signal("step", signal.SIGTERM, signal.SIGTERM)]
+        )
+    assert not checkpoints(tmp_path / "run")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_between_two_stages_interrupts_too(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrlm.runs.build", lambda *given: os.kill(os.getpid(), number))
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(config(tmp_path / "run"))
+
+
+# -- short forms of the campaigns ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, launcher: Launcher
+) -> tuple[soak.Runner, soak.Undisturbed]:
+    runner = soak.Runner(soak.TEAM, tmp_path_factory.mktemp("team"), launcher)
+    return runner, soak.undisturbed(runner)
+
+
+Whole = tuple[soak.Runner, soak.Undisturbed]
+
+
+def test_killed_runs_come_to_what_undisturbed_ones_do(
+    whole: Whole, launcher: Launcher, tmp_path: Path
+) -> None:
+    runner = soak.Runner(soak.TEAM, tmp_path / "run", launcher)
+    points = ["renamed:2", "logging:9", "sampling:14"]
+    runner.clear()
+    for point in points:
+        assert runner.go(MRLM_DIES=point) == -signal.SIGKILL, runner.said()
+    assert runner.go() == 0, runner.said()
+    assert not soak.differing(soak.course(runner.folder), whole[1].course)
+    assert not soak.litter(runner.folder)
+
+
+def test_no_flipped_bit_is_overlooked(whole: Whole) -> None:
+    found = soak.flipped(60, whole[0].folder, seed=1)
+    assert (found.survived, found.wrong) == (60, []) and len(found.tried) > 3
+
+
+def test_a_write_that_fails_ends_with_an_error_and_costs_nothing(
+    whole: Whole, launcher: Launcher, tmp_path: Path
+) -> None:
+    """The log cannot grow; the largest file cannot be written."""
+    runner, undisturbed = whole
+    log = (runner.folder / "episodes.jsonl").stat().st_size
+    sizes = soak.limits(runner.folder, least=log)
+    runner = soak.Runner(soak.TEAM, tmp_path / "cut", launcher)
+    found = soak.cut_off([log * 2 // 3, sizes[-1]], undisturbed, runner)
+    assert (found.survived, found.wrong) == (2, [])
