@@ -2,10 +2,11 @@
 #   make quickstart   install, then train the embedded model (offline once installed)
 #   make test         every test that is not slow
 #   make test-all     every test
-#   make test-extras  worlds of other libraries, with the libraries (installs each; minutes)
+#   make test-extras  worlds and agents of other libraries, with them (installs each; minutes)
 #   make coverage     make test, and which lines no test reaches
 #   make soak         10,000 programs through the sandbox, honest and hostile; runs killed
-#                     200 times, damaged checkpoints, full disks (half an hour; ARGS=1000 for less)
+#                     200 times, damaged checkpoints, full disks; 10,000 steps through a network
+#                     that fails, 1,000 sessions of which half vanish (an hour; ARGS=1000 for less)
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -42,6 +43,7 @@ TOGETHER = reasoning_gym textarena gymnasium pettingzoo
 APART = verifiers openenv
 PIN_verifiers = verifiers==0.4.0
 PIN_openenv = openenv==0.10.0
+PIN_outside_agents = langchain-openai>=1
 EMPTY =
 COMMA = ,
 LISTED = $(subst $(EMPTY) $(EMPTY),$(COMMA),$(TOGETHER))
@@ -51,11 +53,13 @@ NAMED = $(subst _,-,$(LISTED))
 test-extras: export OMP_NUM_THREADS = 1
 test-extras: export TOKENIZERS_PARALLELISM = false
 test-extras: export HF_HUB_OFFLINE = 1
-test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.installed)
+test-extras: $(EXTRAS_VENV)/together/.installed $(APART:%=$(EXTRAS_VENV)/%/.installed) \
+    $(EXTRAS_VENV)/outside_agents/.installed
 	$(EXTRAS_VENV)/together/bin/python -c "import $(LISTED)"
 	$(EXTRAS_VENV)/together/bin/python -m pytest $(TOGETHER:%=tests/extras/test_%.py) $(ARGS)
 	for extra in $(APART); do $(EXTRAS_VENV)/$$extra/bin/python -c "import $$extra" && \
 	  $(EXTRAS_VENV)/$$extra/bin/python -m pytest tests/extras/test_$$extra.py $(ARGS) || exit 1; done
+	$(EXTRAS_VENV)/outside_agents/bin/python -m pytest tests/extras/test_outside_agents.py $(ARGS)
 
 $(EXTRAS_VENV)/together/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(EXTRAS_VENV)/together
@@ -75,6 +79,7 @@ coverage: test
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/safety/soak.py $(ARGS)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/recovery/soak.py $(ARGS)
+	$(BIN)/python tests/soak_servers.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

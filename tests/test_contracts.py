@@ -8,7 +8,7 @@ import inspect
 import math
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -272,18 +272,40 @@ def test_a_workflow_plays_on_whatever_agents_say(name: str, kind: str, tokenizer
         assert math.isfinite(episode.reward) and any(r.turns for r in episode.rollouts.values())
 
 
-def make_engine(name: str, model: Any, tokenizer: Any) -> Any:
+@pytest.fixture(scope="module")
+def doors(tiny_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server for the engines that are one."""
+    from mrlm.serving.desk import Desk
+    from mrlm.speakers import house_of
+    from policy_server import Doors
+
+    served = house_of({"policy": tiny_path}).served()
+    folder = tmp_path_factory.mktemp("sync")
+    found = Doors(Desk(served, takes_weights=True, weights_from=folder))
+    yield found
+    found.close()
+
+
+def make_engine(name: str, model: Any, tokenizer: Any, doors: Any) -> Any:
     plugin = registry.load("engines", name)
-    if "policies" in inspect.signature(plugin).parameters:
-        return plugin(policies={"policy": Policy("policy", model, tokenizer)})
-    return plugin(["one", "another"], tokenizer)
+    accepts = inspect.signature(plugin).parameters
+    if "policies" not in accepts:
+        return plugin(["one", "another"], tokenizer)
+    where: dict[str, Any] = {}
+    if "base_url" in accepts:
+        over_http = "sync_folder" in accepts
+        where["base_url"] = doors.url if over_http else doors.address
+        where |= {"sync_folder": str(doors.desk.weights_from)} if over_http else {}
+    return plugin(policies={"policy": Policy("policy", model, tokenizer)}, **where)
 
 
 @pytest.mark.parametrize(
     "name", sorted({*registry.names("engines")} - {"reward_model", "openai"})
 )  # one scores, the other has no tokens
-def test_an_engine_answers_every_request_in_order(name: str, model: Any, tokenizer: Any) -> None:
-    engine = make_engine(name, model, tokenizer)
+def test_an_engine_answers_every_request_in_order(
+    name: str, model: Any, tokenizer: Any, doors: Any
+) -> None:
+    engine = make_engine(name, model, tokenizer, doors)
     prompts = [tokenizer(text)["input_ids"] for text in ("a", "a longer prompt", "b")]
     params = SamplingParams(max_new_tokens=5)
     requests = [Request("policy", ids, params, seed) for seed, ids in enumerate(prompts)]
@@ -302,6 +324,7 @@ def test_an_engine_answers_every_request_in_order(name: str, model: Any, tokeniz
     fingerprint = engine.fingerprint("policy")
     with torch.no_grad():
         next(model.parameters()).add_(0.1)
+    run_async(engine.load_weights("policy", weights, 8))
     assert fingerprint is None or engine.fingerprint("policy") != fingerprint
 
 

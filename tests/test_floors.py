@@ -24,6 +24,7 @@ FLOORS = {
             "run",
             "train",
             "plan",
+            "planning",
             "shapes",
             "tracking",
             "console",
@@ -37,9 +38,23 @@ FLOORS = {
         3,
     ),
     **dict.fromkeys(
-        ("casting", "learners", "plays", "scheduling", "sitting", "worlds", "build", "runs"), 4
+        (
+            "casting",
+            "learners",
+            "placing",
+            "clustered",
+            "plays",
+            "scheduling",
+            "sitting",
+            "speakers",
+            "worlds",
+            "build",
+            "runs",
+        ),
+        4,
     ),
     "population": 3,
+    "asynchrony": 4,
     "opponents": 4,
     "replaying": 4,
     "serving": 3,
@@ -75,6 +90,7 @@ TORCH_FREE = (
     "environments",
     "workflows",
     "serving",
+    "planning",
 )
 BRINGS_TORCH = {"torch", "transformers", "peft", "accelerate", "safetensors.torch"}
 
@@ -109,6 +125,8 @@ ONLY_IN = {
     "rich": {"cli", "console"},
     "ray": {"distributed"},
     "grpc": {"serving"},
+    "grpc_health": {"serving"},
+    "prometheus_client": {"serving"},
 }
 """Library -> the rooms that may import it, in any of their files."""
 

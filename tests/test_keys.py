@@ -205,9 +205,10 @@ def only_looked_at() -> None:
 
 
 def refused() -> None:
-    """Keys that say that something is not part of this version."""
-    with pytest.raises(ConfigError, match="ray"):
-        run_experiment(config("many", distributed={"enabled": True, "strategy": "ray"}))
+    """A policy that is not there, of which something is said all the same."""
+    nobody = {"enabled": True, "strategy": "ray", "ray": {"policies": {"nobody": {}}}}
+    with pytest.raises(ConfigError, match="nobody"):
+        run_experiment(config("elsewhere", distributed=nobody))
 
 
 def served() -> None:

@@ -190,6 +190,8 @@ def test_a_server_that_stood_still_lost_nobody(serving: Any) -> None:
 def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("environments: [math]")
+    odd = tmp_path / "odd.yaml"
+    odd.write_text("environments: [{env_type: math, name: mine, rangee: [1, 2]}]")
     for arguments, words in [
         (["-e", "math", "--host", "0.0.0.0"], "needs TLS and a token (there is neither)"),
         (["-e", "math", "--host", "0.0.0.0", "--token", "t"], "a token but no TLS"),
@@ -197,6 +199,7 @@ def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None
         ([], "what is to be served"),
         (["-c", tmp_path / "none.yaml"], "cannot be read"),
         (["-c", file], "no list environments: of mappings"),
+        (["-c", odd], "environment 'mine': there is no argument 'rangee'"),
         (["-e", "math", "--token-env", "NOT_THERE"], "no such environment variable"),
         (["-e", "math", "--token", "a", "--token-env", "HOME"], "not both"),
         (["-e", "math", "--tls-cert", "x.pem"], "needed together"),
@@ -215,6 +218,9 @@ def test_info_of_a_server_that_is_not_there(run: Mrlm, tmp_path: Path) -> None:
         assert done.code == 1
         assert f"no server answers at {address} within 0.5 s" in done.err
     assert run("info", "--server", "localhost").code == 2
+    clear = run("info", "--server", "example.org:1", "--token", "t")
+    assert clear.code == 2
+    assert "in the clear" in clear.err
     assert run("info", "--server", "localhost:1", "--tls-ca", tmp_path / "no.pem").code == 2
 
 
@@ -231,7 +237,7 @@ def test_info_waits_for_a_server_that_starts(run: Mrlm) -> None:
         assert "environments  none" in done.out
         wrong = run("info", "--server", f"localhost:{port}", "--token", "x")
         assert wrong.code == 1
-        assert "wants another token" in wrong.err
+        assert "refuses the token" in wrong.err
     finally:
         timer.join()
         hosted.__exit__()

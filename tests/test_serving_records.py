@@ -30,6 +30,9 @@ def without_arguments() -> list[str]:
     return found
 
 
+WORLDS = without_arguments()
+
+
 def lists(value: Any) -> Any:
     """A value as JSON tells it: without tuples."""
     if isinstance(value, dict):
@@ -42,10 +45,10 @@ def settled(answer: Any) -> Any:
 
 
 def test_worlds_without_arguments_are_found() -> None:
-    assert len(without_arguments()) >= 15
+    assert len(WORLDS) >= 15
 
 
-@pytest.mark.parametrize("name", without_arguments())
+@pytest.mark.parametrize("name", WORLDS)
 def test_tasks_and_results_of_every_world_arrive_as_they_were_sent(name: str) -> None:
     template: Environment = as_environment(registry.load("environments", name)())
     for split in ("train", "eval"):

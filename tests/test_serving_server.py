@@ -7,6 +7,7 @@ import concurrent.futures
 import json
 import os
 import signal
+import sys
 import threading
 import time
 import urllib.request
@@ -19,13 +20,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hosted import Client, Hosted, Session, eventually, step
-from mrlm.core.errors import ConfigError, PluginError
+from mrlm.core.errors import ConfigError, MRLMError, PluginError
 from mrlm.core.types import Message, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import records
 from mrlm.serving.server import Served, Settings
 from mrlm.serving.statuses import PUSHBACK, failure_in
-from test_serving_records import without_arguments
+from test_serving_records import WORLDS
 
 SCENE, BLOCKING, WAITING = (f"served_worlds:{name}" for name in ("Scene", "Blocking", "Waiting"))
 Kind = pb.Failure
@@ -35,7 +36,7 @@ Kind = pb.Failure
 def host() -> Iterator[Hosted]:
     """A server that tests share; none of them breaks it."""
     worlds = [
-        *without_arguments(),
+        *WORLDS,
         SCENE,
         BLOCKING,
         WAITING,
@@ -233,7 +234,7 @@ def test_a_world_of_one_agent_is_served_too(client: Client) -> None:
     assert records.result_of(session.step("7", "agent")).rewards["agent"].value == 1.0
 
 
-@pytest.mark.parametrize("name", without_arguments())
+@pytest.mark.parametrize("name", WORLDS)
 def test_ten_sessions_of_every_world(client: Client, name: str) -> None:
     world = pb.World(environment=name)
     seats = client.stub.Describe(world).agents
@@ -585,15 +586,27 @@ def test_a_server_that_takes_no_arguments_says_so() -> None:
             client.open(SCENE, arguments='{"start": 1}')
 
 
-def test_what_cannot_be_served_is_said_at_once() -> None:
+def test_what_cannot_be_served_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "served_badly.py").write_text("1 / 0")
+    (tmp_path / "served_deadly.py").write_text("import os; os._exit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(PluginError, match="did you mean 'debate'"):
         Hosted(["debat"]).__enter__()
     with pytest.raises(ConfigError, match="two environments are called 'math'"):
         Hosted(["math", "math"]).__enter__()
     with pytest.raises(ConfigError, match="cannot import module 'nowhere'"):
         Hosted(["nowhere:World"]).__enter__()
+    with pytest.raises(ConfigError, match="cannot be loaded: ZeroDivisionError"):
+        Hosted(["served_badly:World"]).__enter__()
+    with pytest.raises(MRLMError, match="the workers do not start"):
+        Hosted(["served_deadly:World"]).__enter__()
     with pytest.raises(ConfigError, match="--lease must be above 0"):
         Settings(["math"], lease=0)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigError, match=r"pip install 'mrlm\[serve\]'"):
+        Hosted(["math"], metrics_port=0).__enter__()
 
 
 def test_a_port_is_taken_once(host: Hosted) -> None:

@@ -155,6 +155,8 @@ if TYPE_CHECKING:
     from mrlm.runs import TrainResult as TrainResult
     from mrlm.runs import evaluate as evaluate
     from mrlm.runs import run_experiment as run_experiment
+    from mrlm.serving.client.environment import RemoteEnvironment as RemoteEnvironment
+    from mrlm.serving.client.pool import ServerPool as ServerPool
     from mrlm.tiny import default_model as default_model
     from mrlm.trainer import Trainer as Trainer
 
@@ -231,6 +233,8 @@ _WHERE = {
     "mrlm.learn.batch": ("Batch", "Loss", "Outputs"),
     "mrlm.learn.learner": ("Learner",),
     "mrlm.runs": ("EvalResult", "TrainResult", "evaluate", "run_experiment"),
+    "mrlm.serving.client.environment": ("RemoteEnvironment",),
+    "mrlm.serving.client.pool": ("ServerPool",),
     "mrlm.tiny": ("default_model",),
     "mrlm.replaying": ("Replay", "replay"),
     "mrlm.run": ("Callback",),

@@ -6,12 +6,21 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from mrlm.asynchrony import (
+    ahead_of,
+    check_asynchrony,
+    check_processes,
+    copies_of,
+    plan_ahead,
+    surplus_of,
+)
 from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
@@ -25,8 +34,8 @@ from mrlm.learn.checkpoint import newest_verified, read_state, step_of, writing
 from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.learn.sharing import weights_of
-from mrlm.learners import make_critics, make_learners
 from mrlm.opponents import check_opponents, population_of, stand_ins_of
+from mrlm.placing import placement_of
 from mrlm.plan import Plan, arithmetic
 from mrlm.play.agent import Seat
 from mrlm.play.collected import Collected
@@ -40,6 +49,7 @@ from mrlm.plays import check_plays, check_taught, crossed
 from mrlm.rollback import settle
 from mrlm.run import Run
 from mrlm.scheduling import casts_of, schedule_of
+from mrlm.shapes import ModelShape
 from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import restore
 from mrlm.worlds import make_worlds
@@ -64,17 +74,21 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     """
     parts = parts or Parts()
     peers = join(config.distributed)
+    check_processes(config, peers)
     algorithm = config.algorithm_settings()
     worlds, rows, cast = plan_of(config, parts)
     log.info("%s", cast)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(config, worlds, rows, cast))
-    policies = load_policies(config, cast, parts)
+    placing = placement_of(config, cast, parts, peers)
+    policies = placing.load_policies()
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
+    worlds = placing.worlds(worlds)
     stand_ins = stand_ins_of(config, cast, policies)
     spare = {policy.name: policy for several in stand_ins.values() for policy in several}
-    engines = make_engines(config, cast, policies | spare)
+    copies = copies_of(config, cast, policies)
+    engines = placing.make_engines(copies | spare)
     schedule = schedule_of(config, algorithm, cast)
     if schedule != Schedule():
         log.info("schedule: %s", schedule)
@@ -82,12 +96,15 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     seats = casts[0]
     source = _source(config, algorithm, worlds, rows, seats, engines, peers)
     total = total_steps(config, source.num_tasks())
+    plan_ahead(source, total)
     if resume is not None:
         peers.first(lambda: _settle(config, resume))
     checkpoint = None if resume is None else peers.first(lambda: newest_verified(resume))
     state = None if checkpoint is None else read_state(checkpoint)
     folder = peers.first(lambda: prepare_folder(config, resume))
-    learners = make_learners(config, algorithm, cast, policies, total, folder, peers)
+    learners = placing.make_learners(algorithm, policies, total, folder)
+    for learner in learners if copies is not policies else ():
+        learner.mirror = copies[learner.policy]
     population = population_of(config, folder, cast, policies, stand_ins, engines, peers)
     if population and isinstance(source, Play):
         source.sit = population.sit
@@ -101,13 +118,15 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         evaluator=_play(config, 1, worlds, seats, engines, peers=peers) if worlds else None,
         log=open_log(config, folder, total, state, peers),
         total_steps=total,
-        critics=make_critics(config, algorithm, cast, learners, policies, total, folder, peers),
+        critics=placing.make_critics(algorithm, learners, policies, total, folder),
         callbacks=tuple(parts.callbacks),
         schedule=schedule,
         casts=casts,
         population=population,
         peers=peers,
+        placement=placing,
     )
+    placing.ready(run, checkpoint)
     if checkpoint is not None:
         restore(run, checkpoint)
         log.info("continuing from %s", checkpoint)
@@ -146,10 +165,6 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
     Raises:
         ConfigError: something asked for does not exist or does not fit.
     """
-    if config.distributed.enabled and config.distributed.strategy == "ray":
-        raise ConfigError(
-            "distributed.strategy=ray is not part of this version; use ddp or fsdp with torchrun"
-        )
     check_trackers(config.training.report_to)
     algorithm = config.algorithm_settings()
     worlds = make_worlds(config, parts)
@@ -174,12 +189,13 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
     worlds = crossed(algorithm, worlds)
     check_opponents(config, algorithm, cast, worlds, rows is not None)
     schedule = schedule_of(config, algorithm, cast)
+    check_asynchrony(config, algorithm, schedule, worlds, rows is not None)
     if schedule.swap_every is not None and (rows is not None or algorithm.collection is not None):
         raise ConfigError(
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
             f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
-    registry.load("engines", config.engine.name)
+    _check_engine(config)
     for section in cast.policies.values():
         if section.endpoint is not None:
             registry.load("engines", section.engine or "openai")
@@ -218,17 +234,40 @@ def make_engines(
     }
     if not policies:
         return remote
-    plugin = registry.load("engines", config.engine.name)
-    accepts = inspect.signature(plugin).parameters
-    if "policies" not in accepts:
-        raise ConfigError(
-            f"engine.name={config.engine.name!r} cannot be used from a config; use 'lean'"
-        )
-    settings: dict[str, Any] = {"batch_size": config.engine.batch_size}
-    if "cache_mib" in accepts:
-        settings["cache_mib"] = config.engine.cache_mib
+    plugin, accepts = _check_engine(config)
+    given: dict[str, Any] = {
+        "batch_size": config.engine.batch_size,
+        "cache_mib": config.engine.cache_mib,
+        "timeout": config.engine.timeout,
+    }
+    settings = {key: value for key, value in given.items() if key in accepts}
+    settings |= config.engine.of_server
     engine = plugin(policies=policies, **settings)
     return {name: engine for name in policies} | remote  # noqa: C420
+
+
+def _check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
+    """The plug-in that samples for policies with weights here, and the arguments it takes.
+
+    Raises:
+        ConfigError: there is none of the name, or it does not take what is set for it.
+    """
+    name = config.engine.name
+    plugin = registry.load("engines", name)
+    accepts = inspect.signature(plugin).parameters
+    if "policies" not in accepts:
+        raise ConfigError(f"engine.name={name!r} cannot be used from a config; use 'lean'")
+    for key in config.engine.of_server:
+        if key not in accepts:
+            raise ConfigError(
+                f"engine.{key}: the engine {name!r} takes no {key}; remove it, or use one that "
+                "is a server (vllm, sglang, mrlm)"
+            )
+    if "base_url" in accepts and not (config.engine.base_url or config.engine.servers):
+        raise ConfigError(
+            f"engine.name={name!r} is a server elsewhere; set engine.base_url to where it is"
+        )
+    return plugin, accepts
 
 
 def _remote_engine(name: str, section: PolicyConfig) -> Engine:
@@ -242,6 +281,11 @@ def _remote_engine(name: str, section: PolicyConfig) -> Engine:
     assert endpoint is not None
     if "base_url" not in inspect.signature(plugin).parameters:
         raise ConfigError(f"policies.{name}.engine={found!r} asks no endpoint; use 'openai'")
+    if "policies" in inspect.signature(plugin).parameters:
+        raise ConfigError(
+            f"policies.{name}.engine={found!r} samples for policies with weights here; to ask an "
+            "endpoint of such a server use 'openai', which all of them speak"
+        )
     return plugin(
         name,
         base_url=endpoint.base_url,
@@ -299,6 +343,7 @@ def _play(
     watched: bool = False,
     greedy: bool = False,
     peers: Peers = ALONE,
+    surplus: int = 0,
 ) -> Play:
     return Play(
         worlds,
@@ -311,6 +356,7 @@ def _play(
         watched,
         greedy,
         peers=peers.channel(),
+        surplus=surplus,
     )
 
 
@@ -342,7 +388,9 @@ def _source(
         watched = algorithm.topology in ("central", "mixed")
         greedy = "greedy" in algorithm.requires
         size = algorithm.group_size
-        return _play(config, size, worlds, seats, engines, False, watched, greedy, peers)
+        more = surplus_of(config, size)
+        play = _play(config, size, worlds, seats, engines, False, watched, greedy, peers, more)
+        return ahead_of(config, play)
     play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate, peers=peers)
     return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
 
@@ -366,8 +414,17 @@ def arithmetic_of(
     worlds: Sequence[WorldSpec],
     rows: Data | None,
     cast: Cast,
+    *,
+    shape: ModelShape | None = None,
+    parameters: int | None = None,
 ) -> Plan:
-    """The arithmetic of a run whose worlds, rows and agents are known."""
+    """The arithmetic of a run whose worlds, rows and agents are known.
+
+    Args:
+        config: one stage of an experiment.
+        worlds, rows, cast: what it plays, or learns from, and who with.
+        shape, parameters: of every policy's model, where it is not at hand.
+    """
     if rows is None:
         tasks = count_tasks(worlds)
     else:
@@ -381,6 +438,10 @@ def arithmetic_of(
         trained_agents=sum(policy in trained for policy in cast.policy_of.values()),
         iterations=total_steps(config, tasks),
         max_turns=max((turns for turns in alone if turns), default=None),
+        parameters={} if parameters is None else dict.fromkeys(cast.policies, parameters),
+        shapes=None if shape is None else dict.fromkeys(cast.policies, shape),
+        policies=cast.policies,
+        seats=Counter(cast.policy_of.values()),
     )
 
 

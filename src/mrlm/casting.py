@@ -224,6 +224,26 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
     return policies
 
 
+def bases_of(config: ExperimentConfig, cast: Cast, parts: Parts) -> list[list[str]]:
+    """The policies that have weights, those of one base together: as `load_policies` shares it."""
+    model = config.model
+    adapted = {_model_key(model, each) for each in cast.policies.values() if _lora(model, each)}
+    found: dict[Any, list[str]] = {}
+    for name, section in cast.policies.items():
+        if section.endpoint is not None:
+            continue
+        live, _ = parts.models.get(name, (None, None))
+        path = str(live) if isinstance(live, str | os.PathLike) else _model_key(model, section)[0]
+        lora = _lora(model, section) is not None
+        if live is not None and not isinstance(live, str | os.PathLike):
+            key, shares = ("live", id(live)), lora or not section.trainable
+        else:
+            frozen = not section.trainable and _model_key(model, section) in adapted
+            key, shares = ("path", path), lora or frozen
+        found.setdefault(key if shares else ("own", name), []).append(name)
+    return list(found.values())
+
+
 def _load(section: ModelConfig, path: str) -> Any:
     return load_model(
         path,

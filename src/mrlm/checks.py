@@ -77,9 +77,14 @@ def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:
         samples = samples_of(groups, learner.policy, credited=False)[:PROBE]
         if not samples:
             continue
-        yield from _wrong_tokens(learner, samples)
-        yield from _wrong_logprobs(learner, samples)
-        yield from _forking_template(learner, samples)
+        yield from run.placement.problems(problems_of, learner, samples)
+
+
+def problems_of(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """What is wrong with how a learner reads samples of its policy."""
+    yield from _wrong_tokens(learner, samples)
+    yield from _wrong_logprobs(learner, samples)
+    yield from _forking_template(learner, samples)
 
 
 def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:

@@ -8,17 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrlm.config import ExperimentConfig
-from mrlm.core import registry
-from mrlm.shapes import ModelShape, shape_of
+from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.planning.counts import played
+from mrlm.planning.memory import BYTES, Job, parts_of, peak
+from mrlm.planning.policies import Weights, weights_of
+from mrlm.shapes import ModelShape
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
-"""Bytes of one weight; `auto` is taken as 16 bit, as models are saved."""
-ACTIVATIONS = 17
-"""Values kept per token, layer and hidden unit (arXiv 2205.05198, eq. 1, without the attention
-matrix, which SDPA does not keep)."""
-VALUES_PER_LOGIT = 2
-"""The logits in float32 and their gradient."""
+MEMORY = (
+    "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
+    "optimizer 2*T*b (adam) + reference N*b + critic (its weights, gradients and optimizer) + "
+    "opponents (copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
+    "3*intermediate) + logits of a stretch + casts (weights in the type they are computed in) + "
+    "kv_cache rows*tokens*2*kv_width*layers*c + prefixes engine.cache_mib; N weights, T trained "
+    "ones, A those of an adapter, b and c bytes of a weight and of a computed value, M tokens of a "
+    "micro-batch. What learning and playing need in passing is not needed at once"
+)
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class Plan:
         greedy: episodes of a task that are played greedily and not trained on.
         calls: completions of an episode at most, where the workflow says so; else every agent is
             asked once in every joint step.
+        parts: sequences of an episode at most, where the workflow says so; else one per agent.
         model_calls: completions sampled per iteration at most (0 when learning from rows).
         sequences: sequences that are trained on per iteration at most, all policies together.
         policies: how many are trained.
@@ -41,6 +46,8 @@ class Plan:
         microbatches: forward and backward passes per optimiser step, at least.
         tokens: of the longest sequence, as far as it is known.
         memory: policy -> what -> bytes.
+        weights: every policy that has weights here.
+        job: what memory depends on besides weights.
         notes: what was assumed.
     """
 
@@ -62,6 +69,9 @@ class Plan:
     crossed: int = 0
     prunes: bool = False
     calls: int | None = None
+    parts: int | None = None
+    weights: list[Weights] = field(default_factory=list)
+    job: Job = field(default_factory=Job)
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -90,7 +100,15 @@ class Plan:
 
     @property
     def sequences(self) -> int:
+        if self.parts is not None:
+            trained = self.trained_agents / max(1, self.agents)
+            return math.ceil(self.tasks * self.samples * self.parts * trained)
         return self.tasks * self._leaves * self.trained_agents
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens of these sequences, with what was read before them, at most."""
+        return self.sequences * self.tokens
 
     @property
     def optimizer_steps(self) -> int:
@@ -99,8 +117,8 @@ class Plan:
 
     @property
     def total_memory(self) -> int:
-        """Bytes of all policies."""
-        return sum(sum(parts.values()) for parts in self.memory.values())
+        """Bytes of all policies at the time when most are needed."""
+        return peak(self.memory)
 
     def __str__(self) -> str:
         what = "rows" if self.rows else "tasks"
@@ -110,9 +128,12 @@ class Plan:
             forks = f" (and {self.branches - 1} more in each of {self.turns - 1} later turns)"
         played = self.tasks * self._leaves
         lines = [f"one iteration of {self.algorithm}:"]
+        each = f"{self.trained_agents} trained agent(s)"
+        if self.parts is not None:
+            each += f", {self.parts} sequence(s) of {self.agents} agent(s) a play,"
         lines.append(
             f"  {self.tasks} {what} x {self.samples}{forks} = {played} episodes"
-            f" x {self.trained_agents} trained agent(s) = {self.sequences} trained sequences"
+            f" x {each} = {self.sequences} trained sequences"
         )
         if self.crossed:
             more = self.tasks * self.crossed
@@ -136,8 +157,10 @@ class Plan:
         lines.append(f"the run: {steps}")
         for policy, parts in self.memory.items():
             total = sum(parts.values())
-            inside = ", ".join(f"{name} {_size(count)}" for name, count in parts.items())
-            lines.append(f"memory of {policy}: about {_size(total)} ({inside})")
+            inside = ", ".join(f"{name} {size_text(count)}" for name, count in parts.items())
+            lines.append(f"memory of {policy}: about {size_text(total)} ({inside})")
+        if self.memory:
+            lines.append(f"memory at its most: about {size_text(self.total_memory)}")
         return "\n".join([*lines, *(f"note: {each}" for each in self.notes)])
 
 
@@ -150,6 +173,8 @@ def arithmetic(
     max_turns: int | None = None,
     parameters: Mapping[str, int] | None = None,
     shapes: Mapping[str, ModelShape] | None = None,
+    policies: Mapping[str, PolicyConfig] | None = None,
+    seats: Mapping[str, int] | None = None,
 ) -> Plan:
     """Count what one stage of an experiment will do.
 
@@ -160,48 +185,94 @@ def arithmetic(
         iterations: of the run, where the number of tasks has been counted.
         max_turns: most turns of an episode, where the worlds say so and the config does not.
         parameters: policy -> number of weights, where it is known better than from its shape.
-        shapes: policy -> shape; read from the models' folders where `None`.
+        shapes: policy -> shape; read from the models' folders, or known by their names, where
+            `None`.
+        policies: those of the cast; those of the config where `None`.
+        seats: policy -> agents that speak with it; one each where `None`.
     """
     algorithm = config.algorithm_settings()
+    plan = _counted(config, algorithm, num_agents, trained_agents, max_turns)
+    plan.iterations = iterations or config.training.num_iterations
+    _say_what_is_open(plan, config, algorithm)
+    policies = policies or config.policies or {"policy": PolicyConfig()}
+    seats = seats or {"policy": num_agents}
+    plan.weights, unknown = weights_of(config, algorithm, policies, seats, parameters or {}, shapes)
+    plan.job = job_of(config, plan)
+    plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
+    plan.notes += unknown
+    if plan.memory:
+        plan.notes.append(MEMORY)
+    return plan
+
+
+def job_of(config: ExperimentConfig, plan: Plan, devices: int = 1) -> Job:
+    """What memory depends on besides weights, on one of several devices that share the tasks."""
+    training = config.training
+    precise = training.precision == "fp32"
+    share = math.ceil(plan.tasks / devices) / max(1, plan.tasks)
+    width = BYTES[config.model.torch_dtype]
+    several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
+    return Job(
+        width=width,
+        computed=width if precise else 2,
+        moments=0 if training.optimizer == "sgd" else 2,
+        tokens=min(
+            training.max_tokens_per_microbatch, max(1, math.ceil(plan.trained_tokens * share))
+        ),
+        checkpointing=training.gradient_checkpointing,
+        lean=config.model.lean and training.precision != "fp16",
+        plays=not plan.rows,
+        rows=min(config.engine.batch_size, math.ceil(plan.episodes * share) * plan.agents),
+        length=plan.tokens,
+        kept=config.engine.cache_mib << 20 if several_calls and config.engine.name == "lean" else 0,
+        agents=plan.agents,
+    )
+
+
+def _counted(
+    config: ExperimentConfig, algorithm: Any, agents: int, trained: int, max_turns: int | None
+) -> Plan:
+    """The counts of an iteration."""
     training, generation = config.training, config.generation
     rows = "rows" in algorithm.requires or config.data.dataset is not None
-    turns, notes = _turns(config, rows, max_turns)
-    trained = [name for name, policy in config.policies.items() if policy.trainable]
-    calls, more = _calls(config, rows, num_agents, turns)
-    notes += more
-    branches, prunes = _branches(config)
+    found = played(config, rows, agents, max_turns)
     size = algorithm.group_size
-    crossed = size**num_agents - size if algorithm.crosses and not rows else 0
+    learning = [name for name, policy in config.policies.items() if policy.trainable]
     plan = Plan(
         algorithm=training.algorithm,
-        iterations=iterations or training.num_iterations,
+        iterations=None,
         tasks=training.batch_size,
-        samples=algorithm.group_size,
-        agents=num_agents,
-        trained_agents=trained_agents,
-        turns=turns,
+        samples=size,
+        agents=agents,
+        trained_agents=trained,
+        turns=found.turns,
         rows=rows,
-        policies=len(trained) or trained_agents,
+        policies=len(learning) or trained,
         minibatches=algorithm.num_minibatches,
         epochs=algorithm.update_epochs,
         microbatches=training.gradient_accumulation_steps,
-        branches=branches,
-        prunes=prunes,
+        branches=found.branches,
+        prunes=found.prunes,
         greedy=int("greedy" in algorithm.requires),
-        crossed=crossed,
-        calls=calls,
-        tokens=(generation.max_prompt_tokens or 0) + turns * generation.max_new_tokens,
-        notes=notes,
+        crossed=size**agents - size if algorithm.crosses and not rows else 0,
+        calls=found.calls,
+        parts=found.sequences,
+        tokens=(generation.max_prompt_tokens or 0) + found.turns * generation.max_new_tokens,
+        notes=found.notes,
     )
-    if generation.max_prompt_tokens is None:
+    steps = plan.policies * plan.minibatches
+    per_step = math.ceil(plan.sequences / steps) if steps else 0
+    together = max(1, training.max_tokens_per_microbatch // plan.tokens)
+    plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
+    return plan
+
+
+def _say_what_is_open(plan: Plan, config: ExperimentConfig, algorithm: Any) -> None:
+    """Notes on what the counts do not hold."""
+    if config.generation.max_prompt_tokens is None:
         plan.notes.append(
             "prompts are not counted in tokens: generation.max_prompt_tokens is not set"
         )
-    per_step = (
-        math.ceil(plan.sequences / (plan.policies * plan.minibatches)) if plan.policies else 0
-    )
-    together = max(1, training.max_tokens_per_microbatch // plan.tokens)
-    plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
     if algorithm.refills:
         plan.notes.append(
             f"groups that teach nothing are replaced, so up to {1 + algorithm.refills} times as "
@@ -212,142 +283,9 @@ def arithmetic(
             f"each round begins with one completion of every row, goes over them {outer.passes} "
             f"time(s){' and over those of the round before' if outer.previous else ''}"
         )
-    plan.memory = _memory(config, algorithm, plan, parameters or {}, shapes)
-    if plan.memory:
-        plan.notes.append(
-            "memory = weights N*b + gradients T*b + optimizer 2*T*b (adam) + reference N*b + "
-            "critic (its weights, gradients and optimizer) + "
-            f"activations {ACTIVATIONS}*M*hidden*layers*c + logits {VALUES_PER_LOGIT}*M*vocab*4 + "
-            "kv_cache rows*tokens*2*kv_width*layers*b; N weights, T trained ones, b and c bytes "
-            "of a weight and of a computed value, M tokens of a micro-batch"
-        )
-    return plan
 
 
-def _turns(config: ExperimentConfig, rows: bool, max_turns: int | None) -> tuple[int, list[str]]:
-    """The most turns of an episode, and what was assumed."""
-    if rows:
-        return 1, []
-    asked = config.workflow.parameters.get("max_turns")
-    if isinstance(asked, int):
-        return asked, []
-    fixed = getattr(registry.load("workflows", config.workflow.name), "turns", None)
-    if isinstance(fixed, int):
-        return fixed, []
-    known = [section.max_turns for section in config.environments if section.max_turns]
-    if known:
-        return max(known), []
-    if max_turns is not None:
-        return max_turns, []
-    return 1, ["one turn per episode is assumed: no max_turns is set"]
-
-
-def _calls(
-    config: ExperimentConfig, rows: bool, agents: int, turns: int
-) -> tuple[int | None, list[str]]:
-    """How often models are asked in an episode, where the workflow knows, and what was assumed."""
-    name = config.workflow.name
-    if rows:
-        return None, []
-    plugin = registry.load("workflows", name)
-    if hasattr(plugin, "completions"):
-        made = plugin(**config.workflow.constructor_arguments(plugin))
-        return made.completions(agents, turns), []
-    if ":" not in name:
-        return None, []
-    return None, [
-        f"completions: workflow {name} does not say how often it asks models (a method "
-        "completions(agents, turns)); once per agent and turn is assumed, and it may be more"
-    ]
-
-
-def _branches(config: ExperimentConfig) -> tuple[int, bool]:
-    """Ways a workflow goes on from each state after the first, and whether from the best only."""
-    plugin = registry.load("workflows", config.workflow.name)
-    given = config.workflow.parameters
-    asked = given.get("branches", getattr(plugin, "branches", 1))
-    if not getattr(plugin, "forks", False) or not isinstance(asked, int):
-        return 1, False
-    return asked, given.get("select", getattr(plugin, "select", "all")) == "best"
-
-
-def _memory(
-    config: ExperimentConfig,
-    algorithm: Any,
-    plan: Plan,
-    parameters: Mapping[str, int],
-    shapes: Mapping[str, ModelShape] | None,
-) -> dict[str, dict[str, int]]:
-    """Bytes of each policy, by what they are for. A base that adapters share counts for each."""
-    policies = config.policies or {"policy": None}
-    result: dict[str, dict[str, int]] = {}
-    for name, section in policies.items():
-        if section is not None and section.endpoint is not None:
-            continue  # no weights here
-        path = (section.model if section else None) or config.model.model_name_or_path
-        shape = shapes.get(name) if shapes is not None else shape_of(path)
-        count = parameters.get(name) or (shape.parameters if shape else 0)
-        if not count:
-            plan.notes.append(f"memory of {name} is not known: {path} is not a local folder")
-            continue
-        trainable = section.trainable if section else True
-        lora = (section.lora if section else None) or config.model.lora
-        width = BYTES[config.model.torch_dtype]
-        parts = {"weights": count * width}
-        if trainable:
-            trained = count if lora is None else shape.adapter(lora) if shape else 0
-            if lora is not None and shape is None:
-                plan.notes.append(
-                    f"memory of {name} leaves its adapter out: its shape is not known"
-                )
-            parts["gradients"] = trained * width
-            parts["optimizer"] = 0 if config.training.optimizer == "sgd" else 2 * trained * width
-            if "ref_logprobs" in algorithm.needs and lora is None:
-                parts["reference"] = count * width
-            if _starts_a_critic(config, algorithm, result):
-                parts["critic"] = trained * width + parts["gradients"] + parts["optimizer"]
-                if algorithm.topology == "mixed":  # a copy that never learns, or the base itself
-                    parts["critic"] = 0 if lora is not None else count * width
-        if shape is not None:
-            parts |= _passing(config, plan, shape, width, trainable)
-        result[name] = parts
-    if config.training.critic_model is not None:
-        plan.notes.append("memory leaves the own model of the team's critic out")
-    return result
-
-
-def _starts_a_critic(
-    config: ExperimentConfig, algorithm: Any, before: Mapping[str, Mapping[str, int]]
-) -> bool:
-    """Whether a trained policy has a network beside it that starts as a copy: each one, or the
-    first."""
-    if "values" not in algorithm.needs or algorithm.topology == "shared":
-        return False
-    first = not any("gradients" in parts for parts in before.values())
-    return algorithm.topology == "separate" or (first and config.training.critic_model is None)
-
-
-def _passing(
-    config: ExperimentConfig, plan: Plan, shape: ModelShape, width: int, trainable: bool
-) -> dict[str, int]:
-    """Bytes that are needed while a model runs."""
-    parts: dict[str, int] = {}
-    if trainable:
-        tokens = min(config.training.max_tokens_per_microbatch, plan.sequences * plan.tokens)
-        computed = 4 if config.training.precision == "fp32" else 2
-        kept = ACTIVATIONS * tokens * shape.hidden * computed
-        if config.training.gradient_checkpointing:
-            parts["activations"] = kept + tokens * shape.hidden * shape.layers * computed
-        else:
-            parts["activations"] = kept * shape.layers
-        parts["logits"] = VALUES_PER_LOGIT * tokens * shape.vocab * 4
-    if not plan.rows:
-        rows = min(config.engine.batch_size, plan.episodes * plan.agents)
-        parts["kv_cache"] = rows * plan.tokens * 2 * shape.kv_width * shape.layers * width
-    return parts
-
-
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
     """Bytes in a readable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:

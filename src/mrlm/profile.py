@@ -36,6 +36,7 @@ ABOUT = {
     "evaluation": "held-out tasks, everything included",
     "saving": "checkpoints",
     "logging": "files and trackers",
+    "waiting": "for play that goes on beside it; or, beside, for whoever learns",
     OTHER: "none of these",
 }
 OF_PLAY = ("prompts", "environment")
@@ -87,8 +88,14 @@ class Profiler(Callback):
     def _cut(self) -> None:
         assert self._profile is not None
         seconds, counts = self._profile.take()
+        beside = {name: each.take() for name, each in self._profile.others.items()}
+        for _, more in beside.values():
+            for key, number in more.items():
+                counts[key] = counts.get(key, 0) + number
         if self._step is not None:
             row = {"step": self._step, "seconds": _nested(seconds), "tokens": _nested(counts)}
+            if beside:
+                row["beside"] = {name: _nested(spent) for name, (spent, _) in beside.items()}
             self.run.log.profile(row)
             self.report.add(row)
 
@@ -107,6 +114,8 @@ class Report:
     tokens: Table = field(default_factory=dict)
     before: float = 0.0
     """Seconds before the first step."""
+    beside: dict[str, Table] = field(default_factory=dict)
+    """Seconds of what went on beside the steps, which are no part of theirs."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take a line of `profile.jsonl`."""
@@ -114,7 +123,10 @@ class Report:
             self.before += sum(sum(by.values()) for by in row["seconds"].values())
             return
         self.steps += 1
-        for mine, table in ((self.seconds, row["seconds"]), (self.tokens, row["tokens"])):
+        tables = [(self.seconds, row["seconds"]), (self.tokens, row["tokens"])]
+        for name, table in row.get("beside", {}).items():
+            tables.append((self.beside.setdefault(name, {}), table))
+        for mine, table in tables:
             for what, by in table.items():
                 for whose, number in by.items():
                     known = mine.setdefault(what, {})
@@ -132,7 +144,21 @@ class Report:
                 lines.append(f"  {phase:<13}{share}  {ABOUT[phase]}{self._parts(phase)}")
         if self.before >= 0.0005:
             lines.append(f"  before the first step {self.before:.3f} s")
-        return "\n".join([*lines, *self._agents(), *self._speeds()])
+        return "\n".join([*lines, *self._others(), *self._agents(), *self._speeds()])
+
+    def _others(self) -> list[str]:
+        """What went on beside the steps, phase by phase."""
+        lines: list[str] = []
+        for name, table in sorted(self.beside.items()):
+            whole = sum(sum(by.values()) for by in table.values()) or 1.0
+            lines.append(f"  beside it, {name}:")
+            for phase in [*PHASES, OTHER]:
+                spent = sum(table.get(phase, {}).values())
+                if spent:
+                    about = "between rounds" if phase == OTHER else ABOUT[phase]
+                    share = f"{spent / self.steps:>9.3f} s {spent / whole:>6.1%}"
+                    lines.append(f"    {phase:<13}{share}  {about}")
+        return lines
 
     def _seconds(self, *phases: str) -> float:
         return sum(sum(self.seconds.get(phase, {}).values()) for phase in phases)
@@ -169,10 +195,15 @@ class Report:
     def _speeds(self) -> list[str]:
         """Tokens sampled in a second of sampling, and learned from in a second of learning."""
         pairs = (("sampled", ("sampling",)), ("trained", LEARNING))
-        speeds = [
-            f"{self._tokens(what) / self._seconds(*phases):,.0f} tokens/s {what}"
+        spent = {
+            what: self._seconds(*phases)
+            + sum(sum(t.get(p, {}).values()) for t in self.beside.values() for p in phases)
             for what, phases in pairs
-            if self._tokens(what) and self._seconds(*phases)
+        }
+        speeds = [
+            f"{self._tokens(what) / spent[what]:,.0f} tokens/s {what}"
+            for what, _ in pairs
+            if self._tokens(what) and spent[what]
         ]
         return ["  " + ", ".join(speeds)] if speeds else []
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mrlm.asynchrony import beside_play
 from mrlm.build import build
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, load_config
@@ -135,7 +136,7 @@ def replay(
         begun = made.step
         try:
             notes += _record_apis(made, folder, rows)
-            with threads(config, policies_of(made)):
+            with threads(config, policies_of(made)), beside_play(made):
                 run_async(_go(made, number, evaluated))
         except _FoundError:
             pass

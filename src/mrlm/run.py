@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mrlm.config import ExperimentConfig
+from mrlm.core.errors import TrainingError, WorkerLost
 from mrlm.core.peers import ALONE, Peers
 from mrlm.core.types import Episode
 from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.batch import Sample
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.schedule import Schedule
+from mrlm.learn.together import update_together
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
 from mrlm.play.rollout import Play, Source
@@ -48,6 +51,41 @@ class Callback:
         """After the last step."""
 
 
+class Placement:
+    """Where what learns and samples is: here, in this process. Another placement does the same
+    elsewhere; the loop is the same for all."""
+
+    async def update(
+        self,
+        jobs: Sequence[tuple[Learner, Sequence[Sample], int]],
+        algorithm: Algorithm,
+        step: int,
+    ) -> list[dict[str, float]]:
+        """Update the learners of a stage; arguments are those of `update_together`."""
+        return await update_together(jobs, algorithm, step)
+
+    def problems(
+        self,
+        find: Callable[[Learner, Sequence[Sample]], Iterable[str]],
+        learner: Learner,
+        samples: Sequence[Sample],
+    ) -> list[str]:
+        """What `find` says of some samples where a learner's weights are."""
+        return list(find(learner, samples))
+
+    def recover(self, run: Run, lost: WorkerLost) -> None:
+        """Put a run in order that lost a worker, so that its loop can go on from the last
+        checkpoint.
+
+        Raises:
+            TrainingError: it cannot.
+        """
+        raise TrainingError(str(lost)) from lost
+
+    def close(self) -> None:
+        """Let go of what is held elsewhere."""
+
+
 @dataclass(slots=True)
 class Run:
     """Everything one training run holds, put together by `build`.
@@ -67,6 +105,7 @@ class Run:
         casts: who speaks with which policy, for every rotation of the roles.
         population: past selves that are met as opponents.
         peers: the processes that train together.
+        placement: where what learns and samples is.
         step: iterations done.
         rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
     """
@@ -85,6 +124,7 @@ class Run:
     casts: Sequence[Mapping[str, Seat]] = ()
     population: Population = field(default_factory=Population)
     peers: Peers = ALONE
+    placement: Placement = field(default_factory=Placement)
     step: int = 0
     callbacks: Sequence[Callback] = ()
     tokens: int = 0

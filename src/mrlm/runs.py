@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from mrlm.asynchrony import beside_play, describe
 from mrlm.build import arithmetic_of, build, plan_of, rehearse, run_folder
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig, diff, load_config
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, WorkerLost
 from mrlm.core.peers import Peers
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode
@@ -28,6 +29,7 @@ from mrlm.learn.checkpoint import checkpoints, step_of, write_folder, write_json
 from mrlm.learn.loading import load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.metrics import api_metrics, episode_metrics
+from mrlm.placing import TINY
 from mrlm.profile import Profiler
 from mrlm.run import Callback, Run
 from mrlm.sandbox import opened
@@ -38,8 +40,6 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 MODELS = "models.json"
 """Of a stage that began with what the one before it trained: policy -> its model's folder."""
-TINY = 5_000_000
-"""Parameters below which one thread is faster than several."""
 
 
 @dataclass(slots=True)
@@ -104,9 +104,7 @@ def run_experiment(
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:
         _check_resumable(config, resume)
-        return run_to_end(
-            build(config, Parts(callbacks=callbacks), Path(resume) if resume else None)
-        )
+        return _closed(build(config, Parts(callbacks=callbacks), Path(resume) if resume else None))
     folder = run_folder(config)
     for name, stage in stages:
         _check_stage(name, stage)
@@ -129,7 +127,7 @@ def run_experiment(
             run = build(stage, parts, place if unfinished else None)
             if peers.main:
                 _note_models(run.folder, parts)
-            results[index] = run_to_end(run)
+            results[index] = _closed(run)
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
@@ -164,8 +162,13 @@ def run_to_end(run: Run) -> TrainResult:
     profiler = Profiler(run) if run.config.training.profile else None
     interrupted = False
     try:
-        with threads(run.config, policies_of(run)), _signals(run), profiler or nullcontext():
-            run_async(train(run))
+        with (
+            threads(run.config, policies_of(run)),
+            _signals(run),
+            beside_play(run),
+            profiler or nullcontext(),
+        ):
+            _train(run)
         save_policies(run, run.folder / "final")
         if run.population:
             run.log.say(run.population.report())
@@ -185,6 +188,28 @@ def run_to_end(run: Run) -> TrainResult:
     for row in history:
         metrics |= {key: value for key, value in row.items() if value is not None}
     return TrainResult(metrics, history, run.folder)
+
+
+def _train(run: Run) -> None:
+    """The loop to its end, also where workers are lost on the way."""
+    lost: WorkerLost | None = None
+    while True:
+        try:
+            if lost is not None:
+                log.warning("%s; the run goes back to its last checkpoint", lost)
+                run.placement.recover(run, lost)
+            run_async(train(run))
+            return
+        except WorkerLost as another:
+            lost = another
+
+
+def _closed(run: Run) -> TrainResult:
+    """`run_to_end`, after which nothing of the run is held elsewhere."""
+    try:
+        return run_to_end(run)
+    finally:
+        run.placement.close()
 
 
 def _note_models(folder: Path, parts: Parts) -> None:
@@ -245,6 +270,7 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
             worlds, rows, cast = plan_of(stage, Parts())
             schedule = schedule_of(stage, stage.algorithm_settings(), cast)
             text.append(f"{title}{cast}\nschedule: {schedule}")
+            text += describe(stage)
             text.append(str(arithmetic_of(stage, worlds, rows, cast)))
         except ConfigError as error:
             problems.append(f"{title}{error}")
@@ -302,8 +328,7 @@ def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[No
     before = torch.get_num_threads()
     wanted = config.training.threads
     if wanted is None:
-        sizes = [sum(weight.numel() for weight in each.model.parameters()) for each in policies]
-        wanted = 1 if max(sizes, default=0) < TINY else before
+        wanted = 1 if max((each.size for each in policies), default=0) < TINY else before
     torch.set_num_threads(wanted)
     try:
         yield

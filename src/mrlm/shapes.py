@@ -48,8 +48,12 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """Weights, norms and biases left out."""
-        layer = sum(rows * columns for rows, columns in self.linears)
-        return self.layers * layer + self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.body + self.vocab * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def body(self) -> int:
+        """Weights of the linear maps of all layers, embedding and head left out."""
+        return self.layers * sum(rows * columns for rows, columns in self.linears)
 
     def adapter(self, lora: LoraConfig) -> int:
         """Weights of a LoRA adapter on every linear map."""

@@ -3,6 +3,7 @@ plug-in."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -16,11 +17,10 @@ from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint,
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.ops import complete
-from mrlm.learn.reference import renew
-from mrlm.learn.together import update_together
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
-from mrlm.play.engine import Remote
+from mrlm.play.ahead import Ahead
+from mrlm.play.engine import Remote, Rests
 from mrlm.rollback import count_at, go_back
 from mrlm.run import Run
 
@@ -84,13 +84,13 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     with span("play"):
         groups, dropped = await _take(run)
     everything = [*groups, *dropped]
+    await _rest(run)
     played = time.perf_counter()
     with span("annotate"):
         for critic in run.critics:
             critic.annotate(groups)
         _renew_references(run)
-        for learner in run.learners:
-            await learner.annotate(groups, algorithm.needs)
+        await asyncio.gather(*(each.annotate(groups, algorithm.needs) for each in run.learners))
     with span("credit"), complete():
         algorithm.credit(groups)
     with span("update"):
@@ -130,6 +130,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         metrics
         | by_policy(valued)
         | by_policy(updates)
+        | (run.source.metrics() if isinstance(run.source, Ahead) else {})
         | api_metrics(run.engines)
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
@@ -289,16 +290,27 @@ async def _update(
         )
         for learner in stage
     ]
-    metrics = await update_together(jobs, run.algorithm, run.step)
+    metrics = await run.placement.update(jobs, run.algorithm, run.step)
     return {learner.policy: found for learner, found in zip(stage, metrics, strict=True)}
 
 
 async def _share_weights(run: Run) -> None:
-    """Give the engines the policies as they are."""
-    for learner in run.learners:
-        await run.engines[learner.policy].load_weights(
-            learner.policy, learner.weights(), learner.version
+    """Give the engines the policies as they are, while nobody asks them for anything."""
+    if isinstance(run.source, Ahead):
+        await run.source.rest({learner.policy: learner.version for learner in run.learners})
+    await asyncio.gather(
+        *(
+            run.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
+            for each in run.learners
         )
+    )
+
+
+async def _rest(run: Run) -> None:
+    """Everything is played: engines may let go of memory that learning can use."""
+    for engine in {id(each): each for each in run.engines.values()}.values():
+        if isinstance(engine, Rests):
+            await engine.rest()
 
 
 def _remote(run: Run) -> dict[str, Remote]:
@@ -311,7 +323,7 @@ def _renew_references(run: Run) -> None:
     batch_size, tasks = run.config.training.batch_size, run.source.num_tasks()
     if run.algorithm.renews_reference(run.step, tasks, batch_size):
         for learner in run.learners:
-            renew(learner.weights_of)
+            learner.renew_reference()
 
 
 def _value(run: Run, critic: Critic, groups: Sequence[Group]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.asynchrony import plan_ahead
 from mrlm.build import build, open_log, total_steps
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig
@@ -273,6 +274,7 @@ class Trainer:
     def _go_on(self, run: Run) -> None:
         """Prepare a run that was used before for as many iterations again."""
         run.total_steps = run.step + total_steps(self.config, run.source.num_tasks())
+        plan_ahead(run.source, run.total_steps)
         run.stopping = run.interrupted = False
         state = {"step": run.step, "parts": {"log": run.log.state()}}
         run.log.close()

@@ -53,12 +53,34 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
 
 def environment_factory(section: EnvironmentConfig) -> Any:
     """The world a section describes, ready to be spawned."""
+    if section.remote:
+        return _remote(section)
     plugin = registry.load("environments", section.env_type)
     world = plugin(**section.constructor_arguments(plugin))
     template = as_environment(world)
     if not template.name:
         template.name = section.env_type.rsplit(":", 1)[-1].lower()
     return template
+
+
+def _remote(section: EnvironmentConfig) -> Environment:
+    """The same world on an environment server."""
+    from mrlm.serving.client.environment import RemoteEnvironment
+
+    given = section.parameters
+    if section.max_turns is not None:
+        given["max_turns"] = section.max_turns
+    return RemoteEnvironment(
+        section.env_type,
+        server=section.server_address,
+        token_env=section.token_env,
+        tls_ca=section.tls_ca,
+        tls_cert=section.tls_cert,
+        tls_key=section.tls_key,
+        servers_file=section.servers_file,
+        deadline=0.95 * section.timeout,  # so that why it failed is told before it is cut short
+        arguments=given,
+    )
 
 
 def _template(world: Any) -> tuple[Environment, Any]:
@@ -84,8 +106,7 @@ def _workflow(
         return plugin
     arguments = config.workflow.constructor_arguments(plugin)
     accepts = inspect.signature(plugin).parameters
-    takes = "max_turns" in inspect.signature(type(template)).parameters
-    counts = takes and template.max_turns is not None  # the world says how many steps that makes
+    counts = template.counts_turns  # the world says how many steps that makes
     if section.max_turns is not None and "max_turns" in accepts and not counts:
         arguments.setdefault("max_turns", section.max_turns)
     return plugin(**arguments)

@@ -13,6 +13,7 @@ from torch import Tensor
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Need, Topology
@@ -166,6 +167,12 @@ class VDN(MAPPO):
         self.metrics["frac_compared"] = number / total if total else 0.0
 
     # -- loss -------------------------------------------------------------------------------------
+
+    def check_lag(self) -> None:
+        raise ConfigError(
+            f"{type(self).__name__} imitates the best of what the policies say now, and what older "
+            "weights said is not that; set training.max_lag=0"
+        )
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         return (

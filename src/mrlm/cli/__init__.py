@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "info")
+COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info")
 
 
 class Stderr(logging.Handler):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from mrlm.serving.asking import Papers
+    from mrlm.serving.client.calling import Access
 
 LIBRARIES = (
     "torch",
@@ -35,17 +34,17 @@ def info(
     ] = 0.0,
     token: Annotated[str | None, typer.Option(help="The server's token, else MRLM_TOKEN.")] = None,
     tls_ca: Annotated[
-        Path | None, typer.Option(help="Who may have certified the server, a PEM file.")
+        str | None, typer.Option(help="Who may have certified the server, a PEM file.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of our own.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="A certificate of our own.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
 ) -> None:
     """Show versions, devices and plug-ins, or what a server has."""
     if server is not None:
-        from mrlm.serving.asking import Papers
+        from mrlm.serving.client.calling import access_of
 
         shown = token or os.environ.get("MRLM_TOKEN")
-        return _server(server, wait, Papers(shown, tls_ca, tls_cert, tls_key))
+        return _server(server, wait, access_of(shown, None, tls_ca, tls_cert, tls_key))
     from mrlm import __version__
 
     print(f"mrlm          {__version__}")
@@ -58,10 +57,11 @@ def info(
         _plugins()
 
 
-def _server(address: str, wait: float, papers: Papers) -> None:
+def _server(address: str, wait: float, access: Access) -> None:
     from mrlm.serving.asking import server_info
+    from mrlm.serving.client.calling import address_of
 
-    found = server_info(address, wait, papers)
+    found = server_info(address_of(address), wait, access)
     print(f"server        {address}{', draining: it takes no new sessions' * found.draining}")
     print(f"mrlm          {found.version}")
     print(f"epoch         {found.epoch}")

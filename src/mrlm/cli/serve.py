@@ -1,13 +1,26 @@
-"""`mrlm serve`: worlds behind a network."""
+"""`mrlm serve`: worlds and policies behind a network."""
 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mrlm.cli._policies import (
+    Device,
+    Dtype,
+    EngineTimeout,
+    HttpPort,
+    PoliciesOf,
+    PolicyOption,
+    TakeWeights,
+    WeightsFrom,
+    open_desk,
+    open_door,
+)
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,14 +85,26 @@ def serve(
     grace: Annotated[
         float, typer.Option(min=0.0, help="Seconds that open sessions get when it ends.")
     ] = 30.0,
+    policy: PolicyOption = None,
+    policies_of: PoliciesOf = None,
+    http_port: HttpPort = None,
+    take_weights: TakeWeights = False,
+    weights_from: WeightsFrom = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    engine_timeout: EngineTimeout = 600.0,
 ) -> None:
-    """Serve worlds to trainers elsewhere. SIGTERM and Ctrl-C let open sessions finish first."""
+    """Serve worlds and policies to others. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.server import Server, Settings
     from mrlm.serving.server import serve as run
 
     worlds = [*_named(environments or []), *_configured(config)]
-    if not worlds:
-        raise ConfigError("what is to be served? Give --environments, such as code,math,debate")
+    if not (worlds or policy or policies_of):
+        raise ConfigError(
+            "what is to be served? Give --environments, such as code,math,debate, or --policy"
+        )
+    if http_port is not None and not (policy or policies_of):
+        raise ConfigError("--http-port is for policies, and there are none; give --policy")
     settings = Settings(
         environments=worlds,
         host=host,
@@ -98,18 +123,28 @@ def serve(
         arguments=arguments,
         hidden=(TOKEN, token_env) if token_env else (TOKEN,),
     )
-    run(Server(settings), grace, _say)
+    desk = open_desk(policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout)
+    if desk is None:
+        run(Server(settings), grace, _say)
+        return
+    from mrlm.serving.policies import add_policies
+
+    server = Server(settings, [add_policies(desk)], list(desk.served))
+    with closing(desk), open_door(desk, settings, http_port) as url:
+        run(server, grace, lambda started: _say(started, url))
 
 
-def _say(server: Server) -> None:
+def _say(server: Server, url: str | None = None) -> None:
     """One line for whoever waits for it."""
     guards = [
         "TLS" if server.settings.tls_cert is not None else "no TLS",
         "token" if server.settings.token is not None else "no token",
     ]
     watched = "" if server.metrics_port is None else f"; metrics on port {server.metrics_port}"
+    watched += "" if url is None else f"; OpenAI protocol at {url}/v1"
+    names = [*server.worlds, *(f"policy {name}" for name in server.policies)]
     print(
-        f"serving on {server.address}: {', '.join(server.worlds)}; "
+        f"serving on {server.address}: {', '.join(names)}; "
         f"{len(server.pool.workers)} workers; {', '.join(guards)}{watched}",
         flush=True,
     )
@@ -143,7 +178,8 @@ def _configured(path: Path | None) -> list[Served]:
         if section.max_turns is not None:
             given["max_turns"] = section.max_turns
         timeout = section.timeout if "timeout" in section.model_fields_set else None
-        found.append(Served(section.name or section.env_type, section.env_type, given, timeout))
+        name = section.name or section.env_type
+        found.append(Served(name, section.env_type, given, timeout, whole=True))
     return found
 
 

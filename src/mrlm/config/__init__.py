@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mrlm.config.playing import GenerationConfig as GenerationConfig
     from mrlm.config.playing import OpponentsConfig as OpponentsConfig
     from mrlm.config.playing import WorkflowConfig as WorkflowConfig
+    from mrlm.config.sections import AsynchronyConfig as AsynchronyConfig
     from mrlm.config.sections import DataConfig as DataConfig
     from mrlm.config.sections import DistributedConfig as DistributedConfig
     from mrlm.config.sections import EndpointConfig as EndpointConfig
@@ -69,6 +70,7 @@ _HOME = {
     "A2CConfig": "mrlm.algorithms.a2c",
     "ATGRPOConfig": "mrlm.algorithms.at_grpo",
     "AgentConfig": "mrlm.config.playing",
+    "AsynchronyConfig": "mrlm.config.sections",
     "CORYConfig": "mrlm.algorithms.cory",
     "DPOConfig": "mrlm.algorithms.dpo",
     "DataConfig": "mrlm.config.sections",

@@ -40,7 +40,20 @@ MAY_CHANGE = (
     "engine.batch_size",
     "engine.timeout",
     "engine.cache_mib",
+    "engine.base_url",
+    "engine.servers",
+    "engine.api_key_env",
+    "engine.ca",
+    "engine.sync_folder",
+    "engine.sleep",
+    "engine.max_retries",
+    "engine.max_concurrent",
     "distributed.*",
+    "*environments.*.remote",
+    "*environments.*.server_address*",
+    "*environments.*.servers_file",
+    "*environments.*.token_env",
+    "*environments.*.tls_*",
 )
 """Keys (with `*` for any end) that may be different when a run is resumed."""
 

@@ -23,6 +23,7 @@ from mrlm.config.playing import (
 )
 from mrlm.config.problems import InvalidConfig, Problem, problems_of, unknown_key
 from mrlm.config.sections import (
+    AsynchronyConfig,
     DataConfig,
     DistributedConfig,
     ModelConfig,
@@ -67,6 +68,7 @@ class ExperimentConfig(Section):
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     opponents: OpponentsConfig = Field(default_factory=OpponentsConfig)
     data: DataConfig = Field(default_factory=DataConfig)
+    asynchrony: AsynchronyConfig = Field(default_factory=AsynchronyConfig)
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     stages: list[StageConfig] = Field(default_factory=list)
     """A pipeline: each stage is this config with changes, and starts from the weights before it."""

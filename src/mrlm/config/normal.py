@@ -40,6 +40,7 @@ SECTIONS = (
     "evaluation",
     "opponents",
     "data",
+    "asynchrony",
     "distributed",
     "stages",
 )

@@ -3,6 +3,7 @@ workflow, with what engine, and against whom. Strict, as all sections are."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -82,6 +83,12 @@ class AgentConfig(Section):
         return checked.model_dump(exclude_unset=True)
 
 
+ADDRESS = re.compile(r"(https?://)?(\[[\da-fA-F:.%]+\]|[^\s:/\[\]@]+):\d{1,5}/?")
+"""A server's."""
+REMOTE = ("server_address", "servers_file", "token_env", "tls_ca", "tls_cert", "tls_key")
+"""Keys of a world that say where its server is, and who may ask it."""
+
+
 class EnvironmentConfig(Section):
     """A world. Every key that is not listed here is an argument of its constructor."""
 
@@ -101,6 +108,20 @@ class EnvironmentConfig(Section):
     """Seconds one reset or step may take."""
     retries: Whole = 0
     """Times an episode that failed is played again."""
+    remote: bool = False
+    """Whether it lives on an environment server (`mrlm serve --environments ...`)."""
+    server_address: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
+    """Where: `host:port`, or a list of servers that share the episodes."""
+    servers_file: str | None = None
+    """A file with an address per line besides; it is read again whenever it changes."""
+    token_env: str | None = None
+    """Name of the environment variable that holds the servers' token; `MRLM_TOKEN` if not set."""
+    tls_ca: str | None = None
+    """File of the certificates to trust; turns encryption on."""
+    tls_cert: str | None = None
+    """File of the client's own certificate, where servers ask for one."""
+    tls_key: str | None = None
+    """File of its key."""
 
     if TYPE_CHECKING:
 
@@ -115,6 +136,29 @@ class EnvironmentConfig(Section):
                 "what is trained is named in policies: or model:"
             )
         return value
+
+    @field_validator("server_address")
+    @classmethod
+    def _addresses(cls, value: list[str]) -> list[str]:
+        for each in value:
+            if not ADDRESS.fullmatch(each):
+                raise ValueError(
+                    f"{each!r} is no address; write host:port, such as localhost:50051"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _remote_or_not(self) -> EnvironmentConfig:
+        given = [name for name in REMOTE if getattr(self, name)]
+        if given and not self.remote:
+            raise ValueError(f"{given[0]} is for a world on a server: add remote: true")
+        if self.remote and not (self.server_address or self.servers_file):
+            raise ValueError(
+                "remote: true needs server_address (host:port, or a list) or servers_file"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together: a certificate and its key")
+        return self
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -173,13 +217,40 @@ class EngineConfig(Section):
     """What samples."""
 
     name: Reference = "lean"
-    """`lean`; `hf` is the general engine, which `lean` turns to for models it does not know."""
+    """`lean`; `hf` is the general engine, which `lean` turns to for models it does not know;
+    `vllm`, `sglang` and `mrlm` are servers elsewhere."""
     timeout: Positive = 600.0
     """Seconds one completion may take."""
     batch_size: Count = 256
     """Rows that are decoded at once; more wait, and come in as others finish."""
     cache_mib: Whole = 1024
     """Memory for keys and values that `lean` keeps from turn to turn, in MiB; 0 keeps none."""
+    base_url: str | None = None
+    """Of an engine that is a server: where it is, `http://host:port` (`mrlm`: `host:port`)."""
+    servers: dict[str, str] | None = None
+    """policy -> server, where whole models have one each."""
+    model: str | None = None
+    """The model's name on the server; what the server says if not set."""
+    api_key_env: str | None = None
+    """The environment variable with the server's key or token."""
+    ca: str | None = None
+    """A PEM file of certificates to trust; `mrlm` uses TLS then."""
+    sync_folder: str | None = None
+    """Where weights are written for the server to read, a folder that it sees under the same path;
+    a temporary one if not set."""
+    sleep: bool | None = None
+    """The server gives its memory back while policies learn; not if not set."""
+    max_retries: Whole | None = None
+    """How often a call is repeated that failed for a reason that may pass; 4 if not set."""
+    max_concurrent: Count | None = None
+    """Calls that are under way at the same time; 256 if not set."""
+
+    @property
+    def of_server(self) -> dict[str, Any]:
+        """What is set of the keys that only engines with servers have."""
+        own = {"name", "timeout", "batch_size", "cache_mib"}
+        named = {key: value for key, value in self if key not in own}
+        return {key: value for key, value in named.items() if value is not None}
 
 
 class EvaluationConfig(Section):

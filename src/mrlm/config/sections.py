@@ -20,6 +20,7 @@ from mrlm.config.base import (
     Whole,
     listed,
 )
+from mrlm.config.placement import RayConfig
 
 
 def _trackers(value: Any) -> Any:
@@ -108,6 +109,9 @@ class TrainingConfig(Section):
     """What all learning rates are multiplied by every time it has gone back."""
     threads: Count | None = None
     """CPU threads; chosen by the size of the model if not set."""
+    max_lag: Whole = 0
+    """Updates that weights may be behind when something is begun with them: above 0 play goes on
+    while policies learn. 0: everything is learned from by the weights that sampled it."""
     profile: bool = False
     """Measure where the time of every step goes: a table at the end, `profile.jsonl` while it
     runs."""
@@ -297,9 +301,22 @@ class DistributedConfig(Section):
 
     enabled: bool = False
     strategy: Literal["ddp", "fsdp", "ray"] = "ddp"
+    ray: RayConfig = Field(default_factory=RayConfig)
+    """The cluster, and who is where on it."""
     timeout: float = Field(default=1800.0, gt=0)
     bucket_mib: int = Field(default=25, ge=1)
     fsdp: FsdpConfig = Field(default_factory=FsdpConfig)
+
+
+class AsynchronyConfig(Section):
+    """How play goes on beside learning, and what is played beyond what is needed."""
+
+    partial: bool = True
+    """Episodes may go on with new weights where they are when those come (`training.max_lag` above
+    1). Otherwise everything that was begun is complete before weights are exchanged."""
+    oversample: Annotated[float, Field(ge=1, le=8)] = 1.0
+    """So many times `group_size` episodes of each task are begun, and the first `group_size` to be
+    complete are kept. 1 is off."""
 
 
 class StageConfig(Section):

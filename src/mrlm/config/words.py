@@ -134,6 +134,9 @@ WORDS: dict[str, Word] = {
     "run_name": Word("experiment_name"),
     "report_to": Word("training.report_to"),
     "logging_steps": Word("training.logging_steps"),
+    "max_lag": Word("training.max_lag"),
+    "max_async_level": Word("training.max_lag"),
+    "max_head_offpolicyness": Word("training.max_lag"),
     "save_steps": Word("training.save_steps"),
     "save_total_limit": Word("training.save_total_limit"),
     "eval_steps": Word("evaluation.every", _if_positive),
@@ -213,6 +216,9 @@ class FlatWords:
     run_name: str | None = None
     report_to: str | list[str] | None = None
     logging_steps: int | None = None
+    max_lag: int | None = None
+    max_async_level: int | None = None
+    max_head_offpolicyness: int | None = None
     save_steps: int | None = None
     save_total_limit: int | None = None
     eval_steps: int | None = None

@@ -36,6 +36,18 @@ class Environment:
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread under the deadline. Worlds that answer at once set it to `False`."""
 
+    @property
+    def seeded(self) -> bool:
+        """Whether everything follows from `(task, seed)`: an episode can then be reproduced."""
+        return True
+
+    @property
+    def counts_turns(self) -> bool:
+        """Whether it ends its episodes by itself after the `max_turns` it was made with."""
+        return (
+            self.max_turns is not None and "max_turns" in inspect.signature(type(self)).parameters
+        )
+
     def reset(self, task: Task | None = None, seed: int | None = None) -> Any:
         """Start an episode; returns a `StepResult` (or a coroutine of one)."""
         raise NotImplementedError

@@ -51,6 +51,11 @@ class EndpointError(EngineError):
     asking again cannot help, so the run ends."""
 
 
+class WorkerLost(EndpointError):
+    """A process that holds a part of the run is gone: the run goes back to its last checkpoint, as
+    often as it may."""
+
+
 class CheckpointError(MRLMError):
     """There is no checkpoint to resume from, or none that is undamaged (exit code 2)."""
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds that what was broken off has to end."""
 
 
 def run_async(job: Awaitable[T]) -> T:
@@ -54,3 +57,48 @@ async def in_thread(function: Callable[[], T]) -> T:
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(work,), daemon=True, name="mrlm-world").start()
     return await future
+
+
+class Background:
+    """An event loop in a thread of its own, for work that goes on while others compute. The thread
+    is a daemon: it does not keep the process alive.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._loop.run_forever,), daemon=True, name=name
+        )
+        self._thread.start()
+
+    async def call(self, job: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs there; whoever waits for it does not block."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(job, self._loop))
+
+    def run(self, function: Callable[[], T]) -> T:
+        """The result of a function that runs there, between two things that happen there."""
+
+        async def inside() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(inside(), self._loop).result()
+
+    def close(self) -> None:
+        """Break off whatever runs there, and end the thread."""
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=PATIENCE)
+            await self._loop.shutdown_default_executor()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -33,6 +33,7 @@ PHASES: dict[str, int] = {
     "evaluation": 2,
     "saving": 2,
     "logging": 0,
+    "waiting": 1,
 }
 """What a step consists of, and how deep: while something deeper goes on, time is not counted for
 what goes on around it. Evaluation and saving count whole, with everything inside them."""
@@ -59,6 +60,8 @@ class Profile:
     wait: Callable[[], object] | None = None
     seconds: dict[Key, float] = field(default_factory=dict)
     counts: Counter[Key] = field(default_factory=Counter)
+    others: dict[str, Profile] = field(default_factory=dict)
+    """Profiles of what goes on beside this, by name; each has a clock of its own."""
     _active: Counter[Key] = field(default_factory=Counter)
     _last: float = field(default_factory=lambda: perf_counter())
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -86,6 +89,11 @@ class Profile:
         with self._lock:
             evaluating = any(phase == "evaluation" for phase, _ in self._active)
             self.counts[f"eval/{what}" if evaluating else what, whose] += number
+
+    def beside(self, name: str) -> Profile:
+        """The profile of something that goes on beside this."""
+        with self._lock:
+            return self.others.setdefault(name, Profile(self.wait))
 
     def take(self) -> tuple[dict[Key, float], dict[Key, int]]:
         """Seconds and counts since the last call."""
@@ -122,6 +130,25 @@ def profiling(wait: Callable[[], object] | None = None) -> Iterator[Profile]:
     token = _current.set(profile)
     try:
         yield profile
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def beside(name: str) -> Iterator[None]:
+    """Spans inside are of something that goes on beside the rest, and report to a profile of its
+    own, also those of tasks and threads that start there.
+
+    Args:
+        name: of what goes on.
+    """
+    profile = _current.get()
+    if profile is None:
+        yield
+        return
+    token = _current.set(profile.beside(name))
+    try:
+        yield
     finally:
         _current.reset(token)
 

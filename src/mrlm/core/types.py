@@ -189,6 +189,7 @@ class Turn:
         index: how many turns this agent had before in the episode.
         node: name of the state it was sampled from (`Episode.path` up to there).
         version: version of the weights.
+        lag: updates that the policy had seen since, when its groups were taken to be learned from.
         finish_reason: `stop`, `length` or `abort`.
         sampling: how the tokens were drawn; the loss divides logits by its temperature.
         trained: `False` for turns that are context only (a frozen policy, an agent left out, a copy
@@ -219,6 +220,7 @@ class Turn:
     index: int = 0
     node: str = ""
     version: int = 0
+    lag: int = 0
     finish_reason: str = "stop"
     sampling: SamplingParams = field(default_factory=SamplingParams)
     trained: bool = True

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
+
+from mrlm.core.errors import ConfigError, EndpointError, EngineError
 
 LONGEST_WAIT = 120.0
 """Seconds between two tries, whatever the server asks for."""
@@ -16,6 +20,8 @@ PASSING = {408, 409, 425, 429}
 FINAL = {401, 402, 403, 404, 405, 410}
 """Refusals that every other request would meet too."""
 FINAL_CODES = {"insufficient_quota", "model_not_found", "invalid_model", "invalid_api_key"}
+UNKNOWN = ("does not exist", "no policy", "cannot be found")
+"""How servers say that they do not know a model."""
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context window")
 
 
@@ -78,6 +84,70 @@ class Passing(Exception):
     def __init__(self, text: str, wait: float | None = None) -> None:
         super().__init__(text)
         self.wait = wait
+
+
+class Missing(Exception):
+    """The server does not know the policy (any more)."""
+
+
+def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
+    """What a refusal of a server that samples for a trained policy means.
+
+    Args:
+        kind: what the server is called.
+        where: what was asked.
+        reply: the response, with `status_code`, `headers` and `text`.
+        fix: what to do if there is no such route.
+    """
+    said = shown(reply.text)
+    text = f"{where} answers {reply.status_code}: {said}"
+    if reply.status_code in (401, 403):
+        return EndpointError(f"{text}; check engine.api_key_env and what the server allows")
+    if reply.status_code == 404:
+        unknown = any(sign in said for sign in UNKNOWN)
+        return Missing(text) if unknown else EndpointError(f"{text}; {fix}")
+    if reply.status_code == 400 and "not loaded" in said:
+        return Missing(text)
+    if reply.status_code in PASSING or reply.status_code >= 500:
+        return Passing(text, retry_after(reply.headers))
+    if any(sign in said.lower() for sign in TOO_LONG):
+        return EngineError(f"{text}; start the {kind} server with a longer context")
+    return EngineError(text)
+
+
+def signed(seed: int) -> int:
+    """A 64-bit seed as servers take it: from -2^63 to 2^63 - 1."""
+    seed %= 1 << 64
+    return seed - (1 << 64) if seed >= 1 << 63 else seed
+
+
+def cut(text: str, stop: Sequence[str]) -> str:
+    """A text up to the first of the strings that end it."""
+    found = [text.find(each) for each in stop if each in text]
+    return text[: min(found)] if found else text
+
+
+def secret(variable: str | None) -> str | None:
+    """The key in an environment variable that `engine.api_key_env` names.
+
+    Raises:
+        ConfigError: it is not set.
+    """
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(
+            f"engine.api_key_env: the environment variable {variable} is not set; export "
+            f"{variable}=<the key of the server>"
+        )
+    return key
+
+
+def shown(what: object) -> str:
+    """A short line of what somebody else said."""
+    text = str(what)[:1000]
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

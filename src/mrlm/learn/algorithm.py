@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample
@@ -156,6 +157,24 @@ class Algorithm:
 
     def check_joint(self, num_agents: int) -> None:
         """Refuse a number of agents whose combinations are too many; asked where it `crosses`."""
+
+    @property
+    def decouples(self) -> bool:
+        """Whether what older weights sampled is scored anew before the update, so that the ratio is
+        to the policy as it is then, and a weight makes up for the age."""
+        return True
+
+    def check_lag(self) -> None:
+        """Refuse to learn from what older weights sampled; asked where there is any.
+
+        Raises:
+            ConfigError: the reason.
+        """
+        if self.reads_old:
+            raise ConfigError(
+                f"{type(self).__name__} takes every answer for one of the policy as it is, and has "
+                "no correction for what older weights sampled; set training.max_lag=0"
+            )
 
     @property
     def refills(self) -> int:

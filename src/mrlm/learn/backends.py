@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,20 @@ EXACT = 2e-6
 rounding."""
 
 
+_shared = threading.Event()
+
+
+@contextmanager
+def shared_processor() -> Iterator[None]:
+    """Inside, somebody else may compute at any time: products always go through the default
+    library, since which one they go through is a switch of the whole process."""
+    _shared.set()
+    try:
+        yield
+    finally:
+        _shared.clear()
+
+
 @contextmanager
 def quick_products(device: torch.device, size: int) -> Iterator[None]:
     """Inside, float32 products go through oneDNN where that is the faster library (AVX512 on
@@ -34,7 +49,7 @@ def quick_products(device: torch.device, size: int) -> Iterator[None]:
         device: where the model is.
         size: parameters times tokens of what is to be computed.
     """
-    if device.type != "cpu" or size < WORTHWHILE or not onednn_serves():
+    if device.type != "cpu" or size < WORTHWHILE or _shared.is_set() or not onednn_serves():
         yield
         return
     section = _products()

@@ -19,7 +19,6 @@ from torch import Tensor
 from mrlm.core.errors import CheckpointError, TrainingError
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
-from mrlm.learn.reference import load_reference, save_reference
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -50,7 +49,7 @@ def write_checkpoint(
         state: dict[str, Any] = {"step": step, "parts": parts, "learners": {}, "critics": {}}
         for learner in learners:
             learner.weights_of.save(temporary / "policies" / learner.policy)
-            save_reference(learner.weights_of, temporary / "references" / learner.policy)
+            learner.weights_of.save_reference(temporary / "references" / learner.policy)
             tensors, rest = learner.optimizer_state()
             _save_tensors(temporary / "optimizers" / f"{learner.policy}.safetensors", tensors)
             state["learners"][learner.policy] = rest
@@ -82,7 +81,7 @@ def read_checkpoint(
     state = read_state(folder)
     for learner in learners:
         learner.weights_of.load(folder / "policies" / learner.policy)
-        load_reference(learner.weights_of, folder / "references" / learner.policy)
+        learner.weights_of.load_reference(folder / "references" / learner.policy)
         tensors = load_file(folder / "optimizers" / f"{learner.policy}.safetensors")
         learner.load_optimizer_state(tensors, state["learners"][learner.policy])
     for critic in critics:

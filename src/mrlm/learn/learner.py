@@ -25,7 +25,9 @@ from mrlm.learn.grouping import minibatches, openings, samples_of
 from mrlm.learn.handmade import Reader, compared
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy
+from mrlm.learn.reference import renew
 from mrlm.learn.sharing import exchange_columns, parts
+from mrlm.learn.snapshots import catch_up
 from mrlm.learn.together import Meeting, Work, update_together
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -77,6 +79,8 @@ class Learner:
         self.nonfinite: int = 0
         self._stepper: Stepper | None = None
         self.critic: Critic | None = None
+        self.mirror: Policy | None = None
+        """A copy that engines sample from while this learns."""
         shared = "values" in algorithm.needs and algorithm.topology == "shared"
         if shared or algorithm.scalar_head:
             self._policy.add_value_head()
@@ -106,9 +110,17 @@ class Learner:
         beside_it = [] if self.critic is None else self.critic.body.parameters()
         return [*self._policy.parameters(), *beside_it]
 
+    def renew_reference(self) -> None:
+        """Compare with the policy as it is now from here on."""
+        renew(self._policy)
+
     def weights(self) -> Policy:
-        """What an engine takes after an update: here the live weights themselves."""
-        return self._policy
+        """What an engine takes after an update: the live weights themselves, or a copy of them as
+        they are now, where engines sample while the policy learns."""
+        if self.mirror is None:
+            return self._policy
+        catch_up(self.mirror, self._policy)
+        return self.mirror
 
     # -- the user's own loop -----------------------------------------------------------------------
 
@@ -329,9 +341,13 @@ class Learner:
             needs -= {"values"}  # they are a critic's to compute
         jobs = dict.fromkeys(sorted(needs), samples)
         if "old_logprobs" not in jobs and self.algorithm.reads_old:
-            # the sampler's log-probs serve, except where there are none or a distribution was cut
+            # the sampler's log-probs serve, except where there are none, a distribution was cut, or
+            # the weights were older
+            aged = self.algorithm.decouples
             jobs["old_logprobs"] = [
-                sample for sample in samples if any(map(_unscored, sample.turns))
+                sample
+                for sample in samples
+                if any(_unscored(turn) or (aged and turn.lag > 0) for turn in sample.turns)
             ]
         # what one pass can say about all samples is computed in one
         whole = [need for need in OWN if samples and len(jobs.get(need, ())) == len(samples)]

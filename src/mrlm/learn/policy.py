@@ -25,7 +25,7 @@ from mrlm.learn.anatomy import NotLean, take_general_way
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
-from mrlm.learn.reference import keep, standing
+from mrlm.learn.reference import keep, load_reference, save_reference, standing
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -347,7 +347,7 @@ class Policy:
 
     # -- what is kept ------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, heads: bool = True) -> None:
         """Write a folder that `from_pretrained` loads: the model (or the adapter), the tokenizer,
         the generation settings, and the heads beside them."""
         from safetensors.torch import save_file
@@ -366,8 +366,16 @@ class Policy:
             )
             config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        if self.value_head is not None:
+        if heads and self.value_head is not None:
             save_file(self.value_head.state_dict(), folder / HEADS)
+
+    def save_reference(self, folder: Path) -> None:
+        """Write a reference that moved; one that did not is there again when the policy is."""
+        save_reference(self, folder)
+
+    def load_reference(self, folder: Path) -> None:
+        """Take the reference that `save_reference` wrote, bit by bit, if it wrote one."""
+        load_reference(self, folder)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:

@@ -75,8 +75,8 @@ class PolicyGradient(Algorithm):
             that of the divergence also where an older policy sampled (k3 alone is biased).
         entropy_coef: weight of an entropy bonus.
         importance: weights for sampling that differs from what is trained. `auto`: `token` for
-            tokens drawn with top-p, top-k or min-p where the loss uses a ratio, else none. The
-            kinds are those of `ops.mismatch_weights`.
+            tokens that older weights sampled, and where the loss uses a ratio for those drawn with
+            top-p, top-k or min-p; else none. The kinds are those of `ops.mismatch_weights`.
         importance_cap, importance_floor: bounds of those weights.
         recompute_old: take the ratio to log-probs that the trained model itself computes before the
             update (known as decoupled), which weights by `importance` imply. Without it they are
@@ -149,6 +149,18 @@ class PolicyGradient(Algorithm):
     @property
     def ignores_zero(self) -> bool:
         return not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss")
+
+    @property
+    def decouples(self) -> bool:
+        return self.importance != "none"
+
+    def check_lag(self) -> None:
+        if self.importance == "none" and self.loss_type == "reinforce":
+            raise ConfigError(
+                f"{type(self).__name__}: with loss_type=reinforce and importance=none nothing "
+                "makes up for what older weights sampled; set importance=auto, or "
+                "training.max_lag=0"
+            )
 
     # -- credit -----------------------------------------------------------------------------------
 
@@ -244,7 +256,7 @@ class PolicyGradient(Algorithm):
 
         With a ratio the weight is `pi_old / pi_behaviour` (1 where the old log-probs are the
         engine's own: the ratio holds the correction already); without one it is `pi /
-        pi_behaviour`.
+        pi_behaviour`. Old log-probs of what older weights sampled are the trained model's.
         """
         if self.importance == "none":
             return None
@@ -255,10 +267,11 @@ class PolicyGradient(Algorithm):
             return ops.mismatch_weights(
                 new, batch.behaviour_logprobs, self.importance, *bounds, *where
             )
-        if self.loss_type == "reinforce" or not batch.truncated_sampling:
+        ratio = self.loss_type != "reinforce"
+        cut = [turn.lag > 0 or (ratio and turn.sampling.truncates) for turn in batch.turns]
+        if not any(cut):
             return None
         weights = ops.mismatch_weights(new, batch.behaviour_logprobs, "token", *bounds)
-        cut = [turn.sampling.truncates for turn in batch.turns]
         return torch.where(torch.tensor(cut, device=weights.device)[batch.turn], weights, 1.0)
 
 

@@ -1,9 +1,10 @@
-"""Frozen policies that stand for others: made once beside the policy that learns, then overwritten
-with whatever weights are to speak."""
+"""Policies that stand for others: made once beside the policy that learns, then overwritten with
+whatever weights are to speak."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -39,6 +40,46 @@ def stand_in(policy: Policy, name: str) -> Policy:
         chat=policy.chat,
         lean=policy.lean,
     )
+
+
+def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[str, Policy]:
+    """Policies to sample from while others learn: where weights are trained, they are copies, which
+    stay as they are until `catch_up`. Weights that nobody trains are shared.
+
+    Args:
+        policies: name -> policy; several may share a model.
+        trained: names of those that learn.
+    """
+    learned = {id(each) for name in trained for each in policies[name].named_parameters().values()}
+    moving = {id(policies[name].model) for name in trained}
+    memo: dict[int, object] = {}
+    found: dict[str, Policy] = {}
+    for name, policy in policies.items():
+        if id(policy.model) not in moving:
+            found[name] = policy
+            continue
+        memo |= {id(each): each for each in policy.model.parameters() if id(each) not in learned}
+        found[name] = Policy(
+            name,
+            copy.deepcopy(policy.model, memo).eval(),
+            policy.tokenizer,
+            adapter=policy.adapter,
+            precision=policy.precision,
+            chat=policy.chat,
+            lean=policy.lean,
+        )
+    return found
+
+
+@torch.no_grad()
+def catch_up(mirror: Policy, policy: Policy) -> None:
+    """Give a copy of `mirrored` the weights as they are now."""
+    if policy.value_head is not None:
+        mirror.value_head = copy.deepcopy(policy.value_head)
+    own = mirror.named_parameters()
+    for name, weight in policy.named_parameters().items():
+        if own[name] is not weight:
+            own[name].copy_(weight)
 
 
 @torch.no_grad()

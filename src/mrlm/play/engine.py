@@ -7,7 +7,7 @@ It knows nothing of agents, chat templates or learning; it moves token ids.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -65,6 +65,29 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Eager(Engine, Protocol):
+    """Its server makes batches by itself, of whatever is under way: every request goes out as soon
+    as it is made, and one that fails leaves the others alone. It has retries of its own."""
+
+    async def one(self, request: Request) -> Completion:
+        """The completion of one request.
+
+        Raises:
+            EngineError: there is none.
+        """
+        ...
+
+
+@runtime_checkable
+class Rests(Protocol):
+    """Has memory that others can use while nobody speaks."""
+
+    async def rest(self) -> None:
+        """Let go of it. The next request takes it back."""
+        ...
+
+
+@runtime_checkable
 class Remote(Engine, Protocol):
     """Speaks for one policy whose weights are elsewhere: it reads messages and says text. It has
     deadlines and retries of its own, and one request that fails leaves the others alone."""
@@ -115,6 +138,18 @@ class Pulse:
         await waiter
 
 
+class Answers(Protocol):
+    """Keeps what engines answer, and may know an answer already."""
+
+    def recall(self, request: Request) -> Completion | None:
+        """What was answered to this request before, if that is to be said again."""
+        ...
+
+    def note(self, request: Request, completion: Completion, round: int) -> None:
+        """Keep the answer of an engine, given in this round of calls."""
+        ...
+
+
 class Batcher:
     """Collects requests until nobody can add another, then calls each engine once.
 
@@ -139,6 +174,12 @@ class Batcher:
         """Tokens sampled so far."""
         self.calls: int = 0
         """Engine calls so far."""
+        self.rounds: int = 0
+        """Times so far that everybody who waited was served: what play is counted in."""
+        self.gate: Callable[[], Awaitable[None]] | None = None
+        """Awaited before every round, when everybody waits and nothing else is under way."""
+        self.answers: Answers | None = None
+        """Where answers are kept, if they are."""
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._pump: asyncio.Task[None] | None = None
 
@@ -151,16 +192,38 @@ class Batcher:
         Raises:
             EngineError: the engine failed or took longer than the deadline.
         """
+        known = None if self.answers is None else self.answers.recall(request)
+        if known is not None:
+            return known
+        completion = await self._asked(request)
+        if self.answers is not None:
+            self.answers.note(request, completion, self.rounds)
+        return completion
+
+    async def _asked(self, request: Request) -> Completion:
         engine = self.engines[request.policy]
         if isinstance(engine, Remote):
             async with self.pulse.working():
                 with span("sampling", request.policy):
                     return await engine.answer(request)
+        if isinstance(engine, Eager):
+            return await self._at_once(engine, request)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run())
         return await future
+
+    async def _at_once(self, engine: Eager, request: Request) -> Completion:
+        self.calls += 1
+        try:
+            async with self.pulse.working(), asyncio.timeout(self.timeout):
+                with span("sampling", request.policy):
+                    completion = await engine.one(request)
+        except TimeoutError:
+            raise EngineError(_too_slow(request.policy, self.timeout)) from None
+        self.tokens += len(completion.token_ids)
+        return completion
 
     async def _run(self) -> None:
         try:
@@ -175,8 +238,13 @@ class Batcher:
     async def _serve(self) -> None:
         while self._waiting:
             await self._quiet()
-            batch = sorted(self._waiting, key=lambda entry: entry[0].key)
+            if self.gate is not None:
+                await self.gate()
+                await self._quiet()  # others may have begun meanwhile, or ended
+            waiting = [entry for entry in self._waiting if not entry[1].cancelled()]
+            batch = sorted(waiting, key=lambda entry: entry[0].key)
             self._waiting = []
+            self.rounds += bool(batch)
             by_engine: dict[int, list[tuple[Request, asyncio.Future[Completion]]]] = {}
             for entry in batch:
                 by_engine.setdefault(id(self.engines[entry[0].policy]), []).append(entry)
@@ -201,10 +269,7 @@ class Batcher:
             with span("sampling", "+".join(sorted({request.policy for request in requests}))):
                 completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
         except TimeoutError:
-            failure: Exception = EngineError(
-                f"the engine of policy {requests[0].policy!r} took longer than "
-                f"engine.timeout={self.timeout:g} s"
-            )
+            failure: Exception = EngineError(_too_slow(requests[0].policy, self.timeout))
         except Exception as error:  # every waiting episode hears of it
             failure = (
                 error
@@ -221,3 +286,7 @@ class Batcher:
         for _, future in entries:
             if not future.cancelled():
                 future.set_exception(failure)
+
+
+def _too_slow(policy: str, timeout: float) -> str:
+    return f"the engine of policy {policy!r} took longer than engine.timeout={timeout:g} s"

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from mrlm.core.environment import Environment, SingleSeat, Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EndpointError, EpisodeError, RewardError
 from mrlm.core.peers import ALONE, Peers, shares
 from mrlm.core.running import in_thread
@@ -20,6 +21,8 @@ from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, StepResult, Task
 from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
+from mrlm.play.ledger import Ledger
+from mrlm.play.race import Race
 from mrlm.play.workflow import Workflow
 from mrlm.play.world import World
 
@@ -81,7 +84,7 @@ class WorldSpec:
 
     @property
     def reproducible(self) -> bool:
-        return not isinstance(self.template, SingleSeat) or self.template.seeded
+        return self.template.seeded
 
 
 def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
@@ -97,13 +100,14 @@ Sit = Callable[[WorldSpec, int, Mapping[str, Seat]], Mapping[str, Seat]]
 @dataclass(frozen=True, slots=True)
 class _Job:
     """A task to be played with every one of `lineups`; of which these `numbers` are played here, or
-    all where that is not said."""
+    all where that is not said. The first `keep` to be complete are kept, or all."""
 
     world: WorldSpec
     split: Split
     index: int
     lineups: Sequence[Mapping[str, Seat]]
     part: range | None = None
+    keep: int | None = None
 
     @property
     def numbers(self) -> range:
@@ -138,6 +142,8 @@ class Play:
         told: called with the world after every joint step.
         sit: who plays a training task, where that is not always the same.
         peers: the processes that share the tasks; every one gets all groups.
+        surplus: episodes of each training task that are begun besides `group_size`: the first to be
+            complete are kept, the others broken off.
     """
 
     def __init__(
@@ -155,6 +161,7 @@ class Play:
         told: Callable[[World], None] | None = None,
         sit: Sit | None = None,
         peers: Peers = ALONE,
+        surplus: int = 0,
     ) -> None:
         self.persons: dict[str, Ask] = dict(persons or {})
         self.told = told
@@ -170,6 +177,11 @@ class Play:
         self._length: dict[str, float] = {}
         self.pulse: Pulse = Pulse()
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
+        self.surplus = surplus
+        self.ledger: Ledger = Ledger()
+        self._races: list[Race] = []
+        if surplus:
+            self.batcher.answers, self.batcher.gate = self.ledger, self._judged
         self._taken = {world.name: 0 for world in worlds}
         for world in worlds:
             if not world.reproducible:
@@ -185,14 +197,28 @@ class Play:
 
     async def take(self, count: int) -> list[Group]:
         """Play the next `count` tasks."""
-        jobs = []
-        for _ in range(count):
-            world = self._next_world()
-            index = self._taken[world.name]
-            self._taken[world.name] += 1
-            seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
-            jobs.append(_Job(world, "train", index, [seats] * self.group_size))
-        return await self._play(jobs)
+        jobs = [self._next() for _ in range(count)]
+        groups = await self._play(jobs)
+        for job in jobs:
+            self.ledger.forget(self._key(job))
+        return groups
+
+    def begin(self) -> tuple[Key, Coroutine[Any, Any, Group]]:
+        """The next task: what the keys of its requests begin with, and what plays it."""
+        job = self._next()
+        return self._key(job), self._group(job)
+
+    def _next(self) -> _Job:
+        """The next task, whoever plays it."""
+        world = self._next_world()
+        index = self._taken[world.name]
+        self._taken[world.name] += 1
+        seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
+        keep = self.group_size if self.surplus else None
+        return _Job(world, "train", index, [seats] * (self.group_size + self.surplus), keep=keep)
+
+    def _key(self, job: _Job) -> Key:
+        return (self.seed, job.split, job.world.name, job.index)
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
@@ -270,7 +296,7 @@ class Play:
         mine = [jobs[place] for place in places[peers.rank]]
         played = await asyncio.gather(*(self._group(job) for job in mine))
         if peers.size == 1:
-            return self._checked(list(played))
+            return self.checked(list(played))
         found: dict[int, Group] = {}
         for chosen, groups in zip(places, await peers.exchange(list(played)), strict=True):
             found |= dict(zip(chosen, groups, strict=True))
@@ -285,11 +311,11 @@ class Play:
                     episode.task = task
                 together = [*whole[-1].episodes, *found[place].episodes]
                 whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
-        return self._checked(whole)
+        return self.checked(whole)
 
     def _parts(self, job: _Job, count: int) -> list[_Job]:
         """A job in `count` parts at most; episodes that depend on one another stay together."""
-        whole = not job.world.reproducible or job.forks
+        whole = not job.world.reproducible or job.forks or job.keep is not None
         size = len(job.numbers)
         step = size if whole else -(-size // count)
         return [replace(job, part=job.numbers[at : at + step]) for at in range(0, size, step)]
@@ -303,28 +329,64 @@ class Play:
     # -- one group, one episode --------------------------------------------------------------------
 
     async def _group(self, job: _Job) -> Group:
-        """The episodes of a task, one for each of its numbers."""
+        """The episodes of a task, one for each of its numbers, or the first of them that are
+        complete where not all are kept."""
         world, split, index, lineups = job.world, job.split, job.index, job.lineups
         task = self._task(world, split, index)
-        key: Key = (self.seed, split, world.name, index)
+        key = self._key(job)
         opening: tuple[Environment, StepResult] | None = None
         if not world.reproducible:
-            environment = world.make()
-            first = in_thread(lambda: environment.reset(task, task.seed))
-            with span("environment", world.name):
-                opening = (environment, await asyncio.wait_for(first, world.timeout))
+            opening = await self._opening(world, task)
         size = len(lineups)
         first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
-        jobs = [
+        jobs: list[Coroutine[Any, Any, list[Episode]]] = [
             self._tried(world, task, (*key, g), lineups[g], opening, siblings) for g in first_of
         ]
+        if job.keep is not None:
+            jobs = [self._first(jobs, job.keep, key)]
         if self.greedy and split == "train" and job.first:
             own = lineups[0].items()
             calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
             jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))
         played = await asyncio.gather(*jobs)
+        if opening is not None:
+            opening[0].close()
         episodes = [episode for family in played for episode in family]
         return Group(sorted(episodes, key=lambda episode: episode.path), task.id)
+
+    async def _opening(self, world: WorldSpec, task: Task) -> tuple[Environment, StepResult]:
+        """A world that was reset once for all siblings, who play copies of it."""
+        environment = world.make()
+
+        async def first() -> StepResult:
+            found = await in_thread(lambda: environment.reset(task, task.seed))
+            return await found if inspect.isawaitable(found) else found
+
+        with span("environment", world.name):
+            return environment, await asyncio.wait_for(first(), world.timeout)
+
+    async def _first(
+        self, jobs: Sequence[Coroutine[Any, Any, list[Episode]]], keep: int, key: Key
+    ) -> list[Episode]:
+        """Of the plays of a task the first that are complete."""
+        plays = [asyncio.create_task(job) for job in jobs]
+        race = Race(plays, keep, lambda number: self.ledger.rounds.get((*key, number), 0))
+        self._races.append(race)
+        try:
+            families = await race.won
+        finally:
+            race.stop()
+            self._races.remove(race)
+        return [episode for family in families for episode in family]
+
+    def judge(self) -> bool:
+        """Break off what need not be played on; returns whether anything was. Called where
+        everybody waits for the engine."""
+        decided = [race.judge() for race in self._races]
+        return any(decided)
+
+    async def _judged(self) -> None:
+        self.judge()
 
     async def _tried(
         self,
@@ -409,8 +471,9 @@ class Play:
             return Demonstrator(seat, episode, environment, key)
         return Agent(seat, episode, self.batcher, key)
 
-    def _checked(self, groups: list[Group]) -> list[Group]:
-        """A few failures are data; if nothing succeeded something is wrong with the set-up."""
+    def checked(self, groups: list[Group]) -> list[Group]:
+        """The groups. A few failures are data; if nothing succeeded something is wrong with the
+        set-up."""
         episodes = [episode for group in groups for episode in group]
         if episodes and all(episode.failed for episode in episodes):
             raise EpisodeError(

@@ -21,7 +21,8 @@ class SlowError(Exception):
 
     def __init__(self, seconds: float, hung: bool) -> None:
         super().__init__(f"it took longer than {seconds:g} s")
-        self.seconds, self.hung = seconds, hung
+        self.seconds: float = seconds
+        self.hung: bool = hung
 
 
 class RefusedError(Exception):

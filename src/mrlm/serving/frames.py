@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 _HEADER = struct.Struct("<IQB16s")
-NOBODY = bytes(16)
+NOBODY: bytes = bytes(16)
 """In the place of a session, where a frame is about none."""
 
 

@@ -9,14 +9,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from mrlm.config.plugins import accepted, fitted_arguments
 from mrlm.core import registry
-from mrlm.core.environment import Environment, SingleSeat, as_environment, validated_reward
+from mrlm.core.environment import Environment, as_environment, validated_reward
 from mrlm.core.errors import EpisodeError
 from mrlm.core.running import in_thread
 from mrlm.core.types import StepResult
@@ -52,23 +52,30 @@ class Seated:
 
 @dataclass(slots=True)
 class Template:
-    """A world with its arguments, from which instances are copied."""
+    """A world with its arguments, from which instances are copied, one after the other."""
 
     environment: Environment
     name: str
     timeout: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def answered(self, what: str, call: Callable[[], Any]) -> Any:
+        """What it answers, once nobody else asks it."""
+        async with self.lock:
+            return await _answered(self.environment, what, call, self.timeout)
 
 
 class Host:
     """The sessions of one worker.
 
     Args:
-        worlds: name -> `reference` (of the plug-in), `arguments`, `timeout`.
+        worlds: name -> `reference` (of the plug-in), `arguments`, `timeout`, and whether the
+            arguments are all there are (`whole`).
         most_bytes: how long an answer may be.
         arguments: whether clients may give worlds arguments.
 
     Raises:
-        PluginError: there is no such world.
+        ConfigError: there is no such world, or its arguments do not fit.
     """
 
     def __init__(self, worlds: Mapping[str, Any], most_bytes: int, arguments: bool) -> None:
@@ -78,6 +85,9 @@ class Host:
             for name, world in worlds.items()
         }
         self._most_bytes, self._arguments = most_bytes, arguments
+        for name, world in worlds.items():
+            if world["whole"]:
+                self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, Seated] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._templates: OrderedDict[tuple[str, str], asyncio.Task[Template]] = OrderedDict()
@@ -119,9 +129,7 @@ class Host:
         if op == Op.OPEN:
             opened = pb.Open.FromString(body)
             template = await self._template(opened.world)
-            environment = await _answered(
-                template.environment, "spawn", template.environment.spawn, template.timeout
-            )
+            environment = await template.answered("spawn", template.environment.spawn)
             self._sessions[session] = Seated(
                 environment, template.name, template.timeout, opened.with_state
             )
@@ -155,9 +163,7 @@ class Host:
             raise RefusedError(
                 f"the world {template.name!r} has {count} {split} tasks, no number {request.seed}"
             )
-        task = await _answered(
-            world, "task", lambda: world.task(request.seed, split), template.timeout
-        )
+        task = await template.answered("task", lambda: world.task(request.seed, split))
         return records.to_task(task).SerializeToString()
 
     async def _call(self, seated: Seated, request: pb.Request) -> bytes:
@@ -233,8 +239,7 @@ class Host:
         timeout = float(world["timeout"])
 
         def make() -> Environment:
-            arguments = fitted_arguments(plugin, given, f"environment {name!r}")
-            environment = as_environment(plugin(**arguments))
+            environment = as_environment(plugin(**self._fitted(name, given)))
             if not environment.name:
                 environment.name = world["reference"].rsplit(":", 1)[-1].lower()
             for split in SPLITS:  # a data set is read now, not with the first task
@@ -246,6 +251,9 @@ class Host:
         except TimeoutError as error:
             raise SlowError(timeout, hung=True) from error
         return Template(made, name, timeout)
+
+    def _fitted(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        return fitted_arguments(self._plugins[name], given, f"environment {name!r}")
 
     def _given(self, name: str, arguments_json: str) -> dict[str, Any]:
         """The arguments of the server and the client, as they were written."""
@@ -278,7 +286,8 @@ def _description(template: Template) -> bytes:
         max_turns=world.max_turns,
         train_tasks=world.num_tasks("train"),
         eval_tasks=world.num_tasks("eval"),
-        reproducible=not isinstance(world, SingleSeat) or world.seeded,
+        reproducible=world.seeded,
+        counts_turns=world.counts_turns,
     ).SerializeToString()
 
 

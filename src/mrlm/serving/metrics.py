@@ -7,7 +7,24 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError
 
-BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+BUCKETS: tuple[float, ...] = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+)
 """Seconds."""
 Readings = Callable[[], dict[str, float]]
 
@@ -102,7 +119,7 @@ class Prometheus(Metrics):
             self._http.server_close()
 
 
-WORDS = {
+WORDS: dict[str, str] = {
     "sessions": "Sessions that are open.",
     "calls_running": "Calls under way.",
     "workers": "Worker processes that are ready.",

@@ -44,20 +44,22 @@ class World(_message.Message):
     def __init__(self, environment: _Optional[str] = ..., arguments_json: _Optional[str] = ...) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("name", "agents", "max_turns", "train_tasks", "eval_tasks", "reproducible")
+    __slots__ = ("name", "agents", "max_turns", "train_tasks", "eval_tasks", "reproducible", "counts_turns")
     NAME_FIELD_NUMBER: _ClassVar[int]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_TURNS_FIELD_NUMBER: _ClassVar[int]
     TRAIN_TASKS_FIELD_NUMBER: _ClassVar[int]
     EVAL_TASKS_FIELD_NUMBER: _ClassVar[int]
     REPRODUCIBLE_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_TURNS_FIELD_NUMBER: _ClassVar[int]
     name: str
     agents: _containers.RepeatedScalarFieldContainer[str]
     max_turns: int
     train_tasks: int
     eval_tasks: int
     reproducible: bool
-    def __init__(self, name: _Optional[str] = ..., agents: _Optional[_Iterable[str]] = ..., max_turns: _Optional[int] = ..., train_tasks: _Optional[int] = ..., eval_tasks: _Optional[int] = ..., reproducible: bool = ...) -> None: ...
+    counts_turns: bool
+    def __init__(self, name: _Optional[str] = ..., agents: _Optional[_Iterable[str]] = ..., max_turns: _Optional[int] = ..., train_tasks: _Optional[int] = ..., eval_tasks: _Optional[int] = ..., reproducible: bool = ..., counts_turns: bool = ...) -> None: ...
 
 class TaskRequest(_message.Message):
     __slots__ = ("world", "seed", "split")

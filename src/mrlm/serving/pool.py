@@ -194,6 +194,7 @@ class Pool:
         self._closing = True
         for job in self._jobs:
             job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
         workers = [*self.workers, *self._retired]
         self.workers, self._retired = [], []
         await asyncio.gather(*(worker.stop() for worker in workers))
@@ -277,6 +278,7 @@ class Pool:
                 continue
             except BaseException:
                 worker.kill()
+                worker.process.wait()
                 raise
             self.workers.append(worker)
             return

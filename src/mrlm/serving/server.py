@@ -41,12 +41,14 @@ class Served:
         reference: an environment's name, or `module:Class`; its name where not given.
         arguments: of its constructor, which clients cannot change.
         timeout: seconds a call may take; the server's where not given.
+        whole: the arguments are all that it needs, and are checked when the server starts.
     """
 
     name: str
     reference: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     timeout: float | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,7 @@ class Server:
                     "reference": world.reference or name,
                     "arguments": dict(world.arguments),
                     "timeout": world.timeout or settings.timeout,
+                    "whole": world.whole,
                 }
                 for name, world in self.worlds.items()
             },

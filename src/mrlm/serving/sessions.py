@@ -4,30 +4,26 @@ and whose lease has run out. Bytes come in and go out; worlds live in the worker
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving.answers import Answer, as_answer, failed, refused
 from mrlm.serving.frames import NOBODY, End, Op
 from mrlm.serving.metrics import Metrics
 from mrlm.serving.pool import LostError, Pool, Worker
 
 log: logging.Logger = logging.getLogger("mrlm")
+MOST_KEY = 200
 RETRY_AFTER = 0.5
 """Seconds after which a client that found no room may ask again."""
-
-
-class Answer(NamedTuple):
-    """A `Reply` as it is sent, and why it is a refusal, if it is one."""
-
-    data: bytes
-    failure: pb.Failure | None = None
 
 
 @dataclass(slots=True)
@@ -57,7 +53,12 @@ class Session:
 
 @dataclass(slots=True)
 class Opening:
-    """What was opened with a key: asked for again, it is the same session."""
+    """What was opened with a key: asked for again, it is the same session.
+
+    Args:
+        world: a digest of what was asked for.
+        job: what opens it.
+    """
 
     world: bytes
     job: asyncio.Task[pb.Reply]
@@ -110,18 +111,22 @@ class Sessions:
             request = pb.Request()
         kind = request.WhichOneof("call") or "none"
         if kind == "none":
-            answer = _refusal(request, pb.Failure.BAD, "that is no request of this protocol")
+            answer = refused(request, pb.Failure.BAD, "that is no request of this protocol")
         elif kind == "open":
             answer = await self._opened(request)
         else:
             answer = await self._called(request, kind, data)
-        failure = answer.failure
-        result = "ok" if failure is None else pb.Failure.Kind.Name(failure.kind).lower()
-        self._metrics.called(kind, result, time.perf_counter() - started)
+        self._count(kind, answer, started)
         return answer
 
     async def asked(self, op: Op, data: bytes) -> Answer:
         """Answer a question about a world that belongs to no session."""
+        started = time.perf_counter()
+        answer = await self._asked(op, data)
+        self._count(op.name.lower(), answer, started)
+        return answer
+
+    async def _asked(self, op: Op, data: bytes) -> Answer:
         none = pb.Request()
         refusal = self._no_room(none, opens=False)
         if refusal is not None:
@@ -137,6 +142,11 @@ class Sessions:
         if end == End.HUNG:
             self._pool.retire(worker)
         return Answer(body, None if end == End.DONE else pb.Failure.FromString(body))
+
+    def _count(self, kind: str, answer: Answer, started: float) -> None:
+        failure = answer.failure
+        result = "ok" if failure is None else pb.Failure.Kind.Name(failure.kind).lower()
+        self._metrics.called(kind, result, time.perf_counter() - started)
 
     def renew(self, names: list[str]) -> list[str]:
         """Renew the leases of sessions; returns those that there are not any more."""
@@ -177,13 +187,15 @@ class Sessions:
 
     async def _opened(self, request: pb.Request) -> Answer:
         opened = request.open
-        world = opened.SerializeToString(deterministic=True)
+        if len(opened.key) > MOST_KEY:
+            return refused(request, pb.Failure.BAD, f"a key has {MOST_KEY} characters at most")
+        world = hashlib.sha256(opened.SerializeToString(deterministic=True)).digest()
         known = self._keys.get(opened.key) if opened.key else None
         if known is not None:
             if known.world != world:
                 text = f"the key {opened.key[:60]!r} belongs to a session of another world"
-                return _refusal(request, pb.Failure.BAD, text)
-            return _as_answer(await asyncio.shield(known.job), request.seq)
+                return refused(request, pb.Failure.BAD, text)
+            return as_answer(await asyncio.shield(known.job), request.seq)
         refusal = self._no_room(request)
         if refusal is not None:
             return refusal
@@ -193,7 +205,7 @@ class Sessions:
         if opened.key:
             self._keys[opened.key] = Opening(world, job)
         self._run(job)
-        return _as_answer(await asyncio.shield(job), request.seq)
+        return as_answer(await asyncio.shield(job), request.seq)
 
     async def _open(self, request: pb.Request) -> pb.Reply:
         """Make an instance; a key that opened nothing may be used again."""
@@ -224,11 +236,14 @@ class Sessions:
 
     async def _fork(self, session: Session, request: pb.Request) -> tuple[End, Answer]:
         """A session that goes on from where this one is: with the same key the same one."""
-        key, world = request.fork.key, b"fork of " + session.id
+        key, world = request.fork.key, session.id
+        if len(key) > MOST_KEY:
+            text = f"a key has {MOST_KEY} characters at most"
+            return End.REFUSED, refused(request, pb.Failure.BAD, text)
         known = self._keys.get(key) if key else None
         if known is not None and known.world != world:
             text = f"the key {key[:60]!r} belongs to another session"
-            return End.REFUSED, _refusal(request, pb.Failure.BAD, text)
+            return End.REFUSED, refused(request, pb.Failure.BAD, text)
         if known is None:
             known = Opening(world, asyncio.ensure_future(self._twin(session, key)))
             self._run(known.job)
@@ -239,7 +254,7 @@ class Sessions:
         except LostError:
             self._keys.pop(key, None)
             raise
-        answer = _as_answer(reply, request.seq, request.session)
+        answer = as_answer(reply, request.seq, request.session)
         if answer.failure is None:
             return End.DONE, answer
         self._keys.pop(key, None)
@@ -274,7 +289,7 @@ class Sessions:
     async def _called(self, request: pb.Request, kind: str, data: bytes) -> Answer:
         session = self._session(request.session)
         if session is None:
-            return _refusal(request, pb.Failure.LOST, "there is no such session (any more)")
+            return refused(request, pb.Failure.LOST, "there is no such session (any more)")
         self._touch(session)
         while session.running is not None and session.running[0] != request.seq:
             await asyncio.wait({session.running[1]})
@@ -293,11 +308,11 @@ class Sessions:
     def _out_of_turn(self, session: Session, request: pb.Request) -> Answer | None:
         """Why a call's number is not the one to come."""
         if session.over:
-            return _refusal(request, pb.Failure.LOST, "the session is over")
+            return refused(request, pb.Failure.LOST, "the session is over")
         if request.seq == session.seq + 1:
             return None
         text = f"call {request.seq} does not follow call {session.seq}, the last one answered"
-        return _refusal(request, pb.Failure.GAP, text)
+        return refused(request, pb.Failure.GAP, text)
 
     async def _perform(
         self, session: Session, request: pb.Request, kind: str, data: bytes
@@ -313,10 +328,10 @@ class Sessions:
                 end, answer = End.OVER, Answer(reply.SerializeToString())
             else:
                 end, body = await session.worker.ask(Op.CALL, session.id, data)
-                answer = Answer(body) if end == End.DONE else _failed(request, body)
+                answer = Answer(body) if end == End.DONE else failed(request, body)
         except LostError:
             text = "the process that held the session is gone"
-            return _refusal(request, pb.Failure.LOST, text)
+            return refused(request, pb.Failure.LOST, text)
         finally:
             self.calls -= 1
             session.running = None
@@ -378,23 +393,3 @@ class Sessions:
         job = asyncio.ensure_future(work)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
-
-
-def _as_answer(reply: pb.Reply, seq: int, session: str = "") -> Answer:
-    """A reply to a call of that number."""
-    told = pb.Reply()
-    told.CopyFrom(reply)
-    told.seq = seq
-    if session:
-        told.session = session
-    return Answer(told.SerializeToString(), told.failure if told.HasField("failure") else None)
-
-
-def _failed(request: pb.Request, body: bytes) -> Answer:
-    failure = pb.Failure.FromString(body)
-    reply = pb.Reply(session=request.session, seq=request.seq, failure=failure)
-    return Answer(reply.SerializeToString(), failure)
-
-
-def _refusal(request: pb.Request, kind: pb.Failure.Kind, text: str) -> Answer:
-    return _failed(request, pb.Failure(kind=kind, message=text).SerializeToString())

@@ -57,6 +57,9 @@ class Worker:
             self._host = Host(hello["worlds"], hello["most_bytes"], hello["arguments"])
         except MRLMError as error:
             return End.REFUSED, str(error).encode()
+        except Exception as error:  # a module of a user's, at its import
+            log.error("the worlds cannot be loaded", exc_info=error)
+            return End.REFUSED, f"the worlds cannot be loaded: {error!r}".encode()
         self._pause = hello["beat"]
         return End.DONE, b""
 

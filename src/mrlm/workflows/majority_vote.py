@@ -52,6 +52,11 @@ class MajorityVote(Team):
     def completions(self, agents: int, turns: int) -> int:
         return turns * agents * self.samples
 
+    def sequences(self, agents: int, turns: int) -> int:
+        """Into how many sequences these fall, at most: an answer that did not win is not gone on
+        from."""
+        return turns * agents * self.samples
+
     async def answer(self, talk: Talk) -> Message:
         for name in talk.names:
             talk.show(name, self.ask)

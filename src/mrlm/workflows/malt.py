@@ -42,6 +42,10 @@ class Malt:
         """How often models are asked in what grows from one try of the first agent."""
         return sum(self.branches**depth for depth in range(agents))
 
+    def sequences(self, agents: int, turns: int) -> int:
+        """Into how many sequences these fall: nobody goes on from words of its own."""
+        return self.completions(agents, turns)
+
     async def __call__(self, task: Task, agents: Agents, env: World) -> None:
         check_seat(env, "workflow malt")
         result = await env.reset()

@@ -54,6 +54,10 @@ class ProposeSolve(Team):
     def completions(self, agents: int, turns: int) -> int:
         return 1 + self.attempts * turns
 
+    def sequences(self, agents: int, turns: int) -> int:
+        """Into how many sequences these fall: every attempt begins anew."""
+        return 1 + self.attempts
+
     async def __call__(self, task: Task, agents: Agents, env: World) -> None:
         share = self.check(agents, env)
         proposer, solver = list(agents.values())[:2]

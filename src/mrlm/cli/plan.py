@@ -1,0 +1,162 @@
+"""`mrlm plan`: memory and time of a step on one device or a thousand, before anything is rented."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mrlm.cli._options import ConfigFile, Overrides
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mrlm.config import ExperimentConfig
+    from mrlm.plan import Plan
+    from mrlm.planning.timing import Lengths
+
+PROMPT = 256
+"""Tokens of a prompt where nothing says how long they are."""
+ENGINES = ("lean", "vllm")
+
+
+def plan(
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    devices: Annotated[int, typer.Option("--devices", "-n", help="How many, in all.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(help="On how many nodes; as many as they fill, if not given.")
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="h100, h200, b200, a100, a100-40gb, l40s, a6000; cpu (this machine, measured); "
+            "or a YAML file."
+        ),
+    ] = "h100",
+    strategy: Annotated[
+        str, typer.Option(help="ddp, fsdp, fsdp-hybrid, ray, or auto: the fastest that fits.")
+    ] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="lean: in the training processes; vllm: servers on devices apart.")
+    ] = "lean",
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Of a prompt; generation.max_prompt_tokens if not given.")
+    ] = None,
+    completion_tokens: Annotated[
+        int | None,
+        typer.Option(help="Of a completion, on average; generation.max_new_tokens if not given."),
+    ] = None,
+    latency: Annotated[
+        float, typer.Option(help="Seconds that the world takes for a joint step.")
+    ] = 0.0,
+    max_lag: Annotated[
+        int, typer.Option(help="Iterations that playing, on devices of its own, may be ahead.")
+    ] = 0,
+    params: Annotated[
+        str | None, typer.Option(help="Weights of the model, such as 7B, where it is not at hand.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="With --params: its layers.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="With --params: its width.")] = None,
+    vocab: Annotated[int | None, typer.Option(help="With --params: its vocabulary.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a run needs: memory of a device, time of a step, and how it scales."""
+    from mrlm.config import load_config
+    from mrlm.planning import report, scale
+    from mrlm.planning.devices import find_device
+
+    if config is None:
+        raise ConfigError("which experiment? Give --config")
+    _check_choice("--strategy", strategy, [*scale.STRATEGIES, "auto"])
+    _check_choice("--engine", engine, ENGINES)
+    for option, value in (("--latency", latency), ("--max-lag", max_lag)):
+        if value < 0:
+            raise ConfigError(f"{option} {value}: it cannot be below 0")
+    logging.getLogger("mrlm").setLevel(logging.WARNING)
+    what = find_device(device)
+    many = scale.nodes_of(devices, nodes, what)
+    loaded = load_config(config, overrides or ())
+    model = (params, layers, hidden, vocab)
+    found: list[Any] = []
+    for name, stage in loaded.stage_configs():
+        counts, lengths, needs = _counts(
+            stage, engine, (prompt_tokens, completion_tokens, latency), model
+        )
+        asked = (counts, lengths, what, strategy, devices, many, needs, max_lag)
+        rows = scale.sweep(*asked)
+        if not rows or rows[-1].place.devices != devices:
+            rows = [*rows, scale.best(*asked)]
+        command = report.command_of(rows[-1].place, str(config), overrides or (), engine)
+        if as_json:
+            data = report.data(counts, lengths, what, rows, command)
+            found.append({"stage": name} | data if loaded.stages else data)
+        else:
+            title = f"stage {name}\n" if loaded.stages else ""
+            found.append(title + report.text(counts, lengths, what, rows, command))
+    if as_json:
+        print(json.dumps(found if loaded.stages else found[0], indent=1))
+    else:
+        print("\n\n".join(found))
+
+
+def _counts(
+    stage: ExperimentConfig,
+    engine: str,
+    said: tuple[int | None, int | None, float],
+    model: tuple[str | None, int | None, int | None, int | None],
+) -> tuple[Plan, Lengths, Any]:
+    """The counts of a stage, how long its texts are taken to be, and what its algorithm needs."""
+    from mrlm.build import arithmetic_of, plan_of
+    from mrlm.casting import Parts
+    from mrlm.planning.models import parameters_of, shape_of_size, similar
+    from mrlm.planning.scale import Needs
+    from mrlm.planning.timing import Lengths
+
+    prompt, mean, latency = said
+    generation = stage.generation
+    for option, value in (("--prompt-tokens", prompt), ("--completion-tokens", mean)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{option} {value}: it is at least 1")
+    if mean is not None and mean > generation.max_new_tokens:
+        raise ConfigError(
+            f"--completion-tokens {mean}: completions end at generation.max_new_tokens="
+            f"{generation.max_new_tokens}; raise that, or give less"
+        )
+    assumed = prompt is None and generation.max_prompt_tokens is None
+    prompt = prompt or generation.max_prompt_tokens or PROMPT
+    stage = stage.merged({"generation.max_prompt_tokens": prompt})
+    size, layers, hidden, vocab = model
+    if size is None and any(each is not None for each in (layers, hidden, vocab)):
+        raise ConfigError("--layers, --hidden and --vocab describe the model of --params; give it")
+    weights = None if size is None else parameters_of(size)
+    shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
+    worlds, rows, cast = plan_of(stage, Parts())
+    plan = arithmetic_of(stage, worlds, rows, cast, shape=shape, parameters=weights)
+    here = [name for name, policy in cast.policies.items() if policy.endpoint is None]
+    unknown = set(here) - {each.name for each in plan.weights if each.shape is not None}
+    if unknown:
+        name = sorted(unknown)[0]
+        path = cast.policies[name].model or stage.model.model_name_or_path
+        raise ConfigError(
+            f"policy {name}: {path} is neither a local model folder nor known by its name"
+            f"{similar(path)}; give its size with --params, such as --params 7B"
+        )
+    if assumed:
+        plan.notes.append(f"prompts are taken to have {PROMPT} tokens; --prompt-tokens says better")
+    if mean is None and not plan.rows:
+        plan.notes.append(
+            "every completion is taken to be as long as may be; --completion-tokens says better"
+        )
+    mean = mean or generation.max_new_tokens
+    algorithm = stage.algorithm_settings()
+    needs = Needs(frozenset(algorithm.needs), algorithm.reads_old)
+    lengths = Lengths(prompt, mean, generation.max_new_tokens, latency, engine)
+    return plan, lengths, needs
+
+
+def _check_choice(option: str, value: str, known: Any) -> None:
+    if value not in known:
+        raise ConfigError(registry.unknown(value, list(known), option))

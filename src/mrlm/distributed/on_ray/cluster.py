@@ -1,0 +1,219 @@
+"""The cluster: reaching it, and reserving pools of resources on it. Whatever cannot be had is a
+named error within seconds; nobody waits for it without end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrlm.config.placement import RayConfig
+from mrlm.core.errors import ConfigError, TrainingError
+
+REACHED = 5.0
+"""Seconds in which an address has to answer."""
+TRIES = 3
+"""Times the start of a cluster is tried."""
+STEP = 1e4
+"""Ray counts resources in parts of this size."""
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+def import_ray() -> Any:
+    """The library, quiet and without a telephone.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            "distributed.strategy=ray needs a library that is not installed: "
+            "pip install 'mrlm[ray]'"
+        ) from None
+    return ray
+
+
+def connect(settings: RayConfig) -> None:
+    """Join the cluster at `settings.address`, or start one here. A process that has joined one
+    already stays with it.
+
+    Raises:
+        ConfigError: there is no cluster at the address.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        return
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
+    address = settings.address
+    if address is None:
+        _start(settings, quiet)
+        return
+    where = f"distributed.ray.address={address!r}"
+    if address != "auto":
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), REACHED).close()
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"{where}: nobody answers there ({error}); start a cluster with ray start --head, "
+                "or remove the address to have one started here"
+            ) from None
+    try:
+        ray.init(address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: there is no cluster to join ({str(error).splitlines()[0]}); start one with "
+            "ray start --head, or remove the address to have one started here"
+        ) from None
+
+
+def _start(settings: RayConfig, quiet: Mapping[str, Any]) -> None:
+    """Start a cluster of this machine alone. One that is slow to answer (Ray allows it half a
+    minute) is tried again.
+
+    Raises:
+        TrainingError: it does not begin.
+    """
+    ray = import_ray()
+    counts = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus}
+    for attempt in range(1, TRIES + 1):
+        try:
+            ray.init("local", include_dashboard=False, **counts, **quiet)
+            return
+        except Exception as error:  # Ray raises just that
+            ray.shutdown()
+            if attempt == TRIES:
+                raise TrainingError(
+                    f"no Ray cluster could be started here in {TRIES} tries "
+                    f"({str(error).splitlines()[0]}); see the logs in /tmp/ray/session_latest"
+                ) from error
+            log.info("the Ray cluster did not begin (%s); it is tried again", error)
+
+
+def shares(
+    weights: int, worlds: int, pools: Sequence[Pool]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What a worker that holds weights and one that holds worlds get where no pool says: a whole
+    processor and accelerator each of what `pools` leave, or less where there are fewer of them than
+    workers."""
+    have = import_ray().cluster_resources()
+
+    def part(kind: str, workers: int) -> float:
+        taken = sum(pool.resources.get(kind, 0.0) for pool in pools)
+        amount = max(0, math.floor(have.get(kind, 0.0) - taken))
+        return 0.0 if not amount else math.floor(STEP / math.ceil(workers / amount)) / STEP
+
+    processors = {"CPU": part("CPU", max(1, weights + worlds))}
+    return processors | {"GPU": part("GPU", max(1, weights))}, processors
+
+
+class Pool:
+    """Resources that are reserved on one node, for a number of workers that share them.
+
+    Args:
+        key: what to call it in messages.
+        resources: how much of what.
+    """
+
+    def __init__(self, key: str, resources: Mapping[str, float]) -> None:
+        self.key: str = key
+        self.resources: dict[str, float] = {k: float(v) for k, v in resources.items() if v > 0}
+        self.members: int = 0
+        """Workers that share it."""
+        self.group: Any = None
+
+    def options(self) -> dict[str, Any]:
+        """The share of one worker, as Ray takes it."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        mine = {kind: self._share(kind, amount) for kind, amount in self.resources.items()}
+        options: dict[str, Any] = {
+            "num_cpus": mine.pop("CPU", 0.0),
+            "num_gpus": mine.pop("GPU", 0.0),
+            "resources": {kind: part for kind, part in mine.items() if kind != "memory"},
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, 0),
+        }
+        return options | ({"memory": int(mine["memory"])} if "memory" in mine else {})
+
+    def _share(self, kind: str, amount: float) -> float:
+        part = amount / self.members
+        if kind == "GPU" and part > 1:
+            return float(math.floor(part))
+        return math.floor(part * STEP) / STEP
+
+    def release(self) -> None:
+        """Give the resources back."""
+        from ray.util.placement_group import remove_placement_group
+
+        if self.group is not None and import_ray().is_initialized():
+            remove_placement_group(self.group)
+        self.group = None
+
+
+def reserve(pools: Sequence[Pool], timeout: float) -> None:
+    """Reserve pools.
+
+    Args:
+        pools: which.
+        timeout: seconds to wait for what others hold.
+
+    Raises:
+        ConfigError: the cluster has not so much, or others hold it.
+    """
+    from ray.util.placement_group import placement_group
+
+    _check_there(pools)
+    try:
+        for pool in pools:
+            pool.group = placement_group([pool.resources or {"CPU": 0.001}], strategy="STRICT_PACK")
+        for pool in pools:
+            if not pool.group.wait(timeout):
+                free = import_ray().available_resources()
+                raise ConfigError(
+                    f"{pool.key} wants {_written(pool.resources)}, and others hold it: free are "
+                    f"{_written({kind: free.get(kind, 0.0) for kind in pool.resources})}; "
+                    f"{timeout:g} s are over (distributed.ray.placement_timeout)"
+                )
+    except BaseException:
+        for pool in pools:
+            pool.release()
+        raise
+
+
+def _check_there(pools: Sequence[Pool]) -> None:
+    """Refuse what the cluster does not have, whoever holds it."""
+    ray = import_ray()
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    whole, wanted = Counter(ray.cluster_resources()), Counter[str]()
+    for pool in pools:
+        if not any(_fits(pool.resources, node) for node in nodes):
+            most = {kind: max(n.get(kind, 0.0) for n in nodes) for kind in pool.resources}
+            raise ConfigError(
+                f"{pool.key} wants {_written(pool.resources)} on one node, and the cluster has no "
+                f"such node (at most {_written(most)}); ask for less, or add a node"
+            )
+        wanted.update(pool.resources)
+    for kind, amount in wanted.items():
+        if amount > whole[kind] + 1e-6:
+            keys = ", ".join(pool.key for pool in pools if kind in pool.resources)
+            raise ConfigError(
+                f"{keys} want {amount:g} {kind} together, and the cluster has {whole[kind]:g}; ask "
+                "for less, or add a node"
+            )
+
+
+def _fits(wanted: Mapping[str, float], node: Mapping[str, float]) -> bool:
+    return all(node.get(kind, 0.0) >= amount for kind, amount in wanted.items())
+
+
+def _written(resources: Mapping[str, float]) -> str:
+    return "{" + ", ".join(f"{kind}: {amount:g}" for kind, amount in resources.items()) + "}"

@@ -1,0 +1,157 @@
+"""Samples through an MRLM server (`mrlm serve --policy`): token ids in and out, weights streamed to
+it after every update. Completions are those of the engine in this process, bit by bit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import ConfigError, EndpointError, EngineError
+from mrlm.core.types import Completion
+from mrlm.learn.adapters import BASE
+from mrlm.learn.policy import Policy
+from mrlm.learn.transfer import write_weights
+from mrlm.play.engine import Request
+from mrlm.serving.policy_client import PolicyClient
+
+
+class MrlmEngine:
+    """Speaks to policies of the same names and shapes on one server. It has to run with
+    `--take-weights`.
+
+    Weights are sent before the first request, after every update, and again when the server turns
+    out to be another one than before, or to have other weights than it was given.
+
+    Args:
+        policies: name -> policy, as the learner has it.
+        base_url: the server, `host:port`; `grpcs://host:port` for TLS with the certificates that
+            the system trusts.
+        api_key_env: the environment variable with the server's token.
+        ca: a PEM file of certificates to trust; TLS is used then.
+        timeout: seconds that one call may take.
+        max_retries: how often a call is repeated.
+
+    Raises:
+        ConfigError: there is no address, the token is not set, or `ca` cannot be read.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        ca: str | None = None,
+        timeout: float = 600.0,
+        max_retries: int = 4,
+    ) -> None:
+        if base_url is None:
+            raise ConfigError(
+                "engine.name='mrlm' needs to know where policies are sampled; set engine.base_url "
+                "to the host:port that mrlm serve prints"
+            )
+        if "://" in base_url and not base_url.startswith(("grpc://", "grpcs://")):
+            raise ConfigError(
+                f"engine.base_url={base_url!r}: the engine 'mrlm' speaks gRPC; write host:port"
+            )
+        token = None if api_key_env is None else os.environ.get(api_key_env, "").strip()
+        if token == "":
+            raise ConfigError(
+                f"engine.api_key_env: the environment variable {api_key_env} is not set; export "
+                f"{api_key_env}=<the token of the server>"
+            )
+        self.policies: dict[str, Policy] = dict(policies)
+        first = next(iter(self.policies.values()))
+        self.tokenizer: Any = first.tokenizer
+        self.max_context: int = min(each.max_context for each in self.policies.values())
+        self.versions: dict[str, int] = dict.fromkeys(self.policies, 0)
+        self.pushes: int = 0
+        """Times that weights were sent so far."""
+        self._client = PolicyClient(
+            base_url.removeprefix("grpcs://"),
+            token,
+            ca,
+            base_url.startswith("grpcs://"),
+            timeout,
+            max_retries,
+        )
+        self._placed: set[str] = set()
+        self._lost = 0
+        self._seen: dict[str, tuple[float, ...]] = {}
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """One completion per request, in order.
+
+        Raises:
+            EngineError: the server did not answer, after all repetitions.
+            EndpointError: it refuses for good.
+        """
+        answers: list[Completion | None] = [None] * len(requests)
+        parts: dict[str, list[int]] = {}
+        for index, request in enumerate(requests):
+            parts.setdefault(request.policy, []).append(index)
+        for name in parts:
+            if name not in self._placed:
+                await self._place(name)
+        found = await asyncio.gather(
+            *(self._spoken(name, [requests[i] for i in where]) for name, where in parts.items())
+        )
+        for where, completions in zip(parts.values(), found, strict=True):
+            for index, completion in zip(where, completions, strict=True):
+                answers[index] = completion
+        return [answer for answer in answers if answer is not None]
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        """Send new weights of a policy."""
+        self.policies[policy] = weights
+        self.versions[policy] = version
+        await self._place(policy)
+
+    def fingerprint(self, policy: str) -> tuple[float, ...] | None:
+        """What the server said of its weights when it was last given some."""
+        return self._seen.get(policy)
+
+    async def _spoken(self, name: str, requests: list[Request]) -> Sequence[Completion]:
+        """What the policy says, with the weights it was given."""
+        for _ in range(2):
+            found = await self._client.generate(name, requests)
+            if self._lost == self._client.lost and self._right(name, found):
+                return found
+            self._lost = self._client.lost
+            await self._place(name)
+        found = await self._client.generate(name, requests)
+        if not self._right(name, found):
+            raise EngineError(
+                f"policy {name!r} at {self._client.address} speaks with version "
+                f"{found[0].policy_version} of its weights, not {self.versions[name]}: does "
+                "somebody else train it too?"
+            )
+        return found
+
+    def _right(self, name: str, found: Sequence[Completion]) -> bool:
+        frozen = self.policies[name].adapter == BASE
+        return frozen or all(each.policy_version == self.versions[name] for each in found)
+
+    async def _place(self, name: str) -> None:
+        """Send the weights of a policy as they are, and see that they arrived."""
+        policy, version = self.policies[name], self.versions[name]
+        if policy.adapter != BASE:
+            with tempfile.TemporaryDirectory(prefix="mrlm-weights-") as folder:
+                file = Path(folder) / "weights.safetensors"
+                await asyncio.to_thread(write_weights, policy, file)
+                await self._client.update(name, file, version)
+            self.pushes += 1
+        known, _ = await self._client.list()
+        if name not in known:
+            raise EndpointError(
+                f"the server at {self._client.address} has no policy {name!r}, only "
+                f"{', '.join(known)}; start it with --policy {name}=..."
+            )
+        self._seen[name] = known[name].fingerprint
+        self._placed.add(name)
+
+
+PLUGIN = MrlmEngine

@@ -1,0 +1,107 @@
+"""Samples through SGLang's server: token ids in and out with their log-probs, adapters by name,
+weights read from disk after every update, memory given back while nothing is sampled."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import EngineError
+from mrlm.engines._apart import JSON, ServerEngine, httpx
+from mrlm.engines._calls import Missing, Passing, signed
+from mrlm.play.engine import Request
+
+
+class SglangEngine(ServerEngine):
+    """Speaks to `python -m sglang.launch_server`. For adapters the server has to run with
+    `--enable-lora`, for `sleep` with `--enable-memory-saver`.
+
+    Args:
+        policies, base_url, servers, api_key_env, sync_folder, sleep, timeout, max_retries,
+            max_concurrent: those of every engine with servers.
+    """
+
+    kind: str = "sglang"
+    wakes_twice: bool = False
+
+    def _route(self) -> str:
+        return "/generate"
+
+    def _body(self, request: Request) -> JSON:
+        """Everything that changes what is drawn is said: a server may have defaults of the model
+        for what is not."""
+        sampling = request.sampling
+        body: JSON = {
+            "input_ids": request.prompt_ids,
+            "sampling_params": {
+                "max_new_tokens": sampling.max_new_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or -1,
+                "min_p": sampling.min_p,
+                "repetition_penalty": 1.0,
+                "stop": list(sampling.stop),
+                "sampling_seed": signed(request.seed),
+                "skip_special_tokens": False,
+            },
+            "return_logprob": True,
+        }
+        adapter = self.policies[request.policy].adapter
+        return body | ({"lora_path": request.policy} if adapter else {})
+
+    def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
+        about = answer["meta_info"]
+        reason = about["finish_reason"]["type"]
+        if reason not in ("stop", "length"):
+            raise Passing(f"the server ended a completion with {reason!r}")
+        pairs = about["output_token_logprobs"]
+        return [int(each[1]) for each in pairs], [float(each[0]) for each in pairs], reason
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
+        url = self.url_of[name]
+        if self.policies[name].adapter:
+            with suppress(EngineError, Missing):  # if it matters, loading says so
+                await self._taken(client, url, "/unload_lora_adapter", {"lora_name": name})
+            body = {"lora_name": name, "lora_path": str(folder)}
+            await self._taken(client, url, "/load_lora_adapter", body)
+            await self._post(client, url, "/flush_cache")
+        else:
+            body = {"model_path": str(folder), "flush_cache": True}
+            await self._taken(client, url, "/update_weights_from_disk", body)
+
+    async def _taken(self, client: httpx.AsyncClient, url: str, route: str, body: JSON) -> None:
+        """Ask for a change that the server may answer with a failure."""
+        found = await self._post(client, url, route, body)
+        if isinstance(found, dict) and found.get("success") is False:
+            said = str(found.get("message") or found.get("error_message"))[:300]
+            raise EngineError(f"{url}{route} did not succeed: {said}")
+
+    async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
+        """Memory for keys and values is given back; that of the weights, too, where they are read
+        anew before anybody speaks."""
+        await self._post(client, url, "/release_memory_occupation", {"tags": self._parts(url)})
+
+    async def _wake(self, client: httpx.AsyncClient, url: str, part: str) -> None:
+        if part in self._parts(url):
+            await self._post(client, url, "/resume_memory_occupation", {"tags": [part]})
+
+    async def _rouse(self, client: httpx.AsyncClient, url: str) -> None:
+        """What was in the memory of the weights is gone: they are read once more."""
+        for name in [each for each in self._placed if self.url_of[each] == url]:
+            if "weights" in self._parts(url):
+                await self._place(client, name)
+        if url in self.asleep:
+            await super()._rouse(client, url)
+
+    def _parts(self, url: str) -> list[str]:
+        """What is given back by a server: the weights only of one that has a whole model of ours,
+        and no adapters beside it."""
+        here = [self.policies[name] for name, where in self.url_of.items() if where == url]
+        whole = [each for each in here if each.adapter is None]
+        return ["kv_cache", "weights"] if len(whole) == len(here) == 1 else ["kv_cache"]
+
+
+PLUGIN = SglangEngine

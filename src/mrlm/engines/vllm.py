@@ -1,0 +1,149 @@
+"""Samples through vLLM's server: completions of token ids with their log-probs, adapters by name,
+weights reloaded after every update, asleep while nothing is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import EngineError
+from mrlm.engines._apart import JSON, ServerEngine, httpx
+from mrlm.engines._calls import Missing, Passing, judged, signed
+from mrlm.learn.policy import Policy
+from mrlm.play.engine import Request
+
+
+class VllmEngine(ServerEngine):
+    """Speaks to `vllm serve`. The server has to run with `VLLM_SERVER_DEV_MODE=1` (weights, sleep),
+    `--logprobs-mode processed_logprobs` (log-probs at the temperature that is sampled with) and,
+    for adapters, `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`; for `sleep` also with
+    `--enable-sleep-mode`.
+
+    Args:
+        policies, base_url, servers, api_key_env, sync_folder, sleep, timeout, max_retries,
+            max_concurrent: those of every engine with servers.
+        model: the name of the whole model on the server; what the server says if not given.
+    """
+
+    kind: str = "vllm"
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        base_url: str | None = None,
+        servers: Mapping[str, str] | None = None,
+        model: str | None = None,
+        api_key_env: str | None = None,
+        sync_folder: str | None = None,
+        sleep: bool = False,
+        timeout: float = 600.0,
+        max_retries: int = 4,
+        max_concurrent: int = 256,
+    ) -> None:
+        super().__init__(
+            policies,
+            base_url,
+            servers,
+            api_key_env,
+            sync_folder,
+            sleep,
+            timeout,
+            max_retries,
+            max_concurrent,
+        )
+        self.model = model
+        self._models: dict[str, str] = {}
+
+    def _route(self) -> str:
+        return "/v1/completions"
+
+    def _body(self, request: Request) -> JSON:
+        """Everything that changes what is drawn is said: a server may have defaults of the model
+        for what is not."""
+        sampling, name = request.sampling, request.policy
+        adapter = self.policies[name].adapter
+        return {
+            "model": name if adapter else self._models[self.url_of[name]],
+            "prompt": request.prompt_ids,
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,
+            "stop": list(sampling.stop),
+            "seed": signed(request.seed),
+            "logprobs": 1,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+        }
+
+    def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
+        choice = answer["choices"][0]
+        reason = choice["finish_reason"]
+        if reason not in ("stop", "length"):
+            raise Passing(f"the server ended a completion with {reason!r}")
+        ids = [int(each) for each in choice["token_ids"]]
+        return ids, [float(each) for each in choice["logprobs"]["token_logprobs"]], reason
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
+        await super()._prepare(client, name, since)
+        url = self.url_of[name]
+        if not self.policies[name].adapter and url not in self._models:
+            self._models[url] = self.model or await self._model_at(client, url)
+
+    async def _model_at(self, client: httpx.AsyncClient, url: str) -> str:
+        """The name of the model that is no adapter."""
+        try:
+            reply = await client.get(f"{url}/v1/models")
+        except httpx.HTTPError as error:
+            raise Passing(f"no connection to {url}: {error}") from None
+        if not reply.is_success:
+            raise judged(self.kind, f"{url}/v1/models", reply, self._no_route())
+        known = reply.json().get("data", [])
+        whole = [each["id"] for each in known if each.get("parent") is None]
+        if not whole:
+            raise EngineError(f"{url}/v1/models names no model")
+        return whole[0]
+
+    async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
+        url = self.url_of[name]
+        if self.policies[name].adapter:
+            await self._load_adapter(client, url, name, folder)
+        else:
+            kwargs = {"weights_path": str(folder)}
+            body = {"method": "reload_weights", "kwargs": kwargs}
+            await self._post(client, url, "/collective_rpc", body)
+        await self._post(client, url, "/reset_prefix_cache")
+
+    async def _load_adapter(
+        self, client: httpx.AsyncClient, url: str, name: str, folder: Path
+    ) -> None:
+        """In place where the server can; older ones forget the adapter first."""
+        body = {"lora_name": name, "lora_path": str(folder)}
+        try:
+            await self._post(client, url, "/v1/load_lora_adapter", body | {"load_inplace": True})
+        except EngineError as error:
+            if "already" not in str(error):
+                raise
+            with suppress(Missing):  # forgotten already
+                await self._post(client, url, "/v1/unload_lora_adapter", {"lora_name": name})
+            await self._post(client, url, "/v1/load_lora_adapter", body)
+
+    async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
+        """Level 1: weights wait in the memory of the processor, so that they are there after waking
+        whether new ones came or not."""
+        await self._post(client, url, "/sleep?level=1")
+
+    async def _wake(self, client: httpx.AsyncClient, url: str, part: str) -> None:
+        await self._post(client, url, f"/wake_up?tags={part}")
+
+    def _no_route(self) -> str:
+        return "start vLLM with VLLM_SERVER_DEV_MODE=1 (docs/engines.md has the whole command)"
+
+
+PLUGIN = VllmEngine

@@ -1,0 +1,212 @@
+"""What processors can do at best: a table of public datasheets, this machine as it is measured, or
+a file of the user's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mrlm.config.problems import did_you_mean
+from mrlm.core.errors import ConfigError
+
+GB, TERA = 1e9, 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A processor and what joins it to others.
+
+    Args:
+        name: what it is called.
+        bf16, fp32: operations per second of dense matrix products in either precision.
+        bandwidth: bytes per second of its memory.
+        memory: bytes.
+        link: bytes per second to another device of the same node, one way.
+        network: bytes per second out of a node, one way, all its devices together.
+        per_node: devices of a node where `--nodes` does not say.
+        launch: seconds that one operation takes however small it is.
+        shared: whether the devices of a node are one processor, whose cores and memory they share.
+        source: where the numbers are from.
+    """
+
+    name: str
+    bf16: float
+    fp32: float
+    bandwidth: float
+    memory: float
+    link: float
+    network: float
+    per_node: int = 8
+    launch: float = 5e-6
+    shared: bool = False
+    source: str = "a file"
+
+    def peak(self, computed: int) -> float:
+        """Operations per second in a type of so many bytes."""
+        return self.fp32 if computed == 4 else self.bf16
+
+    def among(self, count: int) -> Device:
+        """The part of it that each of `count` processes of a node has."""
+        if not self.shared or count == 1:
+            return self
+        return replace(
+            self,
+            bf16=self.bf16 / count,
+            fp32=self.fp32 / count,
+            bandwidth=self.bandwidth / count,
+            memory=self.memory / count,
+        )
+
+
+def _nvidia(
+    name: str, products: tuple[float, float], memory: tuple[float, float], net: tuple[float, float]
+) -> Device:
+    (bf16, fp32), (size, speed), (link, network) = products, memory, net
+    return Device(
+        name,
+        bf16=bf16 * TERA,
+        fp32=fp32 * TERA,
+        bandwidth=speed * GB,
+        memory=size * GB,
+        link=link * GB,
+        network=network * GB,
+        source="datasheet: dense; network of a node as in the maker's own systems",
+    )
+
+
+DEVICES: dict[str, Device] = {
+    each.name: each
+    for each in (
+        _nvidia("h100", (989.4, 66.9), (80, 3350), (450, 400)),
+        _nvidia("h200", (989.4, 66.9), (141, 4800), (450, 400)),
+        _nvidia("b200", (2250, 75), (180, 7700), (900, 400)),
+        _nvidia("a100", (312, 19.5), (80, 2039), (300, 200)),
+        _nvidia("a100-40gb", (312, 19.5), (40, 1555), (300, 200)),
+        _nvidia("l40s", (362, 91.6), (48, 864), (32, 50)),
+        _nvidia("a6000", (154.8, 38.7), (48, 768), (56, 25)),
+    )
+}
+"""H100, H200, A100: SXM; B200: of a DGX B200; L40S: PCIe 4; A6000: RTX A6000 with a bridge."""
+
+LOOPBACK = 0.5 * GB
+"""Bytes per second that gloo reduces between processes of one machine; measured here, two processes
+with tensors of 60 MB."""
+TRIES = 3
+"""Measurements of which the best counts."""
+
+
+def find_device(name: str) -> Device:
+    """A device of the table, `cpu` (this machine, measured in about a second), or a YAML file with
+    fields of `Device`, beside `like: NAME` for those it leaves out.
+
+    Raises:
+        ConfigError: there is none, or the file is not one.
+    """
+    if name.lower() in DEVICES:
+        return DEVICES[name.lower()]
+    if name.lower() == "cpu":
+        return this_machine()
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+        return _from_file(path)
+    raise ConfigError(
+        f"--device {name}: there is no such device{did_you_mean(name.lower(), [*DEVICES, 'cpu'])}"
+        "; or give a YAML file"
+    )
+
+
+def _from_file(path: Path) -> Device:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--device {path}: it cannot be read ({error})") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"--device {path}: it holds no mapping of fields to numbers")
+    base: dict[str, Any] = {"name": path.stem, "source": str(path)}
+    if like := found.pop("like", None):
+        known = find_device(str(like))
+        base = {each.name: getattr(known, each.name) for each in fields(Device)} | base
+    names = {each.name: each for each in fields(Device)}
+    for key, value in found.items():
+        if key not in names:
+            raise ConfigError(
+                f"--device {path}: there is no field {key!r}{did_you_mean(key, names)}"
+            )
+        if key in ("name", "source"):
+            base[key] = str(value)
+        elif key == "shared":
+            base[key] = bool(value)
+        else:
+            base[key] = _number(path, key, value)
+    needed = ("bf16", "fp32", "bandwidth", "memory", "link", "network")
+    if missing := [key for key in needed if key not in base]:
+        raise ConfigError(f"--device {path}: {missing[0]} is missing (or set like: h100)")
+    return Device(**base)
+
+
+def _number(path: Path, key: str, value: Any) -> float:
+    try:
+        number = float(value)  # YAML reads 989e12 as a text
+    except (TypeError, ValueError):
+        number = 0.0
+    if not number > 0:
+        raise ConfigError(f"--device {path}: {key}={value!r} must be a number above 0")
+    return int(number) if key == "per_node" else number
+
+
+# -- this machine ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Best:
+    """The shortest of several timings."""
+
+    clock: Callable[[], float]
+    seconds: float = float("inf")
+
+    def of(self, work: Any) -> float:
+        for _ in range(TRIES + 1):  # the first one warms up
+            begun = self.clock()
+            work()
+            self.seconds = min(self.seconds, self.clock() - begun)
+        return self.seconds
+
+
+def this_machine(clock: Callable[[], float] = time.perf_counter) -> Device:
+    """This machine's processor, with the threads that torch would take: products and reads are
+    measured, which takes about a second, memory is what it has.
+
+    Args:
+        clock: seconds; `time.process_time` leaves out what others do on a machine that is shared,
+            where there is one thread.
+    """
+    import psutil
+    import torch
+
+    size = 1024
+    rates: dict[str, float] = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
+        rates[name] = 2 * size**3 / _Best(clock).of(lambda a=left, b=right: a @ b)
+    large = torch.ones(1 << 24)  # 64 MiB
+    speed = large.nbytes / _Best(clock).of(large.sum)
+    small = torch.ones(16)
+    launch = _Best(clock).of(lambda: [small + small for _ in range(1000)]) / 1000
+    return Device(
+        "cpu",
+        bf16=rates["bf16"],
+        fp32=rates["fp32"],
+        bandwidth=speed,
+        memory=float(psutil.virtual_memory().total),
+        link=LOOPBACK,
+        network=LOOPBACK,
+        per_node=1 << 20,
+        launch=launch,
+        shared=True,
+        source=f"measured here, {torch.get_num_threads()} thread(s)",
+    )

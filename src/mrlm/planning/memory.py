@@ -1,0 +1,177 @@
+"""Memory of a step, part by part: what is there all the time, what learning needs on top, and what
+playing needs on top. The latter two are never needed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mrlm.planning.policies import Weights
+from mrlm.shapes import ModelShape
+
+BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+"""Bytes of one weight; `auto` is taken as 16 bit, as models are saved."""
+ADAPTER_BYTES = 4
+"""Bytes of an adapter's weight: PEFT keeps adapters in float32 on a base of any type."""
+CELLS, LEAST_ROWS = 1 << 22, 256
+"""Logits that the library's own head holds at once, about, and the tokens it takes at least (see
+`learn/head.py`)."""
+COPIES_OF_LOGITS = {True: 3, False: 2}
+"""The logits in float32 and their gradient, and in the library's own head their exponentials."""
+LEARNING = ("activations", "logits", "casts", "gathered")
+"""Parts that are there only while a policy learns."""
+PLAYING = ("kv_cache",)
+"""Parts that are there only while episodes are played."""
+REDUCING = ("buckets",)
+"""Parts that are there only while gradients are added up over devices."""
+PASSING = (*LEARNING, *PLAYING, *REDUCING)
+
+Parts = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What memory depends on besides weights.
+
+    Args:
+        width: bytes of a weight.
+        computed: bytes of a value that is computed.
+        moments: numbers an optimiser keeps for each trained weight.
+        tokens: of a micro-batch.
+        checkpointing: whether activations of a block are computed again instead of kept.
+        lean: whether the library's own forward computes, whose head never holds all logits.
+        plays: whether episodes are played here, by an engine in the same process.
+        rows: sequences that are decoded at once, all agents together.
+        length: tokens of the longest of them.
+        kept: bytes of keys and values that the engine keeps from call to call.
+        agents: that speak.
+    """
+
+    width: int = 4
+    computed: int = 4
+    moments: int = 2
+    tokens: int = 16_384
+    checkpointing: bool = False
+    lean: bool = True
+    plays: bool = True
+    rows: int = 0
+    length: int = 0
+    kept: int = 0
+    agents: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Into how many shards things are cut, one on each device.
+
+    Args:
+        weights, gradients, moments: of what is trained, and of what stands beside it.
+        buckets: whether whole gradients are added up over devices, in pieces of their own.
+    """
+
+    weights: int = 1
+    gradients: int = 1
+    moments: int = 1
+    buckets: bool = False
+
+
+WHOLE = Shards()
+
+
+def parts_of(weights: Weights, job: Job, shards: Shards = WHOLE) -> Parts:
+    """Bytes of one policy on one device, by what they are for."""
+    width, shape = job.width, weights.shape
+    own = ADAPTER_BYTES if weights.lora is not None else width
+    parts: Parts = {"weights": weights.count * width // shards.weights if weights.owns else 0}
+    if weights.lora is not None:
+        parts["adapter"] = weights.adapter * own // shards.weights
+    if weights.trainable:
+        parts["gradients"] = weights.trained * own // shards.gradients
+        parts["optimizer"] = job.moments * weights.trained * own // shards.moments
+        if shards.buckets:
+            parts["buckets"] = 4 * weights.trained  # in float32
+        if weights.reference:
+            parts["reference"] = weights.count * width  # never cut
+        if weights.critic:
+            wide = own if weights.critic == weights.trained else width
+            learned = wide // 1 if weights.critic_learns else 0
+            each = wide / shards.weights
+            each += learned / shards.gradients + job.moments * learned / shards.moments
+            parts["critic"] = int(weights.critic * each)
+    if weights.stand_ins:
+        one = weights.trained * own
+        parts["opponents"] = weights.stand_ins * one
+    if shape is not None:
+        parts |= _passing(weights, shape, job, shards)
+    return parts
+
+
+def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
+    """Bytes of all policies at the time when most are needed: policies that learn take turns with
+    what they need while they do, and playing has ended by then."""
+    learning = max((_sum(parts, LEARNING) for parts in memory.values()), default=0)
+    learning = max(learning, *(_sum(parts, REDUCING) for parts in memory.values()), 0)
+    playing = sum(_sum(parts, PLAYING) for parts in memory.values())
+    everything = sum(sum(parts.values()) for parts in memory.values())
+    passing = sum(_sum(parts, PASSING) for parts in memory.values())
+    return everything - passing + max(learning, playing)
+
+
+def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bool = False) -> int:
+    """Bytes that a forward pass keeps for its backward pass: what goes into the products, norms,
+    attention and the gate of a block (counted in `learn/lean.py`; 20 numbers per hidden unit at the
+    usual proportions, where arXiv 2205.05198, eq. 1, has 17 without the attention matrix)."""
+    block = 6 * shape.hidden + 3 * shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
+    if checkpointing:
+        return tokens * computed * (block + shape.hidden * shape.layers)
+    return tokens * computed * block * shape.layers
+
+
+def logits(shape: ModelShape, tokens: int, lean: bool) -> int:
+    """Bytes of the logits that are held at once."""
+    if lean:
+        tokens = min(tokens, max(LEAST_ROWS, CELLS // shape.vocab))
+    return COPIES_OF_LOGITS[lean] * tokens * shape.vocab * 4
+
+
+def key_bytes(shape: ModelShape, computed: int) -> int:
+    """Bytes of the keys and values of one token."""
+    return 2 * shape.kv_width * shape.layers * computed
+
+
+def engine_copy(shape: ModelShape, job: Job, on_processor: bool) -> int:
+    """Bytes of the weights that the engine `lean` keeps in its own order: all linear maps on a
+    processor, and where it computes in another type; else those it fuses."""
+    if on_processor or job.computed != job.width:
+        return (shape.body + shape.vocab * shape.hidden) * job.computed
+    fused = shape.query_width + 2 * shape.kv_width + 2 * shape.intermediate
+    return shape.layers * shape.hidden * fused * job.computed
+
+
+def _passing(weights: Weights, shape: ModelShape, job: Job, shards: Shards) -> Parts:
+    """Bytes that are needed while a model runs."""
+    parts: Parts = {}
+    if weights.trainable:
+        parts["activations"] = activations(shape, job.tokens, job.computed, job.checkpointing)
+        parts["logits"] = logits(shape, job.tokens, job.lean)
+        if job.computed < job.width and not job.checkpointing:
+            parts["casts"] = shape.body * job.computed  # kept for the backward pass
+        if shards.weights > 1:
+            parts["gathered"] = gathered(shape, job.width)
+    if job.plays and weights.seats:
+        rows = max(1, job.rows * weights.seats // max(1, job.agents))
+        parts["kv_cache"] = rows * job.length * key_bytes(shape, job.computed)
+        if job.kept and weights.owns:
+            parts["prefixes"] = job.kept
+    return parts
+
+
+def gathered(shape: ModelShape, width: int) -> int:
+    """Bytes of the weights that are whole at a time where they are sharded: a block, the next one
+    on its way, and embedding and head."""
+    ends = shape.vocab * shape.hidden * (1 if shape.tied else 2)
+    return (2 * shape.body // shape.layers + ends) * width
+
+
+def _sum(parts: Mapping[str, int], names: Sequence[str]) -> int:
+    return sum(parts.get(name, 0) for name in names)

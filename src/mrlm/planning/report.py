@@ -1,0 +1,279 @@
+"""What a plan says: as text for people, as JSON for programs, and the command that starts the
+run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mrlm.plan import Plan, size_text
+from mrlm.planning.devices import Device
+from mrlm.planning.placing import USABLE, Place
+from mrlm.planning.scale import Estimate
+from mrlm.planning.timing import Lengths
+
+VERSION = 1
+"""Of the JSON; raised when a key changes its meaning."""
+PARTS = {
+    "prefill": "play: reading prompts",
+    "decode": "play: sampling",
+    "worlds": "play: worlds, records",
+    "annotate": "annotate",
+    "forward_backward": "forward and backward",
+    "optimizer": "optimizer",
+    "communication": "gradients and shards",
+    "hand_over": "weights to engines",
+    "rest": "the rest",
+}
+
+
+def text(
+    plan: Plan, lengths: Lengths, device: Device, rows: Sequence[Estimate], command: str
+) -> str:
+    """The plan for people.
+
+    Args:
+        plan: the counts.
+        lengths: of prompts and completions.
+        device: of the table.
+        rows: one for each number of devices; the last is the one that was asked for.
+        command: that starts it.
+    """
+    chosen = rows[-1]
+    place = chosen.place
+    lines = [
+        *(_weights_text(plan)),
+        f"episodes: {plan.episodes} an iteration, {plan.model_calls} completions of "
+        f"{lengths.mean} tokens (at most {lengths.longest}) to prompts of {lengths.prompt}; "
+        f"{plan.sequences} trained sequences",
+        "",
+        f"{where(place)} of {device.name} ({device.source}), {_strategy(place)}, engine "
+        f"{lengths.engine}: {chosen.step:.4g} s a step, {rate(chosen):,.0f} trained tokens/s, "
+        f"{100 * chosen.share_of_peak:.1f} % of the peak",
+        _fits_text(chosen, device),
+        "",
+        "memory of a device",
+        *_aligned(("part", "size"), _memory_rows(chosen)),
+        "",
+        "time of a step",
+        *_aligned(
+            ("part", "seconds", "share", "bound by"),
+            [
+                (
+                    PARTS[name],
+                    f"{part.seconds:.3g}",
+                    f"{100 * part.seconds / chosen.step:.0f} %",
+                    part.bound,
+                )
+                for name, part in chosen.seconds.items()
+                if part.seconds
+            ],
+        ),
+        "",
+        "devices",
+        *_aligned(
+            ("devices", "nodes", "strategy", "memory", "fits", "step s", "tokens/s", "efficiency"),
+            [_table_row(each) for each in rows],
+        ),
+        "",
+        f"start: {command}",
+    ]
+    notes = [*plan.notes, *hints(plan, chosen), *chosen.notes]
+    return "\n".join([*lines, *(f"note: {note}" for note in dict.fromkeys(notes))])
+
+
+def data(
+    plan: Plan, lengths: Lengths, device: Device, rows: Sequence[Estimate], command: str
+) -> dict[str, Any]:
+    """The plan for programs. Sizes are bytes, times seconds."""
+    return {
+        "version": VERSION,
+        "algorithm": plan.algorithm,
+        "device": {
+            "name": device.name,
+            "bf16": device.bf16,
+            "fp32": device.fp32,
+            "bandwidth": device.bandwidth,
+            "memory": device.memory,
+            "source": device.source,
+        },
+        "counts": {
+            "tasks": plan.tasks,
+            "episodes": plan.episodes,
+            "completions": plan.model_calls,
+            "sequences": plan.sequences,
+            "optimizer_steps": plan.optimizer_steps,
+            "prompt_tokens": lengths.prompt,
+            "completion_tokens": lengths.mean,
+        },
+        "policies": {
+            each.name: {
+                "weights": each.count,
+                "trained": each.trained,
+                "base": each.base,
+                "agents": each.seats,
+                "stand_ins": each.stand_ins,
+                "critic": each.critic,
+            }
+            for each in plan.weights
+        },
+        "chosen": _estimate_data(rows[-1]),
+        "table": [_estimate_data(each) for each in rows],
+        "command": command,
+        "notes": [*plan.notes, *hints(plan, rows[-1])],
+    }
+
+
+def command_of(place: Place, config: str, overrides: Sequence[str], engine: str) -> str:
+    """What starts the run in that place.
+
+    Args:
+        place: where.
+        config: the config file.
+        overrides: settings on the command line.
+        engine: what samples.
+    """
+    asked = ["train", "--config", config, *overrides]
+    if place.strategy == "ray":
+        settings = ["distributed.enabled=true", "distributed.strategy=ray"]
+        return shlex.join(["mrlm", *asked, *settings])
+    if place.learners == 1:
+        return shlex.join(["mrlm", *asked])
+    ring = place.learners if place.engines else place.inside
+    start = ["torchrun", f"--nproc_per_node={ring}"]
+    if place.nodes > 1 and not place.engines:
+        start = ["torchrun", f"--nnodes={place.nodes}", f"--nproc_per_node={place.inside}"]
+        start[2:2] = ["--node_rank=THIS_NODE"]
+        start += ["--rdzv_backend=c10d", "--rdzv_endpoint=FIRST_NODE:29500"]
+    strategy = "fsdp" if place.strategy == "fsdp-hybrid" else place.strategy
+    settings = ["distributed.enabled=true", f"distributed.strategy={strategy}"]
+    if place.strategy == "fsdp-hybrid":
+        settings.append("distributed.fsdp.sharding=hybrid")
+    return shlex.join([*start, "-m", "mrlm", *asked, *settings])
+
+
+def hints(plan: Plan, chosen: Estimate) -> list[str]:
+    """What would help."""
+    found: list[str] = []
+    whole = plan.tasks * plan.samples
+    if chosen.place.learners > whole:
+        found.append(
+            f"{chosen.place.learners} devices learn from {whole} episodes: "
+            f"{chosen.place.learners - whole} have nothing to do; raise training.batch_size"
+        )
+    elif chosen.place.learners > plan.tasks:
+        found.append(
+            f"{chosen.place.learners} devices share {plan.tasks} tasks: groups are divided, and "
+            "each part reads the prompt again; a larger training.batch_size is better"
+        )
+    if not chosen.fits:
+        found.append(
+            "it does not fit: fsdp, LoRA, training.gradient_checkpointing=true, "
+            "training.precision=bf16 with model.torch_dtype=bfloat16, or a smaller "
+            "training.max_tokens_per_microbatch need less"
+        )
+    longest = max(chosen.seconds, key=lambda name: chosen.seconds[name].seconds)
+    if longest == "decode" and chosen.seconds["decode"].bound == "memory":
+        found.append(
+            "sampling is bound by reading weights: more episodes at once cost little "
+            "(training.batch_size, group_size)"
+        )
+    if longest == "communication":
+        found.append("devices wait for each other most of the time: fewer would do nearly as well")
+    return found
+
+
+def rate(found: Estimate) -> float:
+    """Tokens that are trained on, a second."""
+    return found.trained_tokens / found.step
+
+
+def where(place: Place) -> str:
+    """How many devices, on how many nodes, for what."""
+    words = f"{place.devices} device(s) on {place.nodes} node(s)"
+    if place.engines:
+        words += f" ({place.learners} learn, {place.engines} play)"
+    return words
+
+
+def _strategy(place: Place) -> str:
+    return place.strategy if place.devices > 1 else "one process"
+
+
+def _weights_text(plan: Plan) -> Iterable[str]:
+    for each in plan.weights:
+        kind = "frozen" if not each.trainable else "whole"
+        if each.lora is not None:
+            kind = f"LoRA r={each.lora.r}, {each.adapter / 1e6:.3g}M"
+            kind += "" if each.owns else f", on the base of {each.base}"
+        yield (
+            f"policy {each.name}: {each.count / 1e9:.4g}B weights ({kind}), "
+            f"{each.seats} agent(s)" + (f", {each.stand_ins} stand-in(s)" if each.stand_ins else "")
+        )
+
+
+def _fits_text(chosen: Estimate, device: Device) -> str:
+    room = size_text(USABLE * device.among(chosen.place.inside).memory)
+    word = "fits" if chosen.fits else "does NOT fit"
+    return f"it {word}: {size_text(chosen.needed)} of {room} that can be used on a device"
+
+
+def _memory_rows(chosen: Estimate) -> list[tuple[str, ...]]:
+    several = len(chosen.memory) > 1
+    rows = []
+    for policy, parts in chosen.memory.items():
+        for name, size in parts.items():
+            if size:
+                rows.append((f"{policy}: {name}" if several else name, size_text(size)))
+    return [*rows, ("at the worst moment", size_text(chosen.needed))]
+
+
+def _table_row(found: Estimate) -> tuple[str, ...]:
+    place = found.place
+    apart = f" {place.learners}+{place.engines}" if place.engines else ""
+    return (
+        str(place.devices),
+        str(place.nodes),
+        f"{_strategy(place)}{apart}",
+        size_text(found.needed),
+        "yes" if found.fits else "no",
+        f"{found.step:.4g}",
+        f"{rate(found):,.0f}",
+        f"{100 * found.efficiency:.0f} %" if found.efficiency else "",
+    )
+
+
+def _estimate_data(found: Estimate) -> dict[str, Any]:
+    place = found.place
+    return {
+        "strategy": place.strategy,
+        "devices": place.devices,
+        "nodes": place.nodes,
+        "learners": place.learners,
+        "engines": place.engines,
+        "fits": found.fits,
+        "needed": found.needed,
+        "memory": found.memory,
+        "step_seconds": found.step,
+        "seconds": {
+            name: {"seconds": part.seconds, "bound": part.bound}
+            for name, part in found.seconds.items()
+        },
+        "trained_tokens_per_second": rate(found),
+        "sampled_tokens_per_second": found.sampled_tokens / found.step,
+        "share_of_peak": found.share_of_peak,
+        "efficiency": found.efficiency,
+    }
+
+
+def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as columns of a text; the first to the left, others to the right."""
+    table = [head, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    lines = []
+    for row in table:
+        first = row[0].ljust(widths[0])
+        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  " + "  ".join([first, *rest]).rstrip())
+    return lines

@@ -1,0 +1,246 @@
+"""Seconds of a step, part by part, on one device of several: each part takes as long as what bounds
+it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mrlm.plan import Plan
+from mrlm.planning import rates
+from mrlm.planning.devices import Device
+from mrlm.planning.memory import ADAPTER_BYTES, key_bytes
+from mrlm.planning.policies import Weights
+from mrlm.planning.rates import Took, added, roofline, width_share
+from mrlm.shapes import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What a config does not say of its episodes.
+
+    Args:
+        prompt: tokens of a prompt.
+        mean: tokens of a completion on average.
+        longest: tokens of the longest completion.
+        latency: seconds the world takes for a joint step.
+        engine: `lean`, in the same process, or `vllm`, a server.
+        again: tokens between two turns that an agent is shown.
+    """
+
+    prompt: int
+    mean: int
+    longest: int
+    latency: float = 0.0
+    engine: str = "lean"
+    again: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one device has of the work.
+
+    Args:
+        device: itself.
+        tasks: of an iteration that it plays, or learns from.
+        plan: the whole.
+        lengths: of prompts and completions.
+    """
+
+    device: Device
+    tasks: float
+    plan: Plan
+    lengths: Lengths
+
+    @property
+    def part(self) -> float:
+        """Its share of all tasks."""
+        return self.tasks / max(1, self.plan.tasks)
+
+
+# -- playing ---------------------------------------------------------------------------------------
+
+
+def prefill(share: Share) -> Took:
+    """Reading prompts, each once for all who go on from it."""
+    plan, lengths = share.plan, share.lengths
+    found = []
+    for group in bases(plan.weights):
+        shape = group[0].shape
+        seats = sum(each.seats for each in group)
+        shown = lengths.prompt + (plan.turns - 1) * lengths.again * plan.samples
+        tokens = share.tasks * seats * shown
+        if shape is not None and tokens:
+            found.append(_forward(share, shape, tokens, lengths.prompt, heads=0))
+    return added(found)
+
+
+def decode(share: Share, room: float) -> Took:
+    """Sampling completions, as many rows at once as the engine takes and memory holds.
+
+    Args:
+        share: of the work.
+        room: bytes for keys and values.
+    """
+    plan, lengths, device = share.plan, share.lengths, share.device
+    job, found = plan.job, []
+    for group in bases(plan.weights):
+        shape = group[0].shape
+        seats = sum(each.seats for each in group)
+        if shape is None or not seats or plan.rows:
+            continue
+        asked = plan.model_calls * seats / plan.agents * share.part
+        if not asked:
+            continue
+        rounds = max(plan.turns, 1)
+        one_row = max(1, plan.tokens * key_bytes(shape, job.computed))
+        held = max(1.0, min(job_rows(plan), asked / rounds, room // one_row))
+        steps = max(rounds * lengths.longest, asked * lengths.mean / held)
+        rows = asked * lengths.mean / steps
+        adapters = sum(each.adapter for each in group) * ADAPTER_BYTES
+        context = lengths.prompt + plan.turns * lengths.mean / 2
+        whole = shape.body + shape.vocab * shape.hidden
+        read = whole * job.computed + adapters + rows * context * key_bytes(shape, job.computed)
+        operations = 2 * whole * rows
+        begun = rates.OPS_OF_A_BLOCK * shape.layers * device.launch
+        took = roofline(
+            {
+                "memory": read / (device.bandwidth * rates.READ_SHARE),
+                "compute": operations / (device.peak(job.computed) * rates.DECODE_SHARE),
+                "overhead": rates.DRAW[lengths.engine]
+                + begun * (1.0 if device.shared else rates.GRAPH),
+            }
+        )
+        found.append(Took(steps * took.seconds, took.bound, steps * operations))
+    return added(found)
+
+
+def job_rows(plan: Plan) -> int:
+    """Rows that the engine decodes at once at most."""
+    return max(1, plan.job.rows)
+
+
+def worlds(share: Share) -> Took:
+    """Rendering, stepping, keeping records; and waiting for a world that takes its time."""
+    plan, lengths = share.plan, share.lengths
+    if plan.rows:
+        return Took()
+    own = plan.model_calls * share.part * rates.COMPLETION
+    waited = plan.turns * lengths.latency
+    return Took(own + waited, "latency" if waited > own else "overhead")
+
+
+# -- learning --------------------------------------------------------------------------------------
+
+
+def learned_tokens(share: Share, weights: Weights) -> tuple[float, float]:
+    """Tokens of a policy that go through its model in an epoch, and those of them that are trained
+    on; siblings share their prompt where the library's own forward computes."""
+    plan, lengths = share.plan, share.lengths
+    seats = weights.seats / max(1, plan.trained_agents)
+    sequences = plan.sequences * share.part * min(1.0, seats)
+    said = lengths.mean * (1 if plan.parts is not None else plan.turns)
+    openings = sequences
+    if plan.job.lean and not plan.rows:
+        openings = min(sequences, share.tasks * weights.seats)
+    between = sequences * (plan.turns - 1) * lengths.again
+    return openings * lengths.prompt + sequences * said + between, sequences * said
+
+
+def annotate(share: Share, needs: frozenset[str], reads_old: bool) -> Took:
+    """Forward passes before credit: references, values, the policy's own log-probs."""
+    found = []
+    for each in share.plan.weights:
+        if not each.trainable or each.shape is None:
+            continue
+        tokens, said = learned_tokens(share, each)
+        passes = int(bool(needs & {"ref_logprobs", "full_kl"})) + int(each.critic > 0)
+        passes += int(bool(needs & {"old_logprobs", "entropies"}) and reads_old)
+        if "values" in needs and not each.critic:
+            passes += int(not needs & {"old_logprobs", "entropies"})
+        one = _forward(share, each.shape, tokens, share.plan.tokens, heads=said)
+        found += [one] * passes
+    return added(found)
+
+
+def forward_backward(share: Share) -> Took:
+    """Learning itself, critics included, over all epochs."""
+    plan = share.plan
+    found = []
+    for each in plan.weights:
+        if not each.trainable or each.shape is None:
+            continue
+        tokens, said = learned_tokens(share, each)
+        one = _both_ways(share, each.shape, tokens, said, each.lora is None)
+        found += [one] * plan.epochs
+        if each.critic and each.critic_learns:
+            whole = each.lora is None or each.critic != each.trained
+            one = _both_ways(share, each.shape, tokens, 0, whole)
+            found += [one] * plan.epochs
+    return added(found)
+
+
+def optimizer(share: Share, shards: int) -> Took:
+    """Reading and writing weights, gradients and moments, and the norm of the gradient."""
+    plan = share.plan
+    moved = 0.0
+    for each in plan.weights:
+        own = ADAPTER_BYTES if each.lora is not None else plan.job.width
+        learned = each.trained + (each.critic if each.critic_learns else 0)
+        moved += learned * own * (4 + 2 * plan.job.moments) / shards
+    speed = share.device.bandwidth * rates.UPDATE_SHARE
+    return Took(plan.optimizer_steps * moved / speed, "memory" if moved else "nothing")
+
+
+def _forward(share: Share, shape: ModelShape, tokens: float, length: int, heads: float) -> Took:
+    """One pass that keeps nothing."""
+    device, computed = share.device, share.plan.job.computed
+    products = 2 * shape.body * tokens + 2 * shape.vocab * shape.hidden * heads
+    looking = _looking(shape, tokens, length)
+    rate = device.peak(computed)
+    fast = width_share(device, shape.hidden, computed) * rates.FORWARD_SHARE / rates.MATRIX_SHARE
+    passes = math.ceil(tokens / max(1, share.plan.job.tokens))
+    return roofline(
+        {
+            "compute": products / (rate * fast) + looking / (rate * rates.ATTENTION_SHARE),
+            "overhead": passes * rates.OPS_OF_A_BLOCK * shape.layers * device.launch,
+        },
+        products + looking,
+    )
+
+
+def _both_ways(share: Share, shape: ModelShape, tokens: float, said: float, whole: bool) -> Took:
+    """Forward and backward; `whole`: weights get gradients, not only what they are multiplied
+    with."""
+    device, job = share.device, share.plan.job
+    times = 3 if whole else 2
+    products = 2 * times * (shape.body * tokens + shape.vocab * shape.hidden * said)
+    looking = 3 * _looking(shape, tokens, share.plan.tokens)
+    again = 2 * shape.body * tokens if job.checkpointing else 0.0
+    once_more = looking / 3 if job.checkpointing else 0.0
+    rate = device.peak(job.computed)
+    fast = width_share(device, shape.hidden, job.computed)
+    passes = math.ceil(tokens / max(1, job.tokens))
+    begun = rates.OPS_OF_A_BLOCK * shape.layers * device.launch * (4 if job.checkpointing else 3)
+    return roofline(
+        {
+            "compute": (products + again) / (rate * fast)
+            + (looking + once_more) / (rate * rates.ATTENTION_SHARE),
+            "overhead": passes * begun,
+        },
+        products + looking,
+    )
+
+
+def _looking(shape: ModelShape, tokens: float, length: int) -> float:
+    """Operations of causal attention, forward."""
+    return 4 * shape.query_width * shape.layers * tokens * length / 2
+
+
+def bases(weights: Sequence[Weights]) -> list[list[Weights]]:
+    """Policies by the copy of the model they use."""
+    groups: dict[str, list[Weights]] = {}
+    for each in weights:
+        groups.setdefault(each.base, []).append(each)
+    return list(groups.values())

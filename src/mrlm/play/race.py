@@ -1,0 +1,70 @@
+"""More plays of a task than are needed, of which the first to be complete are kept. Which those are
+is counted, never timed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from mrlm.core.types import Episode
+
+Family = list[Episode]
+"""An episode, with those that a workflow forked from it."""
+
+
+class Race:
+    """Plays of one task, begun at the same time.
+
+    The first are those that needed the fewest rounds of the engine; of equals those with the lowest
+    numbers, so that among plays that end together nothing is preferred. A play that failed counts
+    only where too few others are left.
+
+    Args:
+        plays: all of them.
+        keep: how many are kept; the others are broken off.
+        rounds: number of a play -> the engine round of its latest answer.
+    """
+
+    def __init__(
+        self,
+        plays: Sequence[asyncio.Task[Family]],
+        keep: int,
+        rounds: Callable[[int], int],
+    ) -> None:
+        self.plays: list[asyncio.Task[Family]] = list(plays)
+        self.keep = keep
+        self.rounds: Callable[[int], int] = rounds
+        self.won: asyncio.Future[list[Family]] = asyncio.get_running_loop().create_future()
+        for play in self.plays:
+            play.add_done_callback(self._ended)
+
+    def judge(self) -> bool:
+        """Decide, if enough plays are complete; returns whether that was now. Called where
+        everybody waits for the engine."""
+        if self.won.done():
+            return False
+        complete = [number for number, play in enumerate(self.plays) if play.done()]
+        whole = [number for number in complete if not self.plays[number].result()[0].failed]
+        if len(whole) < self.keep and len(complete) < len(self.plays):
+            return False
+        failed = [number for number in complete if number not in whole]
+        order = sorted(whole, key=lambda number: (self.rounds(number), number)) + failed
+        kept = sorted(order[: self.keep])
+        self.won.set_result([self.plays[number].result() for number in kept])
+        self.stop()
+        return True
+
+    def stop(self) -> None:
+        """Break off whatever is still under way."""
+        for play in self.plays:
+            play.cancel()
+
+    def _ended(self, play: asyncio.Task[Family]) -> None:
+        if self.won.done() or play.cancelled():
+            return
+        error = play.exception()
+        if error is not None:
+            self.won.set_exception(error)
+            self.stop()
+        elif all(each.done() for each in self.plays):
+            self.judge()

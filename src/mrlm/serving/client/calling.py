@@ -1,0 +1,345 @@
+"""What asking a server takes: the event loop that all channels live in, addresses, who may ask, and
+what a refusal means. It knows no environment."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import ipaddress
+import os
+import random
+import re
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import grpc
+
+from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving import wires
+from mrlm.serving.statuses import failure_in
+
+T = TypeVar("T")
+
+OPTIONS: list[tuple[str, int]] = [
+    *wires.channel_options(64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+]
+"""Of every channel. What is sent again is decided here and not by gRPC, and how large a message may
+be is the server's to say."""
+TOKEN = "MRLM_TOKEN"
+"""The environment variable that holds the token, where none other is named."""
+LEAVING = 2.0
+"""Seconds that saying goodbye may take when the process ends."""
+
+
+class SessionLost(EpisodeError):
+    """The server does not know the session (any more): what was played there is gone."""
+
+
+class Unreachable(EpisodeError):
+    """No answer came within the time there was."""
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Home:
+    pid: int
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+_home: _Home | None = None
+_lock = threading.Lock()
+
+
+def home() -> asyncio.AbstractEventLoop:
+    """The event loop of this process in which all calls are made: worlds are asked from several
+    loops and threads, and a channel belongs to one."""
+    global _home
+    with _lock:
+        if _home is None or _home.pid != os.getpid():
+            loop = asyncio.new_event_loop()
+            loop.set_exception_handler(_heard)
+            thread = threading.Thread(
+                target=loop.run_forever, daemon=True, name="mrlm-remote-environments"
+            )
+            thread.start()
+            _home = _Home(os.getpid(), loop, thread)
+        return _home.loop
+
+
+def start(job: Coroutine[Any, Any, T]) -> Future[T]:
+    """Let a coroutine run there, without waiting for it."""
+    return asyncio.run_coroutine_threadsafe(job, home())
+
+
+async def there(job: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that runs there, for other loops."""
+    return await asyncio.wrap_future(start(job))
+
+
+def waited(job: Coroutine[Any, Any, T]) -> T:
+    """The same for ordinary code, which blocks."""
+    return start(job).result()
+
+
+def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """gRPC wakes every loop of a process for every event, and all but one find nothing to read."""
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
+
+
+@atexit.register
+def _leave() -> None:
+    """Let what was begun (sessions that are being closed) end, and then the loop."""
+    if _home is None or _home.pid != os.getpid():
+        return
+
+    async def settled() -> None:
+        own = asyncio.current_task()
+        rest = {task for task in asyncio.all_tasks() if task is not own}
+        if rest:
+            await asyncio.wait(rest, timeout=LEAVING / 4)
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    ended = asyncio.run_coroutine_threadsafe(settled(), _home.loop)
+    ended.add_done_callback(lambda _: _home and _home.loop.call_soon_threadsafe(_home.loop.stop))
+    _home.thread.join(LEAVING)
+
+
+class Pauses:
+    """How long to wait before the next try: twice as long each time, never quite the same, and
+    never drawn from the generators that a run's randomness comes from."""
+
+    _drawn = random.Random()
+
+    def __init__(self, first: float = 0.05, most: float = 3.0) -> None:
+        self.next: float = first
+        self._most = most
+
+    def take(self) -> float:
+        """Seconds."""
+        pause = self.next * self._drawn.uniform(0.5, 1.5)
+        self.next = min(2 * self.next, self._most)
+        return pause
+
+
+# -- who is asked, and by whom ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server.
+
+    Args:
+        host, port: where it listens.
+        tls: whether it said so itself (`https://`); `None` where it says nothing.
+    """
+
+    host: str
+    port: int
+    tls: bool | None = None
+
+    @property
+    def target(self) -> str:
+        """As gRPC writes it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return self.target
+
+
+def address_of(text: str) -> Address:
+    """The server that a text names: `host:port`, `[::1]:port`, or a URL of it.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    schemed = text if "://" in text else f"//{text}"
+    try:
+        parts = urlsplit(schemed)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urlsplit("")
+    odd = parts.path.strip("/") or parts.query or parts.username or re.search(r"\s", text)
+    if not host or not port or odd or parts.scheme not in ("", "http", "https"):
+        raise ConfigError(
+            f"{text!r} is no address of a server; write host:port, such as localhost:50051 or "
+            "[::1]:50051"
+        )
+    return Address(host, port, {"": None, "http": False, "https": True}[parts.scheme])
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who asks, and how they know whom they ask.
+
+    Args:
+        token: that the servers ask for.
+        tls_ca: file of the certificates to trust; the channel is encrypted.
+        tls_cert, tls_key: files of the client's own certificate, where servers ask for one.
+
+    Raises:
+        ConfigError: a file is missing, or half of a pair.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_cert and tls_key go together: a certificate and its key")
+        for name in ("tls_ca", "tls_cert", "tls_key"):
+            path = getattr(self, name)
+            if path is not None and not Path(path).is_file():
+                raise ConfigError(f"{name}: there is no file {path}")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            raise ConfigError("the token of an environment server must be printable ASCII")
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call says of the caller."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+    def channel(self, address: Address) -> grpc.aio.Channel:
+        """A channel to a server; it belongs to the loop that runs.
+
+        Raises:
+            ConfigError: the token would travel in the clear.
+        """
+        files = self.tls_ca or self.tls_cert
+        if files and address.tls is False:
+            raise ConfigError(f"http://{address} is not encrypted, but tls_ca or tls_cert is set")
+        if not (files or address.tls):
+            if self.token is not None and not address.is_here:
+                raise ConfigError(
+                    f"the token would travel in the clear to {address}: set tls_ca, or write "
+                    f"https://{address} if its certificate is one that this system trusts"
+                )
+            return grpc.aio.insecure_channel(address.target, options=OPTIONS)
+        ca, key, cert = (
+            Path(path).read_bytes() if path else None
+            for path in (self.tls_ca, self.tls_key, self.tls_cert)
+        )
+        credentials = grpc.ssl_channel_credentials(ca, key, cert)
+        return grpc.aio.secure_channel(address.target, credentials, options=OPTIONS)
+
+
+def access_of(
+    token: str | None = None,
+    token_env: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+) -> Access:
+    """Access by a token, or by the name of the environment variable that holds it; `MRLM_TOKEN`, if
+    it is set, where neither is given.
+
+    Raises:
+        ConfigError: the variable is not set, or a file is missing.
+    """
+    if token_env is not None:
+        if token is not None:
+            raise ConfigError("give token or token_env, not both")
+        token = os.environ.get(token_env, "").strip()
+        if not token:
+            raise ConfigError(
+                f"token_env: the environment variable {token_env} is not set; put the server's "
+                "token into it"
+            )
+    elif token is None:
+        token = os.environ.get(TOKEN, "").strip() or None
+    return Access(token, tls_ca, tls_cert, tls_key)
+
+
+# -- what a refusal means --------------------------------------------------------------------------
+
+Code = grpc.StatusCode
+DENIED = {Code.UNAUTHENTICATED, Code.PERMISSION_DENIED}
+CERTIFICATE = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|peer name|hostname verification|handshake failed|WRONG_VERSION",
+    re.IGNORECASE,
+)
+
+
+class Broken(Exception):
+    """A call failed; `code` and `details` are gRPC's."""
+
+    def __init__(
+        self, code: grpc.StatusCode, details: str, failure: pb.Failure | None = None
+    ) -> None:
+        super().__init__(details)
+        self.code: grpc.StatusCode = code
+        self.details: str = details
+        self.failure: pb.Failure | None = failure
+
+    @classmethod
+    def of(cls, error: grpc.aio.AioRpcError) -> Broken:
+        """What gRPC raised, with the server's own word on it if there is one."""
+        failure = failure_in(error)
+        details = failure.message if failure is not None else error.details()
+        return cls(error.code(), details or "", failure)
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds that the server asks to wait."""
+        return 0.0 if self.failure is None else max(self.failure.retry_after, 0.0)
+
+    @property
+    def too_large(self) -> bool:
+        """A message was larger than the server (or this side) takes."""
+        return self.code is Code.RESOURCE_EXHAUSTED and "larger than max" in self.details
+
+    @property
+    def busy(self) -> bool:
+        """There is no room now."""
+        return self.code is Code.RESOURCE_EXHAUSTED and not self.too_large
+
+    def final(self, address: Address) -> str | None:
+        """Why asking this server again cannot help, and what would; `None` if it can."""
+        if self.code in DENIED:
+            return (
+                f"the environment server {address} refuses the token ({self.details}); give the "
+                "one it was started with, by token_env: the name of an environment variable"
+            )
+        if self.code is Code.UNIMPLEMENTED:
+            return (
+                f"{address} is no environment server that this version can talk to "
+                f"({self.details}); start one there with `mrlm serve`"
+            )
+        if self.code is Code.UNAVAILABLE and CERTIFICATE.search(self.details):
+            return (
+                f"the certificate of the environment server {address} is not trusted "
+                f"({_short(self.details)}); name the one that signed it by tls_ca, and the server "
+                "by the name in its certificate"
+            )
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.code.name.lower().replace('_', ' ')}: {_short(self.details)}"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else text[:197] + "..."

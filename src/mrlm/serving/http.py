@@ -1,0 +1,375 @@
+"""The HTTP door to policies: the OpenAI protocol (chat and text completions), for any client that
+speaks it, and the routes of `http_trainer.py` for those who train."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mrlm.core.errors import ChatTemplateError, ConfigError
+from mrlm.core.types import Completion, Message
+from mrlm.play.engine import Request as Asked
+from mrlm.serving.desk import RETRY_AFTER, Desk, Refusal, Served
+from mrlm.serving.fields import (
+    JSON,
+    MOST_CHOICES,
+    Fields,
+    chat_logprobs,
+    completion_logprobs,
+    head,
+    pieces,
+    spoken,
+    usage,
+)
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+DEFAULT_TOKENS = 1024
+"""Tokens of a chat answer where the client does not say; fewer where the model has less room."""
+DEFAULT_TEXT_TOKENS = 16
+"""The same for text completions, as the protocol says."""
+BODY_SECONDS = 30.0
+"""In which the whole body of a request has to arrive."""
+STATUS: dict[str, tuple[int, str, str | None]] = {
+    "unknown": (404, "invalid_request_error", "model_not_found"),
+    "bad": (400, "invalid_request_error", None),
+    "long": (400, "invalid_request_error", "context_length_exceeded"),
+    "busy": (429, "rate_limit_error", "rate_limit_exceeded"),
+    "asleep": (503, "server_error", "asleep"),
+    "slow": (504, "server_error", "timeout"),
+    "forbidden": (403, "invalid_request_error", "forbidden"),
+    "failed": (500, "server_error", None),
+}
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a route answers: JSON, or a text; or events, one after the other."""
+
+    body: Any
+    events: bool = False
+
+
+Route = Callable[[JSON, Any], Awaitable[Any]]
+"""`route(body, request)` returns an `Answer` or what its body is."""
+
+
+class Door:
+    """The routes of the OpenAI protocol over a desk.
+
+    Args:
+        desk: answers.
+        token: every request has to show it as `Authorization: Bearer`; `None` for none.
+        max_body: bytes of the largest request.
+    """
+
+    def __init__(self, desk: Desk, token: str | None = None, max_body: int = 4 << 20) -> None:
+        self.desk = desk
+        self.max_body = max_body
+        self._token = None if token is None else _digest(token)
+
+    def app(self) -> Any:
+        """The application, for any ASGI server.
+
+        Raises:
+            ConfigError: starlette is not installed.
+        """
+        try:
+            from starlette.applications import Starlette
+            from starlette.routing import Route as Page
+        except ImportError as error:
+            raise ConfigError(
+                'policies over HTTP need starlette and uvicorn: pip install "mrlm[serve]"'
+            ) from error
+        from mrlm.serving.http_trainer import trainer_routes
+
+        routes: dict[tuple[str, str], Route] = {
+            ("GET", "/health"): self.health,
+            ("GET", "/v1/models"): self.models,
+            ("POST", "/v1/chat/completions"): self.chat,
+            ("POST", "/v1/completions"): self.complete,
+            **trainer_routes(self.desk),
+        }
+        paths = [
+            Page(path, self._guarded(route), methods=[method])
+            for (method, path), route in routes.items()
+        ]
+        return Starlette(routes=paths, exception_handlers={404: _no_page, 405: _no_page})
+
+    # -- routes ------------------------------------------------------------------------------------
+
+    async def health(self, body: JSON, request: Any) -> JSON:
+        """Whether the server answers."""
+        return {"status": "asleep" if self.desk.asleep else "ok", "waiting": self.desk.waiting}
+
+    async def models(self, body: JSON, request: Any) -> JSON:
+        """The policies there are; `mrlm` says which weights they have."""
+        served = list(self.desk.served.values())
+        return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
+
+    async def chat(self, body: JSON, request: Any) -> Answer:
+        """A chat completion."""
+        fields = Fields(body)
+        served = self.desk.find(fields.text("model"))
+        tools = fields.tools()
+        prompt = _rendered(served, fields.messages())
+        room = max(1, served.max_context - len(prompt))
+        limit = fields.whole("max_tokens", min(room, DEFAULT_TOKENS), 1, 1 << 31)
+        limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
+        asked = self._asked(served, fields, [prompt], limit)
+        streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
+        found = await self._answered(asked)
+        choices: list[JSON] = []
+        for place, each in enumerate(found):
+            message, reason = spoken(each, tools)
+            scores = chat_logprobs(served.chat, each) if logprobs else None
+            choices.append(
+                {"index": place, "message": message, "logprobs": scores, "finish_reason": reason}
+            )
+        counts = usage(len(prompt), found)
+        if not streamed:
+            return Answer(
+                head("chat.completion", served.name) | {"choices": choices, "usage": counts}
+            )
+        first = head("chat.completion.chunk", served.name)
+        return Answer(_chat_events(first, choices, _counted(fields, counts)), events=True)
+
+    async def complete(self, body: JSON, request: Any) -> Answer:
+        """Completions of texts or of lists of token ids."""
+        fields = Fields(body)
+        served = self.desk.find(fields.text("model"))
+        prompts = _prompts(served, body.get("prompt"))
+        limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
+        asked = self._asked(served, fields, prompts, limit)
+        scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
+        shows_ids, streamed = fields.flag("return_token_ids"), fields.flag("stream")
+        found = await self._answered(asked)
+        choices: list[JSON] = []
+        for place, (each, sent) in enumerate(zip(found, asked, strict=True)):
+            choice: JSON = {
+                "index": place,
+                "text": each.text,
+                "logprobs": completion_logprobs(served.chat, each) if scored else None,
+                "finish_reason": each.finish_reason,
+                "stop_reason": None,
+            }
+            if shows_ids:
+                choice |= {"token_ids": each.token_ids, "prompt_token_ids": sent.prompt_ids}
+            choices.append(choice)
+        counts = usage(sum(map(len, prompts)), found)
+        first = head("text_completion", served.name)
+        if not streamed:
+            return Answer(first | {"choices": choices, "usage": counts})
+        return Answer(_text_events(first, choices, _counted(fields, counts)), events=True)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _asked(
+        self, served: Served, fields: Fields, prompts: list[list[int]], limit: int
+    ) -> list[Asked]:
+        sampling = fields.sampling(limit)
+        count, seed = fields.whole("n", 1, 1, MOST_CHOICES), fields.seed()
+        return [
+            Asked(served.name, prompt, sampling, _another(seed, place * count + choice))
+            for place, prompt in enumerate(prompts)
+            for choice in range(count)
+        ]
+
+    async def _answered(self, asked: list[Asked]) -> list[Completion]:
+        return await asyncio.wrap_future(self.desk.ask(asked))
+
+    def _guarded(self, route: Route) -> Any:
+        """A route behind the checks that all of them have."""
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        async def answer(request: Any) -> Any:
+            try:
+                self._check_token(request)
+                body = await self._body(request)
+                found = await route(body, request)
+                found = found if isinstance(found, Answer) else Answer(found)
+                if found.events:
+                    return StreamingResponse(found.body, media_type="text/event-stream")
+                return JSONResponse(found.body)
+            except Refusal as refusal:
+                status, kind, code = STATUS[refusal.kind]
+                return _error(status, str(refusal), kind, code, refusal.field)
+            except _Unheard as unheard:
+                return _error(unheard.status, str(unheard), unheard.kind)
+            except Exception:
+                log.exception("a request to %s failed", request.url.path)
+                return _error(500, "the server failed; its log says why", "server_error")
+
+        return answer
+
+    def _check_token(self, request: Any) -> None:
+        if self._token is None:
+            if "origin" in request.headers:  # a page somewhere, in a browser of this machine
+                text = "browsers are let in with a token only"
+                raise _Unheard(403, text, "invalid_request_error")
+            return
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        good = secrets.compare_digest(_digest(shown.strip()), self._token)
+        if scheme.lower() != "bearer" or not good:
+            raise _Unheard(401, "the token is missing or wrong", "authentication_error")
+
+    async def _body(self, request: Any) -> JSON:
+        """The JSON object of a request; empty where it has no body."""
+        if request.method == "GET":
+            return {}
+        data = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.stream():
+                    data += chunk
+                    if len(data) > self.max_body:
+                        text = f"the request is larger than {self.max_body} bytes"
+                        raise _Unheard(413, text, "invalid_request_error")
+        except TimeoutError:
+            text = f"the request did not arrive within {BODY_SECONDS:g} s"
+            raise _Unheard(408, text, "invalid_request_error") from None
+        if not data:
+            return {}
+        try:
+            found = json.loads(data, parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            raise Refusal("bad", "the body is no JSON") from None
+        if not isinstance(found, dict):
+            raise Refusal("bad", "the body must be a JSON object")
+        return found
+
+
+class _Unheard(Exception):
+    """A request that is refused before anybody reads what it asks."""
+
+    def __init__(self, status: int, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)
+
+
+def _error(
+    status: int, message: str, kind: str, code: str | None = None, field: str | None = None
+) -> Any:
+    from starlette.responses import JSONResponse
+
+    said = {"message": message, "type": kind, "param": field, "code": code}
+    headers = {"retry-after": f"{RETRY_AFTER:g}"} if status == 429 else {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse({"error": said}, status, headers)
+
+
+async def _no_page(request: Any, error: Any) -> Any:
+    return _error(error.status_code, "there is no such route", "invalid_request_error")
+
+
+def _another(seed: int, place: int) -> int:
+    """The seed of the choice at a place; the first has the request's own."""
+    if not place:
+        return seed
+    return int.from_bytes(hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest())
+
+
+def _model(served: Served) -> JSON:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "mrlm",
+        "root": served.model,
+        "parent": served.parent,
+        "max_model_len": served.max_context,
+        "mrlm": {"version": served.version, "fingerprint": list(served.fingerprint())},
+    }
+
+
+def _rendered(served: Served, messages: list[Message]) -> list[int]:
+    try:
+        return served.chat.prompt(messages).ids
+    except ChatTemplateError as error:
+        raise Refusal("bad", str(error), "messages") from error
+
+
+def _prompts(served: Served, given: Any) -> list[list[int]]:
+    """The prompts in ids: of a text, several texts, one list of ids, or several."""
+
+    def ids(value: Any) -> bool:
+        plain = isinstance(value, list) and bool(value)
+        return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
+
+    if isinstance(given, str) and given:
+        return [served.chat.encode(given)]
+    several: list[Any] = given if isinstance(given, list) else []
+    if ids(given):
+        return [several]
+    if several and all(isinstance(each, str) and each for each in several):
+        return [served.chat.encode(each) for each in several]
+    if several and all(map(ids, several)):
+        return several
+    raise Refusal("bad", "prompt must be a text, token ids, or a list of one of them", "prompt")
+
+
+def _counted(fields: Fields, counts: JSON) -> JSON | None:
+    options = fields.body.get("stream_options")
+    wanted = isinstance(options, dict) and options.get("include_usage")
+    return counts if wanted else None
+
+
+async def _chat_events(
+    first: JSON, choices: list[JSON], counts: JSON | None
+) -> AsyncIterator[bytes]:
+    for choice in choices:
+        message, place = choice["message"], choice["index"]
+        parts: list[JSON] = [{"role": "assistant", "content": ""}]
+        parts += [{"content": piece} for piece in pieces(message["content"] or "")]
+        calls = message.get("tool_calls", ())
+        parts += [{"tool_calls": [{"index": n, **call}]} for n, call in enumerate(calls)]
+        for number, part in enumerate([*parts, {}]):
+            last = number == len(parts)
+            yield _event(
+                first
+                | {
+                    "choices": [
+                        {
+                            "index": place,
+                            "delta": part,
+                            "logprobs": choice["logprobs"] if last else None,
+                            "finish_reason": choice["finish_reason"] if last else None,
+                        }
+                    ]
+                }
+            )
+    if counts is not None:
+        yield _event(first | {"choices": [], "usage": counts})
+    yield b"data: [DONE]\n\n"
+
+
+async def _text_events(
+    first: JSON, choices: list[JSON], counts: JSON | None
+) -> AsyncIterator[bytes]:
+    for choice in choices:
+        for piece in pieces(choice["text"]):
+            bare = {"index": choice["index"], "text": piece, "logprobs": None}
+            yield _event(first | {"choices": [bare | {"finish_reason": None}]})
+        yield _event(first | {"choices": [choice | {"text": ""}]})
+    if counts is not None:
+        yield _event(first | {"choices": [], "usage": counts})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(data: JSON) -> bytes:
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
