@@ -48,8 +48,8 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("algorithm", "more"),
     [
-        ("cory", {"cory": {"kl_coef": 0.1}}),
-        ("spiral", GAME),
+        pytest.param("cory", {"cory": {"kl_coef": 0.1}}, marks=pytest.mark.slow),
+        pytest.param("spiral", GAME, marks=pytest.mark.slow),
         ("sft", {"sft": {"collect_every": 3}}),
     ],
     ids=["moving moments", "baselines of roles", "collected episodes"],
@@ -98,7 +98,9 @@ class Signal(Callback):
         self._maybe("saving", run)
 
 
-@pytest.mark.parametrize(("when", "step"), [("evaluation", 2), ("saving", 3)])
+@pytest.mark.parametrize(
+    ("when", "step"), [pytest.param("evaluation", 2, marks=pytest.mark.slow), ("saving", 3)]
+)
 def test_sigusr1_saves_at_the_next_step_and_nothing_is_lost(
     when: str, step: int, tmp_path: Path
 ) -> None:
