@@ -415,6 +415,16 @@ def test_what_cannot_be_planned_is_said(
     assert done.code == 2 and words in done.err, done.err
 
 
+def test_engine_and_lag_are_those_of_the_config(run: Mrlm, config: Path) -> None:
+    options = ("--devices", 16, "--strategy", "fsdp", "--json")
+    here = json.loads(run("plan", "--config", config, *options, "training.max_lag=1").out)
+    assert here["chosen"]["engines"] == 0
+    assert here["chosen"]["memory"]["policy"]["ahead"] > 1e10
+    there = json.loads(run("plan", "--config", config, *options, "--engine", "vllm").out)
+    assert there["chosen"]["engines"] > 0 and "engine.name=vllm" in there["command"]
+    assert "ahead" not in there["chosen"]["memory"]["policy"]
+
+
 def test_without_a_config_it_says_so(run: Mrlm) -> None:
     assert "Give --config" in run("plan").err
 
