@@ -61,6 +61,7 @@ ANSWERS = {
     "changes",
     "stage_configs",
     "algorithm_settings",
+    "of_server",
 }
 """Functions of sections that hand on what they read."""
 CHECKED = {"EnvironmentConfig.mode"}
