@@ -316,14 +316,14 @@ def test_a_source_goes_back_in_the_middle_of_play(tmp_path: Path) -> None:
         turns = [turn for group in groups for episode in group for turn in episode.turns]
         return [turn.completion_ids for turn in turns]
 
-    async def play() -> tuple[list[list[int]], list[list[int]]]:
+    async def play() -> tuple[list[list[list[int]]], list[list[list[int]]]]:
         await source.take(2)
         await source.rest({})
         state = json.loads(json.dumps(source.state_dict()))
         once = [said(await source.take(2)) for _ in range(3)]
         source.load_state_dict(state)
         again = [said(await source.take(2)) for _ in range(3)]
-        return sum(once, []), sum(again, [])
+        return once, again
 
     once, again = asyncio.run(play())
     source.close()
