@@ -263,7 +263,7 @@ def test_time_falls_with_devices_until_they_wait_for_each_other() -> None:
     plan = plan_of()
     steps = [at(plan, count).step for count in counts_up_to(1024)]
     assert all(many < few * 1.01 for few, many in pairwise(steps))
-    slow = {"network": 1e8, "link": 1e8}
+    slow: dict[str, Any] = {"network": 1e8, "link": 1e8}
     times = [at(plan, count, "fsdp", **slow).step for count in (1, 8, 64, 512)]
     assert times[-1] > min(times)
     waiting = at(plan, 512, "fsdp", **slow).seconds
