@@ -27,8 +27,10 @@ def start():
         stdout=subprocess.PIPE,
         text=True,
     )
-    said = process.stdout.readline()
-    return process, re.search(r"serving on (\S+):", said)[1]
+    assert process.stdout is not None
+    said = re.search(r"serving on (\S+):", process.stdout.readline())
+    assert said, "the server did not start"
+    return process, said[1]
 
 
 class Replace(Callback):

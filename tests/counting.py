@@ -148,8 +148,8 @@ def vanishing(
         del worlds
         began = time.monotonic()
         gone.clear()  # nobody holds them any more, and nobody says so
-        gc.collect()
         while sessions() > len(stay) and time.monotonic() - began < 10 * lease:
+            gc.collect()
             await asyncio.sleep(lease / 20)
         seconds = time.monotonic() - began
         left = sessions()

@@ -224,7 +224,7 @@ class Wire:
         self._port, self._faults, self._counts = port, faults, counts
         self._drawn = random.Random(seed)
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None] | None] = set()  # nobody else holds them
 
     async def start(self) -> int:
         """Listen; returns the port."""
@@ -232,6 +232,7 @@ class Wire:
         return self._server.sockets[0].getsockname()[1]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(asyncio.current_task())
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:

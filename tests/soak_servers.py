@@ -76,10 +76,10 @@ def many_sessions(count: int, lease: float, rounds: int) -> Sessions:
             def sessions() -> int:
                 return stub.Info(pb.InfoRequest(), timeout=30).sessions
 
+            world = RemoteEnvironment(
+                COUNTING, server=server.address, patience=30.0, deadline=300.0
+            )
             for _ in range(rounds):
-                world = RemoteEnvironment(
-                    COUNTING, server=server.address, patience=30.0, deadline=300.0
-                )
                 ended = vanishing(world, count, sessions, lease)
                 found.freed = max(found.freed, ended.seconds)
                 found.kept += abs(ended.left - count // 2) + ended.lost

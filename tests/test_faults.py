@@ -60,6 +60,7 @@ def test_sessions_of_those_who_vanish_are_freed_and_no_others(own_worlds: None) 
         until(lambda: short.sessions == 0)
 
 
+@pytest.mark.slow  # `test_remote_environments.py` has the same with one episode
 def test_a_run_goes_on_when_its_server_is_killed_and_started_anew(
     tmp_path: Path, launcher: Launcher, run: Mrlm
 ) -> None:

@@ -201,14 +201,16 @@ def test_episodes_spread_and_move_when_a_server_fails(server: Here) -> None:
         begun(world)
     assert (server.sessions, other.sessions) == (3, 3)
     other.close()
-    failed = 0
-    for world in worlds:
-        try:
-            step(world, "a")
-        except EpisodeError as error:
-            assert other.address in str(error)
-            failed += 1
-    assert failed == 3
+    message = {"player": Message("a", Role.ASSISTANT, agent="player")}
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(
+            *(world.step(message) for world in worlds), return_exceptions=True
+        )
+
+    failed = [each for each in run_async(all_of_them()) if isinstance(each, Exception)]
+    assert len(failed) == 3 and all(isinstance(each, EpisodeError) for each in failed)
+    assert all(other.address in str(each) for each in failed)
     for world in worlds:  # whoever failed begins anew, elsewhere
         begun(world)
         assert step(world, "b").startswith("1 ")

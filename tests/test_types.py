@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+GENERATED = "serving.mrlm_pb2"
+"""Stubs of the protocol, as the compiler writes them."""
 HOLD_TORCH = {"mrlm.Generator", "mrlm.Learner"}
 """They reach a `torch.nn.Module`, whose base the checker does not read in this mode."""
 PACKAGE = Path(__file__).parent.parent / "src" / "mrlm"
@@ -35,7 +37,8 @@ def test_the_public_face_is_typed(tmp_path: Path) -> None:
         timeout=300,
     )
     report = json.loads(done.stdout)["typeCompleteness"]
-    unknown = [s["name"] for s in report["symbols"] if s["isExported"] and not s["isTypeKnown"]]
-    assert report["completenessScore"] > 0.98, unknown
+    ours = [s for s in report["symbols"] if s["isExported"] and GENERATED not in s["name"]]
+    unknown = [s["name"] for s in ours if not s["isTypeKnown"]]
+    assert len(unknown) < 0.02 * len(ours), unknown
     face = [name for name in unknown if name.count(".") == 1 and "__" not in name]
     assert set(face) <= HOLD_TORCH

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import TrainingError, WorkerLost
@@ -66,8 +67,8 @@ class Placement:
 
     def problems(
         self,
-        find: Callable[[Learner, Sequence[Sample]], Iterable[str]],
-        learner: Learner,
+        find: Callable[[Any, Sequence[Sample]], Iterable[str]],
+        learner: Any,
         samples: Sequence[Sample],
     ) -> list[str]:
         """What `find` says of some samples where a learner's weights are."""

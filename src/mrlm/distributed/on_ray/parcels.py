@@ -78,7 +78,7 @@ def boxed(thing: Any, what: str) -> bytes:
     from ray import cloudpickle
 
     try:
-        return cloudpickle.dumps(thing)
+        return cloudpickle.dumps(thing)  # pyright: ignore[reportPrivateImportUsage]
     except Exception as error:  # whatever an object of a user's raises
         raise ConfigError(
             f"{what} cannot be sent to another process ({type(error).__name__}: {error})"

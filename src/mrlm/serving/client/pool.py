@@ -26,6 +26,7 @@ from mrlm.serving.client.calling import (
     Unreachable,
     access_of,
     address_of,
+    start,
 )
 
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ class Link:
 
     Args:
         address: of the server.
-        pool: that it belongs to.
+        access: who asks it.
     """
 
-    def __init__(self, address: Address, pool: ServerPool) -> None:
+    def __init__(self, address: Address, access: Access) -> None:
         self.address: Address = address
-        self.pool: ServerPool = pool
+        self.access: Access = access
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         """Those that somebody here still holds: what is forgotten without a word ends with its
         lease."""
@@ -79,7 +80,7 @@ class Link:
     def stub(self) -> Any:
         """The calls of the server."""
         if self._stub is None:
-            self._channel = self.pool.access.channel(self.address)
+            self._channel = self.access.channel(self.address)
             self._stub = mrlm_pb2_grpc.EnvironmentsStub(self._channel)
         return self._stub
 
@@ -91,7 +92,7 @@ class Link:
         """
         try:
             method = getattr(self.stub, name)
-            return await method(request, timeout=seconds, metadata=self.pool.access.metadata())
+            return await method(request, timeout=seconds, metadata=self.access.metadata())
         except grpc.aio.AioRpcError as error:
             raise Broken.of(error) from None
 
@@ -245,6 +246,8 @@ class ServerPool:
         self._stamp: tuple[int, int] | None = None
         self._read_at = 0.0
         self._links: dict[Address, Link] = {}
+        self._made: set[Link] = set()
+        weakref.finalize(self, _let_go, self._made).atexit = False
         self._turns = itertools.count(1)
         listed = [] if self._file is None else self._listed()
         self._set([*self._own, *listed])
@@ -307,7 +310,8 @@ class ServerPool:
         """The links of the servers that are wanted now; the dictionary is replaced as a whole, for
         others may be reading it."""
         old = self._links
-        self._links = {each: old.get(each) or Link(each, self) for each in wanted}
+        self._links = {each: old.get(each) or Link(each, self.access) for each in wanted}
+        self._made.update(self._links.values())
         for address, link in old.items():
             if address not in self._links:
                 link.retired = True
@@ -423,3 +427,9 @@ class ServerPool:
                     raise kind(f"{link.address}: {error.details}") from None
                 else:
                     link.failed(str(error))
+
+
+def _let_go(links: set[Link]) -> None:
+    """Close the channels of a pool that nobody holds any more."""
+    for link in links:
+        start(link.close())

@@ -18,6 +18,8 @@ from mrlm.serving.client.pool import Link
 
 GOODBYE = 2.0
 """Seconds in which a server has to hear that a session is over; else its lease ends it."""
+ABSENT = 10.0
+"""Seconds of nothing but broken connections, at least, after which nobody is waited for."""
 LONGEST_WAIT = 10.0
 """Seconds to wait for a server that has no room, before it is asked again."""
 
@@ -157,7 +159,9 @@ class Session:
                 self._judge(error)
                 problem, pause = str(error), error.retry_after or pauses.take()
                 gone = gone or began
-                if began - gone > self._patience:  # there is nobody, not even one that is slow
+                if began - gone > max(
+                    self._patience, ABSENT
+                ):  # there is nobody, not even one that is slow
                     until = began
             else:
                 if not reply.HasField("failure"):
@@ -179,7 +183,7 @@ class Session:
         """
         try:
             if self._stream is None:
-                self._stream = self.link.stub.Play(metadata=self.link.pool.access.metadata())
+                self._stream = self.link.stub.Play(metadata=self.link.access.metadata())
             stream = self._stream
             await stream.write(request)
             while True:
