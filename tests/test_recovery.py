@@ -104,7 +104,7 @@ class Signal(Callback):
 def test_sigusr1_saves_at_the_next_step_and_nothing_is_lost(
     when: str, step: int, tmp_path: Path
 ) -> None:
-    more = {"evaluation": {"episodes": 2, "every": 2}}
+    more: dict[str, Any] = {"evaluation": {"episodes": 2, "every": 2}}
     run_experiment(config(tmp_path / "whole", **more))
     own = config(tmp_path / "run", **more)
     with pytest.raises(KeyboardInterrupt):
