@@ -306,6 +306,30 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
     source.close()
 
 
+def test_a_source_goes_back_in_the_middle_of_play(tmp_path: Path) -> None:
+    """As a rollback asks it to: what is under way is broken off, and comes again."""
+    run = build(config_of(tmp_path / "run", "Moody", training__max_lag=3))
+    source = run.source
+    assert isinstance(source, Ahead)
+
+    def said(groups: list[Group]) -> list[list[int]]:
+        turns = [turn for group in groups for episode in group for turn in episode.turns]
+        return [turn.completion_ids for turn in turns]
+
+    async def play() -> tuple[list[list[list[int]]], list[list[list[int]]]]:
+        await source.take(2)
+        await source.rest({})
+        state = json.loads(json.dumps(source.state_dict()))
+        once = [said(await source.take(2)) for _ in range(3)]
+        source.load_state_dict(state)
+        again = [said(await source.take(2)) for _ in range(3)]
+        return once, again
+
+    once, again = asyncio.run(play())
+    source.close()
+    assert once == again
+
+
 @pytest.mark.parametrize("max_lag", [0, 2])
 def test_the_first_plays_to_be_complete_are_kept(max_lag: int, tmp_path: Path) -> None:
     """Fewest turns first, of equals the lowest numbers: the same ones with and without lag."""

@@ -61,6 +61,7 @@ ANSWERS = {
     "changes",
     "stage_configs",
     "algorithm_settings",
+    "of_server",
 }
 """Functions of sections that hand on what they read."""
 CHECKED = {"EnvironmentConfig.mode"}
@@ -208,7 +209,7 @@ def refused() -> None:
     """A policy that is not there, of which something is said all the same."""
     nobody = {"enabled": True, "strategy": "ray", "ray": {"policies": {"nobody": {}}}}
     with pytest.raises(ConfigError, match="nobody"):
-        run_experiment(config("elsewhere", distributed=nobody))
+        run_experiment(config("elsewhere", environments=[RELAY], distributed=nobody))
 
 
 def served() -> None:

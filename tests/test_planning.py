@@ -263,7 +263,7 @@ def test_time_falls_with_devices_until_they_wait_for_each_other() -> None:
     plan = plan_of()
     steps = [at(plan, count).step for count in counts_up_to(1024)]
     assert all(many < few * 1.01 for few, many in pairwise(steps))
-    slow = {"network": 1e8, "link": 1e8}
+    slow: dict[str, Any] = {"network": 1e8, "link": 1e8}
     times = [at(plan, count, "fsdp", **slow).step for count in (1, 8, 64, 512)]
     assert times[-1] > min(times)
     waiting = at(plan, 512, "fsdp", **slow).seconds
@@ -413,6 +413,16 @@ def test_what_cannot_be_planned_is_said(
 ) -> None:
     done = run("plan", "--config", config, *options)
     assert done.code == 2 and words in done.err, done.err
+
+
+def test_engine_and_lag_are_those_of_the_config(run: Mrlm, config: Path) -> None:
+    options = ("--devices", 16, "--strategy", "fsdp", "--json")
+    here = json.loads(run("plan", "--config", config, *options, "training.max_lag=1").out)
+    assert here["chosen"]["engines"] == 0
+    assert here["chosen"]["memory"]["policy"]["ahead"] > 1e10
+    there = json.loads(run("plan", "--config", config, *options, "--engine", "vllm").out)
+    assert there["chosen"]["engines"] > 0 and "engine.name=vllm" in there["command"]
+    assert "ahead" not in there["chosen"]["memory"]["policy"]
 
 
 def test_without_a_config_it_says_so(run: Mrlm) -> None:

@@ -283,6 +283,11 @@ def test_what_cannot_be_placed_is_refused_at_once(
     assert not (tmp_path / "there").exists()
 
 
+def test_what_only_one_process_does_is_refused(cluster: None, go: Go) -> None:
+    with pytest.raises(ConfigError, match=r"training\.max_lag"):
+        go("there", {"training": {"max_lag": 1}}, {})
+
+
 def test_resources_that_others_hold_are_waited_for_but_not_without_end(
     cluster: None, go: Go
 ) -> None:

@@ -48,8 +48,8 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("algorithm", "more"),
     [
-        ("cory", {"cory": {"kl_coef": 0.1}}),
-        ("spiral", GAME),
+        pytest.param("cory", {"cory": {"kl_coef": 0.1}}, marks=pytest.mark.slow),
+        pytest.param("spiral", GAME, marks=pytest.mark.slow),
         ("sft", {"sft": {"collect_every": 3}}),
     ],
     ids=["moving moments", "baselines of roles", "collected episodes"],
@@ -98,7 +98,9 @@ class Signal(Callback):
         self._maybe("saving", run)
 
 
-@pytest.mark.parametrize(("when", "step"), [("evaluation", 2), ("saving", 3)])
+@pytest.mark.parametrize(
+    ("when", "step"), [pytest.param("evaluation", 2, marks=pytest.mark.slow), ("saving", 3)]
+)
 def test_sigusr1_saves_at_the_next_step_and_nothing_is_lost(
     when: str, step: int, tmp_path: Path
 ) -> None:
@@ -150,7 +152,7 @@ def test_killed_runs_come_to_what_undisturbed_ones_do(
     whole: Whole, launcher: Launcher, tmp_path: Path
 ) -> None:
     runner = soak.Runner(soak.TEAM, tmp_path / "run", launcher)
-    points = ["renamed:2", "logging:9", "sampling:14"]
+    points = ["renamed:2", "logging:9", "sampling:4"]
     runner.clear()
     for point in points:
         assert runner.go(MRLM_DIES=point) == -signal.SIGKILL, runner.said()
@@ -161,7 +163,7 @@ def test_killed_runs_come_to_what_undisturbed_ones_do(
 
 def test_no_flipped_bit_is_overlooked(whole: Whole) -> None:
     found = soak.flipped(60, whole[0].folder, seed=1)
-    assert (found.survived, found.wrong) == (60, []) and len(found.tried) > 3
+    assert (found.survived, found.wrong) == (60, []) and len(found.tried) >= 3
 
 
 def test_a_write_that_fails_ends_with_an_error_and_costs_nothing(

@@ -110,6 +110,13 @@ def test_a_log_that_says_something_else_is_found_out(team: Path, run: Mrlm, tmp_
     assert run("replay", copy, "--episode", line["id"], "--quiet").code == 0
 
 
+def test_a_run_of_live_objects_asks_for_them(team: Path, tmp_path: Path) -> None:
+    config(tmp_path, environments=None).save(tmp_path / "config.yaml")
+    (tmp_path / "episodes.jsonl").write_text((team / "episodes.jsonl").read_text())
+    with pytest.raises(ConfigError, match="live objects of a program"):
+        replay(tmp_path, lines(team, 1)[0]["id"])
+
+
 def test_training_again_that_departs_from_the_log_is_noted(team: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()

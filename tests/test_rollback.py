@@ -87,7 +87,7 @@ def test_it_goes_back_learns_more_slowly_and_comes_to_its_end(cured: Path) -> No
     assert all(read_state(each)["parts"]["run"]["rollbacks"] == 2 for each in checkpoints(cured))
 
 
-@pytest.mark.parametrize("when", ["decided", "back"])
+@pytest.mark.parametrize("when", ["decided", pytest.param("back", marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_while_it_goes_back_comes_to_the_same(
     when: str, cured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +123,7 @@ def test_without_a_checkpoint_it_says_what_to_set(tmp_path: Path) -> None:
         run_experiment(config(tmp_path / "run", save_steps=None))
 
 
+@pytest.mark.slow
 def test_it_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"in a row were not finite; the batch is in") as end:
         run_experiment(config(tmp_path / "run", rollback=0))

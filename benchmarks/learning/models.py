@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,30 @@ def fresh(folder: Path, kind: str, seed: int) -> Path:
     return folder
 
 
-def taught(folder: Path, kind: str, world: dict[str, Any], seed: int, steps: int) -> Path:
-    """A model that has learned to name every action of a matrix game alike, or that has read some
-    answers of the world's expert; made once per folder."""
+ENOUGH = 0.5
+"""Share of the answers that are right of a model which has read enough: all runs begin alike, and
+there is room to improve."""
+
+
+def taught(
+    folder: Path,
+    kind: str,
+    world: dict[str, Any],
+    seed: int,
+    steps: int,
+    generation: dict[str, Any] | None = None,
+) -> Path:
+    """A model that has learned to name every action of a matrix game alike, or that has read what
+    the world's expert says until about half of its own answers are right; made once per folder.
+
+    Args:
+        folder: where it is written.
+        kind: what it is for, one of `SIZES`.
+        world: the `environments:` item it learns from.
+        seed: of its weights and of what it reads.
+        steps: iterations, at most.
+        generation: how its own answers are drawn, where it is asked for any.
+    """
     from mrlm import ExperimentConfig, run_experiment
 
     if (folder / "config.json").is_file():
@@ -69,10 +91,27 @@ def taught(folder: Path, kind: str, world: dict[str, Any], seed: int, steps: int
         config["data"] = {"dataset": every_action(world)}
     else:
         config["sft"] = {"teacher": "expert"}
-    result = run_experiment(ExperimentConfig(**config))
+    until = []
+    if generation is not None:
+        config["generation"] = generation
+        config["evaluation"] = {"every": 5, "episodes": 128, "greedy": False}
+        until = [half_right()]
+    result = run_experiment(ExperimentConfig(**config), callbacks=until)
     (result.run_folder / "final").rename(folder)
     shutil.rmtree(work)
     return folder
+
+
+def half_right() -> Any:
+    """What ends teaching when enough answers are right."""
+    from mrlm import Callback
+
+    class Until(Callback):
+        def on_evaluate(self, run: Any, metrics: Mapping[str, float]) -> None:
+            if metrics["eval/reward/mean"] >= ENOUGH:
+                run.stop()
+
+    return Until()
 
 
 def every_action(world: dict[str, Any]) -> list[dict[str, str]]:

@@ -169,8 +169,11 @@ def settings_of(job: Job) -> dict[str, Any]:
 
 def prepare(job: Job) -> None:
     """Make the model that a job starts from, unless it is there already."""
-    steps = {"matrix": 60, "relay": 100}[job.kind] * (1 + (job.game == "alone"))
-    taught(job.base, job.kind, world_of(job.game), job.seed, steps)
+    if job.kind == "matrix":
+        taught(job.base, job.kind, world_of(job.game), job.seed, steps=60)
+    else:
+        said = settings_of(job)["generation"]
+        taught(job.base, job.kind, world_of(job.game), job.seed, 300, said)
 
 
 def train(job: Job) -> Curve:

@@ -26,11 +26,14 @@ from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.peers import ALONE, Peers
+from mrlm.core.running import run_async
 from mrlm.distributed import join
 from mrlm.distributed.quiet import Quiet
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import newest_verified, read_state, step_of, writing
+from mrlm.learn.critic import Critic
+from mrlm.learn.learner import Learner
 from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.learn.sharing import weights_of
@@ -108,6 +111,10 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     population = population_of(config, folder, cast, policies, stand_ins, engines, peers)
     if population and isinstance(source, Play):
         source.sit = population.sit
+    critics = placing.make_critics(algorithm, learners, policies, total, folder)
+    peers.spread(weights_of([*policies.values(), *spare.values()], critics))
+    if config.distributed.enabled and config.distributed.strategy == "fsdp":
+        _shard(config, learners, critics, engines, peers)
     run = Run(
         config=config,
         folder=folder,
@@ -118,7 +125,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         evaluator=_play(config, 1, worlds, seats, engines, peers=peers) if worlds else None,
         log=open_log(config, folder, total, state, peers),
         total_steps=total,
-        critics=placing.make_critics(algorithm, learners, policies, total, folder),
+        critics=critics,
         callbacks=tuple(parts.callbacks),
         schedule=schedule,
         casts=casts,
@@ -130,8 +137,23 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     if checkpoint is not None:
         restore(run, checkpoint)
         log.info("continuing from %s", checkpoint)
-    peers.spread(weights_of([*policies.values(), *spare.values()], run.critics))
     return run
+
+
+def _shard(
+    config: ExperimentConfig,
+    learners: Sequence[Learner],
+    critics: Sequence[Critic],
+    engines: Mapping[str, Engine],
+    peers: Peers,
+) -> None:
+    """Cut what is trained over the processes; the engines sample with copies that are whole."""
+    from mrlm.distributed.sharded import shard
+
+    shard(learners, critics, config.distributed.fsdp, peers)
+    for learner in learners:
+        name = learner.policy
+        run_async(engines[name].load_weights(name, learner.weights(), learner.version))
 
 
 def open_log(
@@ -223,12 +245,12 @@ def rehearse(
 
 
 def make_engines(
-    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy]
+    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], size: int = 1
 ) -> dict[str, Engine]:
     """policy -> what samples for it: one engine for all that have weights here, and one for each
-    behind an API."""
+    behind an API, of whose limits each of `size` processes has its share."""
     remote = {
-        name: _remote_engine(name, section)
+        name: _remote_engine(name, section, size)
         for name, section in cast.policies.items()
         if section.endpoint is not None
     }
@@ -270,7 +292,7 @@ def _check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
     return plugin, accepts
 
 
-def _remote_engine(name: str, section: PolicyConfig) -> Engine:
+def _remote_engine(name: str, section: PolicyConfig, size: int = 1) -> Engine:
     """What asks the endpoint of a policy; nobody is called yet.
 
     Raises:
@@ -279,6 +301,7 @@ def _remote_engine(name: str, section: PolicyConfig) -> Engine:
     found = section.engine or "openai"
     plugin, endpoint = registry.load("engines", found), section.endpoint
     assert endpoint is not None
+    rate = endpoint.requests_per_minute
     if "base_url" not in inspect.signature(plugin).parameters:
         raise ConfigError(f"policies.{name}.engine={found!r} asks no endpoint; use 'openai'")
     if "policies" in inspect.signature(plugin).parameters:
@@ -292,8 +315,8 @@ def _remote_engine(name: str, section: PolicyConfig) -> Engine:
         model=endpoint.model,
         api_key_env=endpoint.api_key_env,
         max_retries=endpoint.max_retries,
-        requests_per_minute=endpoint.requests_per_minute,
-        max_concurrent=endpoint.max_concurrent,
+        requests_per_minute=rate and rate / size,
+        max_concurrent=max(1, endpoint.max_concurrent // size),
         timeout=endpoint.timeout,
         price={"prompt": endpoint.price.prompt, "completion": endpoint.price.completion},
         token_limit=endpoint.token_limit,

@@ -173,6 +173,12 @@ class OnRay(Here):
         for name in self.settings.policies:
             if name not in known:
                 raise ConfigError(registry.unknown(name, known, f"{KEY}.policies"))
+        if self.config.training.max_lag or self.config.asynchrony.oversample > 1:
+            key = "training.max_lag" if self.config.training.max_lag else "asynchrony.oversample"
+            raise ConfigError(
+                f"{key}: play beside learning, and plays that are broken off, are for engines in "
+                "the process of the loop; remove it, or set distributed.enabled=false"
+            )
         if self.config.opponents.on:
             raise ConfigError(
                 "opponents: past selves are met in runs of one process; set "

@@ -47,7 +47,7 @@ class Here(Placement):
         """policy -> what samples for it."""
         from mrlm.build import make_engines
 
-        return make_engines(self.config, self.cast, policies)
+        return make_engines(self.config, self.cast, policies, self.peers.size)
 
     def make_learners(
         self, algorithm: Algorithm, policies: Mapping[str, Any], total: int, folder: Path

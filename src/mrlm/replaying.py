@@ -123,6 +123,11 @@ def replay(
     logged, notes = _chosen(rows, episode, step)
     number, evaluated = logged["step"], episode.startswith("eval/")
     config = load_config(folder / "config.yaml")
+    if parts is None and not config.environments and config.data.dataset is None:
+        raise ConfigError(
+            f"{folder}: the worlds or rows of this run were live objects of a program; call "
+            "mrlm.replay(..., parts=mrlm.casting.Parts(worlds=[...])) with them"
+        )
     origin = _origin(folder, number if evaluated else number - 1)
     if config.distributed.enabled:
         notes.append("the run was distributed; it is played again in one process")

@@ -131,7 +131,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
         | by_policy(valued)
         | by_policy(updates)
         | (run.source.metrics() if isinstance(run.source, Ahead) else {})
-        | api_metrics(run.engines)
+        | run.peers.add_numbers([api_metrics(run.engines)])[0]
         | ({"rollbacks": float(run.rollbacks)} if run.config.training.rollback else {})
         | {
             "tokens/total": float(run.tokens),
@@ -190,7 +190,7 @@ async def evaluate_groups(
             section.samples if samples is None else samples,
             section.greedy if greedy is None else greedy,
         )
-    found = episode_metrics(groups) | api_metrics(run.engines)
+    found = episode_metrics(groups) | run.peers.add_numbers([api_metrics(run.engines)])[0]
     return {f"eval/{name}": value for name, value in found.items()}, groups
 
 
@@ -210,8 +210,16 @@ def save(run: Run) -> Path:
     }
     keep = run.config.training.save_total_limit
     with span("saving"), writing(run.folder / f"checkpoint-{run.step}"):
+        place = run.folder / f".checkpoint-{run.step}.tmp-shards"
+        shards = None
+        if _cut(run):
+            from mrlm.distributed.checkpoint import write_shards
+
+            shards = write_shards(place, run.learners, run.critics, run.peers)
         folder = run.peers.first(
-            lambda: write_checkpoint(run.folder, run.step, run.learners, parts, keep, run.critics)
+            lambda: write_checkpoint(
+                run.folder, run.step, run.learners, parts, keep, run.critics, shards
+            )
         )
     for callback in run.callbacks:
         callback.on_save(run, folder)
@@ -220,7 +228,12 @@ def save(run: Run) -> Path:
 
 def restore(run: Run, folder: Path) -> None:
     """Continue where a verified checkpoint folder was written."""
-    state = read_checkpoint(folder, run.learners, run.critics)
+    shards_of = None
+    if _cut(run) or (folder / "shards").is_dir():
+        from mrlm.distributed.checkpoint import Reader
+
+        shards_of = Reader(folder)
+    state = read_checkpoint(folder, run.learners, run.critics, shards_of)
     run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
     recorded = state["parts"]["run"].get("rollbacks", 0)
     run.ease(count_at(folder.parent, run.step, recorded))
@@ -336,6 +349,12 @@ def _agreed(run: Run) -> tuple[bool, bool]:
     processes, as soon as it does in one."""
     flags = run.peers.gather((run.stopping, run.interrupted))
     return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
+
+
+def _cut(run: Run) -> bool:
+    """Whether weights are cut over processes."""
+    section = run.config.distributed
+    return section.enabled and section.strategy == "fsdp"
 
 
 def _evaluates(run: Run) -> bool:

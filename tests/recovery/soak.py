@@ -33,6 +33,8 @@ from forking import Launcher
 from mrlm.config import TrainingConfig
 from mrlm.learn.checkpoint import checkpoints, newest_verified, verify
 
+log: logging.Logger = logging.getLogger("mrlm.soak")
+"""What is going on; `main` shows it."""
 VICTIM = Path(__file__).resolve().with_name("victim.py")
 TIMES = ("time", "tokens_per_second", "seconds/", "idle/")
 WRITTEN = {"episodes.jsonl", "ratings.json", "models.json", "manifest.json", "final"}
@@ -315,6 +317,7 @@ def killed(
                 kills, wrong = one_life(runner, whole[mode.name], rng, min(MOST, left))
                 with lock:
                     tried.update(kills)
+                    log.info("%s: %s: %s", mode.name, ", ".join(kills), wrong or "the same")
                     if wrong is None:
                         found.survived += len(kills)
                     else:
@@ -387,8 +390,8 @@ def flipped(count: int, folder: Path, seed: int = 0) -> Found:
     files = sorted(path for path in newest.rglob("*") if path.is_file())
     tried: Counter[str] = Counter()
     said = _Said()
-    log = logging.getLogger("mrlm")
-    log.addHandler(said)
+    loud = logging.getLogger("mrlm")
+    loud.addHandler(said)
     try:
         for number in range(count):
             # every file comes, also small ones; and most bits lie in the large ones
@@ -405,7 +408,7 @@ def flipped(count: int, folder: Path, seed: int = 0) -> Found:
             else:
                 found.blame(f"{path.relative_to(folder)}, bit {bit} of byte {place}: {taken} taken")
     finally:
-        log.removeHandler(said)
+        loud.removeHandler(said)
     if newest_verified(folder) != newest:
         found.blame("the checkpoint is not what it was")
     found.tried, found.seconds = dict(tried.most_common()), time.monotonic() - started
@@ -542,6 +545,8 @@ def main() -> int:
     parser.add_argument("--modes", nargs="*", help=f"of {', '.join(mode.name for mode in MODES)}")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    log.setLevel(logging.INFO)
+    log.addHandler(logging.StreamHandler())
     chosen, _ = parser.parse_known_args()  # others are for the campaign of the sandbox
     modes = [mode for mode in MODES if not chosen.modes or mode.name in chosen.modes]
     found: dict[str, Found] = {}
@@ -558,6 +563,7 @@ def main() -> int:
             runner = Runner(TEAM, place / "sizes", launcher)
             whole = undisturbed(runner)
             every = limits(runner.folder, least=4096)
+            every = every[:: max(1, len(every) * 250 // chosen.count)]
             found["file limits"] = cut_off(every, whole, Runner(TEAM, place / "cut", launcher))
             if shutil.which("bwrap"):
                 steps = max(2, chosen.count // 500)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PROMPT = 256
 """Tokens of a prompt where nothing says how long they are."""
 ENGINES = ("lean", "vllm")
+SERVERS = ("vllm", "sglang", "mrlm")
+"""Engines whose weights are in another process, on devices of their own."""
 
 
 def plan(
@@ -40,8 +42,12 @@ def plan(
         str, typer.Option(help="ddp, fsdp, fsdp-hybrid, ray, or auto: the fastest that fits.")
     ] = "auto",
     engine: Annotated[
-        str, typer.Option(help="lean: in the training processes; vllm: servers on devices apart.")
-    ] = "lean",
+        str | None,
+        typer.Option(
+            help="lean: in the training processes; vllm: servers on devices apart. As "
+            "engine.name says, if not given."
+        ),
+    ] = None,
     prompt_tokens: Annotated[
         int | None, typer.Option(help="Of a prompt; generation.max_prompt_tokens if not given.")
     ] = None,
@@ -53,8 +59,9 @@ def plan(
         float, typer.Option(help="Seconds that the world takes for a joint step.")
     ] = 0.0,
     max_lag: Annotated[
-        int, typer.Option(help="Iterations that playing, on devices of its own, may be ahead.")
-    ] = 0,
+        int | None,
+        typer.Option(help="Iterations that playing may be ahead; training.max_lag if not given."),
+    ] = None,
     params: Annotated[
         str | None, typer.Option(help="Weights of the model, such as 7B, where it is not at hand.")
     ] = None,
@@ -71,9 +78,10 @@ def plan(
     if config is None:
         raise ConfigError("which experiment? Give --config")
     _check_choice("--strategy", strategy, [*scale.STRATEGIES, "auto"])
-    _check_choice("--engine", engine, ENGINES)
+    if engine is not None:
+        _check_choice("--engine", engine, ENGINES)
     for option, value in (("--latency", latency), ("--max-lag", max_lag)):
-        if value < 0:
+        if value is not None and value < 0:
             raise ConfigError(f"{option} {value}: it cannot be below 0")
     logging.getLogger("mrlm").setLevel(logging.WARNING)
     what = find_device(device)
@@ -82,14 +90,21 @@ def plan(
     model = (params, layers, hidden, vocab)
     found: list[Any] = []
     for name, stage in loaded.stage_configs():
+        samples = engine or ("vllm" if stage.engine.name in SERVERS else "lean")
         counts, lengths, needs = _counts(
-            stage, engine, (prompt_tokens, completion_tokens, latency), model
+            stage, samples, (prompt_tokens, completion_tokens, latency), model
         )
-        asked = (counts, lengths, what, strategy, devices, many, needs, max_lag)
+        lag = stage.training.max_lag if max_lag is None else max_lag
+        asked = (counts, lengths, what, strategy, devices, many, needs, lag)
         rows = scale.sweep(*asked)
         if not rows or rows[-1].place.devices != devices:
             rows = [*rows, scale.best(*asked)]
-        command = report.command_of(rows[-1].place, str(config), overrides or (), engine)
+        said = [*(overrides or ())]
+        said += [f"training.max_lag={lag}"] * (lag != stage.training.max_lag)
+        apart = rows[-1].place.engines and rows[-1].place.strategy != "ray"
+        if apart and stage.engine.name not in SERVERS:
+            said += ["engine.name=vllm", "engine.base_url=http://ENGINE:8000"]
+        command = report.command_of(rows[-1].place, str(config), said)
         if as_json:
             data = report.data(counts, lengths, what, rows, command)
             found.append({"stage": name} | data if loaded.stages else data)

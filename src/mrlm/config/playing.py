@@ -248,9 +248,11 @@ class EngineConfig(Section):
     @property
     def of_server(self) -> dict[str, Any]:
         """What is set of the keys that only engines with servers have."""
-        own = {"name", "timeout", "batch_size", "cache_mib"}
-        named = {key: value for key, value in self if key not in own}
-        return {key: value for key, value in named.items() if value is not None}
+        found: dict[str, Any] = {}
+        for key in type(self).model_fields:
+            if key not in ("name", "timeout", "batch_size", "cache_mib"):
+                found[key] = getattr(self, key)
+        return {key: value for key, value in found.items() if value is not None}
 
 
 class EvaluationConfig(Section):

@@ -91,11 +91,12 @@ class Background:
         """Break off whatever runs there, and end the thread."""
 
         async def end() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks, timeout=PATIENCE)
+            own, patience = asyncio.current_task(), self._loop.time() + PATIENCE
+            # one that has its answer at this very moment goes on, and may begin others
+            while (tasks := asyncio.all_tasks() - {own}) and self._loop.time() < patience:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=1.0)
             await self._loop.shutdown_default_executor()
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()

@@ -30,6 +30,8 @@ Reduction = Literal["sum", "mean", "max", "min"]
 
 _worlds: list[World] = []
 """The world this process is part of, once it has been started."""
+_said: list[str] = []
+"""The strategies that were announced."""
 
 
 # -- what a process is -----------------------------------------------------------------------------
@@ -146,19 +148,14 @@ def join(section: DistributedConfig) -> Peers:
         if section.enabled and section.strategy == "ddp":
             log.info("distributed: this process has no others; start several with torchrun")
         return ALONE
-    known = is_initialized()
     world = start(timeout=section.timeout)
     world.wait_for(section.timeout)
     world.bucket_bytes = section.bucket_mib << 20
-    if world.size > 1 and not known:
-        how = section.strategy if section.enabled else "ddp"
+    how = section.strategy if section.enabled else "ddp"
+    if world.size > 1 and how not in _said:
+        _said.append(how)
         log.info("distributed: %d processes train together (%s)", world.size, how)
     return world
-
-
-def strategy(section: DistributedConfig) -> str:
-    """What the processes of a run do with its models: `ddp`, or what an enabled section says."""
-    return section.strategy if section.enabled else "ddp"
 
 
 def failed() -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from mrlm.learn.shards import is_cut
+
 HALVES = (torch.float16, torch.bfloat16)
 """Types in which too little is left of a sum: gradients of these are added up in float32."""
 
@@ -24,7 +26,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], size: int) -> None:
         parameters: the same ones in every process, in the same order.
         size: bytes of a piece.
     """
-    whole = [weight for weight in parameters if weight.requires_grad and not sharded(weight)]
+    whole = [weight for weight in parameters if weight.requires_grad and not is_cut(weight)]
     if not whole:
         return
     present = torch.tensor([weight.grad is not None for weight in whole], dtype=torch.int32)
@@ -52,7 +54,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], size: int) -> None:
 def spread(tensors: Sequence[Tensor], size: int) -> None:
     """Give every process the numbers of the first one, in place."""
     under_way: list[tuple[list[Tensor], Tensor, Any]] = []
-    for chosen in pieces([tensor for tensor in tensors if not sharded(tensor)], size):
+    for chosen in pieces([tensor for tensor in tensors if not is_cut(tensor)], size):
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in chosen])
         if flat.dtype == torch.bool:
             flat = flat.to(torch.uint8)
@@ -73,11 +75,6 @@ def pieces(tensors: Sequence[Any], size: int) -> Iterator[list[Any]]:
         if sum(each.numel() for each in chosen) * tensor.element_size() >= size:
             yield held.pop(key)
     yield from held.values()
-
-
-def sharded(tensor: Any) -> bool:
-    """Whether a tensor is cut over processes."""
-    return hasattr(tensor, "full_tensor")
 
 
 def _gradient(weight: nn.Parameter) -> Tensor:

@@ -155,15 +155,15 @@ def found_world(
     rank: int, size: int, local_rank: int, init_method: str | None, device: str | None, wait: float
 ) -> World:
     """The world that this process is to be part of; arguments as in `start`."""
+    if size == 1:
+        init_method = None
     if not 0 <= rank < size:
         raise ConfigError(f"a process cannot have rank {rank} of {size}")
-    if init_method is None and not os.environ.get("MASTER_ADDR"):
-        if size > 1:
-            raise ConfigError(
-                "WORLD_SIZE says that there are several processes, and MASTER_ADDR does not say "
-                "where they meet; start them with torchrun"
-            )
-        init_method = "tcp://127.0.0.1:0"
+    if size > 1 and init_method is None and not os.environ.get("MASTER_ADDR"):
+        raise ConfigError(
+            "WORLD_SIZE says that there are several processes, and MASTER_ADDR does not say where "
+            "they meet; start them with torchrun"
+        )
     quick = device != "cpu" and torch.cuda.is_available()
     if quick:
         _take_device(local_rank)
@@ -174,6 +174,7 @@ def found_world(
             world_size=size,
             rank=rank,
             timeout=timedelta(seconds=wait),
+            store=distributed.HashStore() if size == 1 else None,  # pyright: ignore
         )
     except (RuntimeError, ValueError) as error:
         raise PeerError(f"process {rank} of {size} did not find the others: {error}") from error
@@ -200,8 +201,7 @@ def _speak_once(world: World) -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-        quiet = issubclass(kind, MRLMError | KeyboardInterrupt) and not world.main
-        if world.claim() or not (quiet or issubclass(kind, PeerError)):
+        if world.claim() or not issubclass(kind, MRLMError | KeyboardInterrupt):
             before(kind, error, at)
 
     if world.size > 1:

@@ -19,10 +19,13 @@ from torch import Tensor
 from mrlm.core.errors import CheckpointError, TrainingError
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
+from mrlm.learn.shards import is_cut
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 MANIFEST = "manifest.json"
+Owner = Learner | Critic
+"""Whose optimiser it is."""
 
 
 def write_checkpoint(
@@ -32,6 +35,7 @@ def write_checkpoint(
     parts: dict[str, dict[str, Any]],
     keep: int,
     critics: Sequence[Critic] = (),
+    shards: Path | None = None,
 ) -> Path:
     """Write `folder/checkpoint-<step>` and remove the oldest beyond `keep` (at least two stay).
 
@@ -42,6 +46,7 @@ def write_checkpoint(
         parts: name -> JSON-able state of everything else.
         keep: checkpoints to keep.
         critics: networks that estimate values, written like the policies.
+        shards: a folder with what is cut over several processes, which becomes a part of it.
     """
     target = folder / f"checkpoint-{step}"
 
@@ -59,6 +64,8 @@ def write_checkpoint(
             _save_tensors(temporary / "critic_optimizers" / f"{critic.name}.safetensors", tensors)
             state["critics"][critic.name] = rest
         (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        if shards is not None:
+            shards.rename(temporary / "shards")
 
     write_folder(target, fill)
     for old in checkpoints(folder)[max(2, keep) :]:
@@ -72,10 +79,14 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(
-    folder: Path, learners: Sequence[Learner], critics: Sequence[Critic] = ()
+    folder: Path,
+    learners: Sequence[Learner],
+    critics: Sequence[Critic] = (),
+    shards_of: Callable[[str, Owner], dict[str, Tensor]] | None = None,
 ) -> dict[str, Any]:
     """Load weights and optimisers in place from a verified checkpoint folder; returns its state
-    (`step`, `parts`)."""
+    (`step`, `parts`). `shards_of("learner" or "critic", whose)` reads what was cut over processes.
+    """
     from safetensors.torch import load_file
 
     state = read_state(folder)
@@ -83,10 +94,14 @@ def read_checkpoint(
         learner.weights_of.load(folder / "policies" / learner.policy)
         learner.weights_of.load_reference(folder / "references" / learner.policy)
         tensors = load_file(folder / "optimizers" / f"{learner.policy}.safetensors")
+        if shards_of is not None:
+            tensors |= shards_of("learner", learner)
         learner.load_optimizer_state(tensors, state["learners"][learner.policy])
     for critic in critics:
         critic.load(folder / "critics" / critic.name)
         tensors = load_file(folder / "critic_optimizers" / f"{critic.name}.safetensors")
+        if shards_of is not None:
+            tensors |= shards_of("critic", critic)
         critic.load_optimizer_state(tensors, state["critics"][critic.name])
     return state
 
@@ -95,7 +110,8 @@ def _save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     path.parent.mkdir(exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    whole = {name: tensor for name, tensor in tensors.items() if not is_cut(tensor)}
+    save_file({name: tensor.contiguous() for name, tensor in whole.items()}, path)
 
 
 def checkpoints(folder: Path) -> list[Path]:

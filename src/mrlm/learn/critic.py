@@ -25,7 +25,7 @@ from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn.adapters import copy_adapter
 from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.batch import Batch, Sample, Totals, merge, pack, split
+from mrlm.learn.batch import Batch, Sample, Totals, merge, pack
 from mrlm.learn.grouping import minibatches, samples_of
 from mrlm.learn.joint import joint_texts
 from mrlm.learn.optimizing import (
@@ -36,7 +36,7 @@ from mrlm.learn.optimizing import (
     seed_dropout,
 )
 from mrlm.learn.policy import Policy
-from mrlm.learn.sharing import flat, parts
+from mrlm.learn.sharing import flat, parts, rounds
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -109,8 +109,8 @@ class Critic:
         with self.body.scoring(), span("values", self.title):
             shared = parts(samples, peers.size, self.body.packed)
             found: dict[int, np.ndarray] = {}
-            for micro in self._split(shared[peers.rank]):
-                batch = self._pack(micro)
+            for micro in rounds(self.body, peers, shared, self.settings.max_tokens):
+                batch = self._pack(micro or samples[:1])
                 values, end = self.body.values(batch).float().cpu().numpy(), 0
                 for turn in batch.turns:
                     start, end = end, end + len(turn)
@@ -158,13 +158,17 @@ class Critic:
         """One step on one mini-batch; the loss, and the norm of its gradient."""
         self.stepper.clear()
         totals, loss, peers = Totals.of(samples), 0.0, self.settings.peers
-        mine = parts(samples, peers.size, self.body.packed)[peers.rank]
-        for micro in self._split(mine, self.settings.accumulation):
-            batch = self._pack(micro, totals)
+        shared, settings = parts(samples, peers.size, self.body.packed), self.settings
+        micros = rounds(self.body, peers, shared, settings.max_tokens, settings.accumulation)
+        for number, micro in enumerate(micros):
+            # where all must compute equally often, one that has no more computes something else
+            batch = self._pack(micro or samples[:1], totals)
+            if self.body.shards is not None:
+                self.body.shards.begin(last=number == len(micros) - 1)
             with span("forward", self.title):
                 found = self.body.values(batch)
             with span("head", self.title):
-                part = algorithm.value_loss(batch, found)
+                part = algorithm.value_loss(batch, found) if micro else found.sum() * 0.0
             with span("backward", self.title):
                 self.stepper.backward(part)
             loss += float(part.detach())
@@ -189,9 +193,6 @@ class Critic:
                     "training.critic_learning_rate, or set training.precision=fp32"
                 )
         return norm
-
-    def _split(self, samples: Sequence[Sample], parts: int = 1) -> list[list[Sample]]:
-        return split(samples, self.settings.max_tokens, parts, self.body.packed)
 
     def _pack(self, samples: Sequence[Sample], totals: Totals | None = None) -> Batch:
         return pack(samples, totals, self.body.pad_id, self.body.device)

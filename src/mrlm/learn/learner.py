@@ -18,7 +18,7 @@ from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
 from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack, split
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack
 from mrlm.learn.credit import column
 from mrlm.learn.critic import AnswerCritic, Critic, beside
 from mrlm.learn.grouping import minibatches, openings, samples_of
@@ -26,7 +26,7 @@ from mrlm.learn.handmade import Reader, compared
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy
 from mrlm.learn.reference import renew
-from mrlm.learn.sharing import exchange_columns, parts
+from mrlm.learn.sharing import exchange_columns, nothing, parts, rounds
 from mrlm.learn.snapshots import catch_up
 from mrlm.learn.together import Meeting, Work, update_together
 
@@ -116,7 +116,12 @@ class Learner:
 
     def weights(self) -> Policy:
         """What an engine takes after an update: the live weights themselves, or a copy of them as
-        they are now, where engines sample while the policy learns."""
+        they are now, where engines sample while the policy learns, or where it is cut over
+        processes (every process calls this)."""
+        shards = self._policy.shards
+        if shards is not None:
+            shards.refresh()
+            return shards.whole
         if self.mirror is None:
             return self._policy
         catch_up(self.mirror, self._policy)
@@ -280,16 +285,19 @@ class Learner:
         sums: dict[str, torch.Tensor | float] = {}
         settings, policy = self.settings, self._policy
         peers = settings.peers
-        mine = parts(samples, peers.size, policy.packed)[peers.rank]
-        for micro in split(mine, settings.max_tokens, settings.accumulation, policy.packed):
-            batch = pack(micro, totals, policy.pad_id, policy.device)
+        shared = parts(samples, peers.size, policy.packed)
+        micros = rounds(policy, peers, shared, settings.max_tokens, settings.accumulation)
+        for number, micro in enumerate(micros):
+            # where all must compute equally often, one that has no more computes something else
+            batch = pack(micro or samples[:1], totals, policy.pad_id, policy.device)
             work = Work(
                 policy,
                 batch,
-                algorithm.loss,
+                algorithm.loss if micro else nothing,
                 stepper.backward,
                 algorithm.needs_entropy,
                 settings.max_tokens,
+                last=number == len(micros) - 1,
             )
             loss = await meeting.accumulate(work)
             for key, value in {"loss": loss.total, **loss.metrics}.items():
@@ -372,8 +380,8 @@ class Learner:
         peers, packed = self.settings.peers, self._policy.packed
         shared = parts(samples, peers.size, packed)
         with span(need.partition("+")[0], self.policy):
-            for micro in split(shared[peers.rank], self.settings.max_tokens, packed=packed):
-                self._fill(need, micro)
+            for micro in rounds(self._policy, peers, shared, self.settings.max_tokens):
+                self._fill(need, micro or samples[:1])
             exchange_columns(peers, shared, need.split("+"))
 
     def _fill(self, need: str, samples: Sequence[Sample]) -> None:

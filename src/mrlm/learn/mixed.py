@@ -253,6 +253,7 @@ class Team:
 
     value_head: None = None
     precision: str = "fp32"
+    shards: None = None
 
     def __init__(self, network: TeamValue) -> None:
         self.network = network

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.loading import set_checkpointing
+from mrlm.learn.shards import Shards
 
 CRITIC_RATE_LIMIT = 1e-3
 
@@ -71,6 +72,7 @@ class Steppable(Protocol):
 
     value_head: Any
     precision: Any
+    shards: Shards | None
 
     @property
     def device(self) -> torch.device:
@@ -102,12 +104,18 @@ class Stepper:
         decay = settings.weight_decay
         self.optimizer: torch.optim.Optimizer
         if settings.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=True)
+            whole = policy.shards is None  # there is no fused step of shards
+            self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=whole)
         else:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
             self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay, fused=True)
         scaled = policy.precision == "fp16"
         self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """What is stepped, in the order by which its state names it."""
+        return [weight for group in self.optimizer.param_groups for weight in group["params"]]
 
     @property
     def scale(self) -> float:
@@ -149,6 +157,8 @@ class Stepper:
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.max_grad_norm
         parameters = self.policy.parameters()
+        if self.policy.shards is not None:
+            return self.policy.shards.clip(parameters, limit or math.inf)
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit or math.inf))
 
     def step(self, apply: bool) -> None:
@@ -171,8 +181,11 @@ class Stepper:
     def load_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Inverse of `state`."""
         state: dict[int, dict[str, Any]] = {}
+        weights, shards = self.weights, self.policy.shards
         for name, value in {**tensors, **rest["values"]}.items():
             index, key = name.split(".", 1)
+            if shards is not None and isinstance(value, Tensor):
+                value = shards.place(weights[int(index)], value)
             state.setdefault(int(index), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -26,6 +26,7 @@ from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
 from mrlm.learn.reference import keep, load_reference, save_reference, standing
+from mrlm.learn.shards import Shards
 from mrlm.learn.value_head import ValueHead
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -81,6 +82,7 @@ class Policy:
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
         self.lean: bool = lean and precision != "fp16"
+        self.shards: Shards | None = None
         self._passes: dict[str, LeanPass | None] = {}
         accepted = inspect.signature(_causal(model).forward).parameters
         free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
@@ -93,6 +95,8 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
+        if self.shards is not None:
+            return self.shards.device
         return next(self.model.parameters()).device
 
     @property
@@ -152,6 +156,8 @@ class Policy:
 
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight does."""
+        if self.shards is not None:
+            return self.shards.fingerprint()
         named = self.named_parameters()
         if self.adapter == BASE:
             named = {k: v for k, v in self.model.named_parameters() if adapter_of(k) is None}
@@ -159,6 +165,12 @@ class Policy:
             sums = [value.detach().double().sum() for value in named.values()]
             squares = [value.detach().double().square().sum() for value in named.values()]
             return (float(torch.stack(sums).sum()), float(torch.stack(squares).sum()))
+
+    def alike(self) -> Policy:
+        """Another policy of the same weights."""
+        other = copy.copy(self)
+        other._passes = {}
+        return other
 
     # -- what it computes --------------------------------------------------------------------------
 
@@ -181,6 +193,8 @@ class Policy:
                 yield
         finally:
             self.model.train(was_training)
+            if self.shards is not None:
+                self.shards.rest()
 
     @cached_property
     def size(self) -> int:
@@ -230,6 +244,10 @@ class Policy:
         if lean is not None:
             (found,) = hidden_states([(lean, batch)])
             return found
+        if self.shards is not None:  # its blocks are put together by the model's own forward alone
+            with self.active() as model:
+                _, hidden = self._logits(model, batch)
+            return hidden[batch.sequence, batch.grid.column]
         grid = batch.grid
         inputs = {"input_ids": grid.input_ids, "attention_mask": grid.attention_mask}
         if self.takes_positions:
@@ -352,6 +370,9 @@ class Policy:
         the generation settings, and the heads beside them."""
         from safetensors.torch import save_file
 
+        if self.shards is not None:
+            self.shards.whole.save(folder)
+            return
         folder.mkdir(parents=True, exist_ok=True)
         if self.adapter is None:
             with quietly():
@@ -382,6 +403,10 @@ class Policy:
         """Take the weights that `save` wrote, in place, bit by bit."""
         from safetensors.torch import load_file
 
+        if self.shards is not None:
+            self.shards.whole.load(folder)
+            self.shards.take()
+            return
         if self.adapter is None:
             with quietly():
                 saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype)

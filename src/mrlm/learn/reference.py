@@ -38,7 +38,7 @@ def keep(policy: Policy) -> None:
 def freeze(policy: Policy) -> None:
     """Keep the policy as it is now as its reference."""
     if policy.adapter is None:
-        policy.reference = copy.deepcopy(policy.model).eval().requires_grad_(False)
+        policy.reference = copy.deepcopy(_whole(policy).model).eval().requires_grad_(False)
         policy.forget_pass("reference")
         return
     if not policy.reference_adapter:
@@ -58,8 +58,13 @@ def renew(policy: Policy) -> None:
     elif policy.reference is None or not policy.reference_moved:
         freeze(policy)  # one that somebody handed over stays as it is
     else:
-        policy.reference.load_state_dict(policy.model.state_dict())
+        policy.reference.load_state_dict(_whole(policy).model.state_dict())
     policy.reference_moved = True
+
+
+def _whole(policy: Policy) -> Policy:
+    """The policy, where this process holds all of it."""
+    return policy if policy.shards is None else policy.shards.whole
 
 
 @contextmanager

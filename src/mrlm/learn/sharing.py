@@ -11,7 +11,7 @@ import numpy as np
 
 from mrlm.core.peers import Peers, shares
 from mrlm.core.types import Turn
-from mrlm.learn.batch import Sample
+from mrlm.learn.batch import Batch, Loss, Outputs, Sample, split
 from mrlm.learn.tree import shared_prefix
 
 if TYPE_CHECKING:
@@ -65,6 +65,39 @@ def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[li
         middle = end - cost / 2
         found[min(size - 1, int(middle * size / total))].append(place)
     return [sorted(places) for places in found]
+
+
+def rounds(
+    policy: Policy,
+    peers: Peers,
+    shared: Sequence[Sequence[Sample]],
+    max_tokens: int,
+    least: int = 1,
+) -> list[list[Sample]]:
+    """The micro-batches of this process. Where a model is cut over the processes all have the same
+    number of them, the last ones empty.
+
+    Args:
+        policy: what reads them.
+        peers: the processes.
+        shared: the part of each process.
+        max_tokens, least: those of `split`.
+    """
+
+    def cut(rank: int) -> list[list[Sample]]:
+        return split(shared[rank], max_tokens, least, policy.packed)
+
+    own = cut(peers.rank)
+    if policy.shards is None:
+        return own
+    most = max(len(cut(rank)) for rank in range(peers.size))
+    return own + [[] for _ in range(most - len(own))]
+
+
+def nothing(batch: Batch, outputs: Outputs) -> Loss:
+    """A loss that teaches nothing, of all that the outputs depend on."""
+    total = (outputs.logprobs.sum() + outputs.entropy.sum()) * 0.0
+    return Loss(total if outputs.values is None else total + outputs.values.sum() * 0.0)
 
 
 def exchange_columns(

@@ -36,6 +36,7 @@ class Work:
         backward: what starts backward from a loss, where the loss is formed whole.
         entropy_gradient: whether the loss differentiates the entropy.
         max_tokens: tokens that may go through the model at once.
+        last: whether it is the last one of its optimiser step.
     """
 
     policy: Policy
@@ -44,6 +45,7 @@ class Work:
     backward: Callable[[Tensor], None]
     entropy_gradient: bool = False
     max_tokens: int = 1 << 30
+    last: bool = True
 
     @property
     def tokens(self) -> int:
@@ -57,6 +59,8 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
     for place, work in enumerate(works):
         lean = work.policy.lean_pass
         if lean is None:
+            if work.policy.shards is not None:
+                work.policy.shards.begin(work.last)
             with span("forward", work.policy.name):
                 said = work.policy.forward(work.batch, work.entropy_gradient)
             with span("head", work.policy.name):

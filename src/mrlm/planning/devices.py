@@ -94,8 +94,7 @@ DEVICES: dict[str, Device] = {
 """H100, H200, A100: SXM; B200: of a DGX B200; L40S: PCIe 4; A6000: RTX A6000 with a bridge."""
 
 LOOPBACK = 0.5 * GB
-"""Bytes per second that gloo reduces between processes of one machine; measured here, two processes
-with tensors of 60 MB."""
+"""Bytes per second that gloo reduces between processes of one machine; an estimate."""
 TRIES = 3
 """Measurements of which the best counts."""
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from mrlm.plan import Plan
 from mrlm.planning.between import Ring
 from mrlm.planning.devices import Device
-from mrlm.planning.memory import PASSING, PLAYING, Job, Shards, engine_copy, parts_of, peak
+from mrlm.planning.memory import (
+    ADAPTER_BYTES,
+    PASSING,
+    PLAYING,
+    Job,
+    Shards,
+    engine_copy,
+    parts_of,
+    peak,
+)
 from mrlm.planning.timing import Share
 
 USABLE = 0.92
@@ -50,10 +59,16 @@ class Place:
 
 
 def placed_memory(
-    learning: Share, playing: Share, strategy: str, place: Place, ring: Ring
+    learning: Share,
+    playing: Share,
+    strategy: str,
+    place: Place,
+    ring: Ring,
+    ahead: bool,
 ) -> tuple[dict[str, dict[str, int]], int, float]:
     """Bytes on the device that needs most, those it needs at its worst moment, and the room there
-    is for keys and values on a device that plays."""
+    is for keys and values on a device that plays. `ahead`: episodes are played while policies
+    learn, so that engines have copies of what is trained."""
     plan, device = learning.plan, learning.device
     usable = USABLE * device.memory
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
@@ -62,6 +77,10 @@ def placed_memory(
     memory = {each.name: parts_of(each, job, shards) for each in plan.weights}
     if job.plays:
         _add_engine(memory, plan, job, sharded=members > 1, on_processor=device.shared)
+    if job.plays and ahead:
+        for each in plan.weights:
+            own = ADAPTER_BYTES if each.lora is not None else job.width
+            memory[each.name]["ahead"] = each.trained * own
     if place.engines == 0:
         standing = peak({name: _standing(parts) for name, parts in memory.items()})
         return memory, peak(memory), max(0.0, usable - standing)

@@ -1,5 +1,6 @@
 """What of a processor's best is reached. The constants are named with where they are from; those
-for accelerators were fitted to published rows, those for processors measured on one."""
+for accelerators were fitted to published rows, those for processors measured on one or, where that
+is said, estimated."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ READ_SHARE = 0.8
 """Share of the memory's bandwidth that decoding reaches: 77 % on an A100 at 8B
 (https://johnmusgrave.com/p/vllm-throughput-latency-sweep-on)."""
 UPDATE_SHARE = 0.6
-"""The same of an optimiser's step, which reads and writes; measured here."""
+"""The same of an optimiser's step, which reads and writes; an estimate."""
 LINK_SHARE = 0.75
 """Share of a link's or network's speed that collectives reach."""
 OVERLAP = 0.7
@@ -43,10 +44,10 @@ DRAW = {"lean": 1.5e-3, "vllm": 1.5e-3}
 here on a processor; `vllm` from 6.5 ms per token of 8B on an H100, of which reading is 4.8
 (https://yobitelcomm.github.io/bench/recipes/concurrency-sweep/)."""
 COMPLETION = 1.5e-3
-"""Seconds that one completion costs beside the model: rendering, the world, records; measured here
-on one core, and the part of a step that more devices do not shorten unless each plays its own."""
+"""Seconds that one completion costs beside the model: rendering, the world, records; an estimate
+for one core, and the part of a step that more devices do not shorten unless each plays its own."""
 ITERATION = 0.03
-"""Seconds of a step beside all that: metrics, packing, logs; measured here."""
+"""Seconds of a step beside all that: metrics, packing, logs; an estimate."""
 SERVER = 2e9
 """Bytes per second at which an engine behind a server takes new weights; not measured."""
 

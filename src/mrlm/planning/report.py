@@ -125,14 +125,13 @@ def data(
     }
 
 
-def command_of(place: Place, config: str, overrides: Sequence[str], engine: str) -> str:
+def command_of(place: Place, config: str, overrides: Sequence[str]) -> str:
     """What starts the run in that place.
 
     Args:
         place: where.
         config: the config file.
         overrides: settings on the command line.
-        engine: what samples.
     """
     asked = ["train", "--config", config, *overrides]
     if place.strategy == "ray":

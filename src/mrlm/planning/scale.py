@@ -90,7 +90,9 @@ def estimate(
     if on_ray:  # one worker learns all of a policy, and the heaviest of them is waited for
         learning = replace(learning, plan=_heaviest(plan, place.learners))
         playing = playing if place.engines else learning
-    memory, needed, room = placed_memory(learning, playing, strategy, place, ring)
+    memory, needed, room = placed_memory(
+        learning, playing, strategy, place, ring, ahead=max_lag > 0
+    )
     shards = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
     both = timing.forward_backward(learning)
     seconds = {

@@ -25,9 +25,6 @@ from mrlm.play.rollout import Play
 
 T = TypeVar("T")
 
-SETTLED = 8
-"""Turns of the event loop after which what was broken off has ended."""
-
 
 @dataclass(slots=True)
 class Job:
@@ -252,9 +249,9 @@ class Ahead:
     async def _gate(self) -> None:
         """Everybody who plays waits for an engine: begin what may be begun, and let them go on, or
         rest."""
+        await self.play.batcher.settled()
         if self.play.judge():
-            for _ in range(SETTLED):  # those who were broken off end, and groups become complete
-                await asyncio.sleep(0)
+            await self.play.batcher.settled()  # those who were broken off end
         while True:
             if self._advance():
                 return

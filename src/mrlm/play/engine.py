@@ -165,6 +165,9 @@ class Batcher:
     QUIET_TICKS = 3
     """Turns of the event loop without a new request after which everybody is taken to be
     waiting."""
+    SETTLED_TICKS = 16
+    """Turns of the event loop after which whoever goes on has come to the next call, or to an
+    end."""
 
     def __init__(self, engines: Mapping[str, Engine], timeout: float, pulse: Pulse) -> None:
         self.engines = engines
@@ -182,6 +185,7 @@ class Batcher:
         """Where answers are kept, if they are."""
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._pump: asyncio.Task[None] | None = None
+        self._lingering: set[asyncio.Task[None]] = set()
 
     async def generate(self, request: Request) -> Completion:
         """Wait for the completion of one request.
@@ -194,11 +198,31 @@ class Batcher:
         """
         known = None if self.answers is None else self.answers.recall(request)
         if known is not None:
+            lingering = asyncio.create_task(self._linger())
+            self._lingering.add(lingering)
+            lingering.add_done_callback(self._lingering.discard)
             return known
         completion = await self._asked(request)
         if self.answers is not None:
             self.answers.note(request, completion, self.rounds)
         return completion
+
+    async def _linger(self) -> None:
+        """Whoever was given a known answer goes on at once, and has not come to the next request
+        yet: nobody is taken to be waiting meanwhile."""
+        async with self.pulse.working():
+            for _ in range(self.SETTLED_TICKS):
+                await asyncio.sleep(0)
+
+    async def settled(self) -> None:
+        """Return when nothing is under way and nothing can have been for a while."""
+        quiet = 0
+        while quiet < self.SETTLED_TICKS:
+            if self.pulse.busy:
+                await self.pulse.calmer()
+                quiet = 0
+            await asyncio.sleep(0)
+            quiet += 1
 
     async def _asked(self, request: Request) -> Completion:
         engine = self.engines[request.policy]

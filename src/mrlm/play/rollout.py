@@ -386,6 +386,7 @@ class Play:
         return any(decided)
 
     async def _judged(self) -> None:
+        await self.batcher.settled()
         self.judge()
 
     async def _tried(

@@ -72,7 +72,8 @@ def connect(settings: RayConfig) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"{where}: there is no cluster to join ({str(error).splitlines()[0]}); start one with "
-            "ray start --head, or remove the address to have one started here"
+            "ray start --head (if it wants a token, set RAY_AUTH_MODE=token here too), or remove "
+            "the address to have one started here"
         ) from None
 
 

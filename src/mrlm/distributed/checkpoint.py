@@ -1,0 +1,92 @@
+"""The shards of a checkpoint: what optimisers keep of weights that are cut over the processes. Any
+number of processes reads what any other number wrote. Weights themselves lie whole beside them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from mrlm.core.errors import CheckpointError
+from mrlm.core.peers import Peers
+from mrlm.learn.checkpoint import Owner
+from mrlm.learn.critic import Critic
+from mrlm.learn.learner import Learner
+from mrlm.learn.shards import is_cut
+
+FOLDER = "shards"
+"""The part of a checkpoint folder that all processes have written."""
+
+
+def write_shards(
+    folder: Path, learners: Sequence[Learner], critics: Sequence[Critic], peers: Peers
+) -> Path | None:
+    """Bring the whole copies of what is cut up to date, and write what their optimisers keep of
+    shards; `None` where nothing is cut. Every process calls this.
+
+    Args:
+        folder: where to; what an earlier try has left there is removed.
+        learners, critics: of the run.
+        peers: the processes.
+    """
+    bodies = [learner.weights_of for learner in learners] + [critic.body for critic in critics]
+    cut = [body.shards for body in bodies if body.shards is not None]
+    if not cut:
+        return None
+    for shards in cut:
+        shards.refresh()
+    peers.first(lambda: shutil.rmtree(folder, ignore_errors=True))
+    state: dict[str, Any] = {}
+    for kind, owners in (("learner", learners), ("critic", critics)):
+        for owner in owners:
+            tensors, _ = owner.optimizer_state()
+            own = {key: value for key, value in tensors.items() if is_cut(value)}
+            state |= {_key(kind, owner, key): value for key, value in own.items()}
+    save(state, checkpoint_id=folder)
+    return folder
+
+
+class Reader:
+    """Reads the shards of a checkpoint folder, into shards or into whole tensors.
+
+    Args:
+        folder: of the checkpoint; where it has no shards, nothing is read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._place = folder / FOLDER
+        self._known: set[str] = set()
+        if self._place.is_dir():
+            metadata = FileSystemReader(self._place).read_metadata()
+            self._known = set(metadata.state_dict_metadata)
+
+    def __call__(self, kind: str, owner: Owner) -> dict[str, Tensor]:
+        """What the optimiser of a learner or critic kept, by the names of its state."""
+        prefix = _key(kind, owner, "")
+        weights = owner.stepper.weights
+        found: dict[str, Tensor] = {}
+        for name in sorted(key for key in self._known if key.startswith(prefix)):
+            key = name.removeprefix(prefix)
+            found[key] = torch.zeros_like(weights[int(key.split(".")[0])], requires_grad=False)
+        if found:
+            try:
+                load(
+                    {prefix + key: value for key, value in found.items()},
+                    checkpoint_id=self._place,
+                    no_dist=not distributed.is_initialized(),
+                )
+            except (RuntimeError, ValueError, CheckpointException) as error:
+                raise CheckpointError(f"{self._place} cannot be read: {error}") from error
+        return found
+
+
+def _key(kind: str, owner: Any, key: str) -> str:
+    return f"{kind}/{owner.policy if kind == 'learner' else owner.name}/{key}"

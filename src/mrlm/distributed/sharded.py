@@ -1,0 +1,199 @@
+"""Models cut over the processes by FSDP2: each block is put together when it computes. Gradients
+are sums over processes, as everywhere here."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from mrlm.config.sections import FsdpConfig
+from mrlm.core.errors import ConfigError
+from mrlm.core.peers import Peers
+from mrlm.learn.critic import Critic
+from mrlm.learn.learner import Learner
+from mrlm.learn.mixed import MixedCritic
+from mrlm.learn.policy import Policy
+
+
+def shard(
+    learners: Sequence[Learner], critics: Sequence[Critic], section: FsdpConfig, peers: Peers
+) -> None:
+    """Cut everything that is trained. Heads, references and frozen policies stay whole, and so does
+    the network that a mixed critic reads with.
+
+    Raises:
+        ConfigError: what is asked for does not go together.
+    """
+    bodies = [learner.weights_of for learner in learners]
+    bodies += [critic.body for critic in critics if not isinstance(critic, MixedCritic)]
+    for policy in bodies:
+        check(policy)
+    kind = bodies[0].device.type
+    mesh = mesh_of(section.sharding, peers.size, kind)
+    for policy in bodies:
+        policy.shards = Cut(policy, section, mesh, peers)
+        policy.lean = False
+        policy.forget_pass("own")
+        policy.forget_pass("reference")
+
+
+def check(policy: Policy) -> None:
+    """Refuse what cannot be cut."""
+    if policy.adapter is not None:
+        raise ConfigError(
+            f"policy {policy.name!r} is an adapter, and distributed.strategy=fsdp cuts whole "
+            "models: several adapters take turns on one base, whose blocks would be put together "
+            "once for each. Use distributed.strategy=ddp, which holds the frozen base once in "
+            "every process and adds up the gradients of the adapters alone"
+        )
+    if policy.precision == "fp16":
+        raise ConfigError(
+            "training.precision=fp16 scales losses for each process by itself, which "
+            "distributed.strategy=fsdp does not know; use bf16"
+        )
+
+
+def mesh_of(sharding: str, size: int, kind: str) -> DeviceMesh:
+    """How processes stand to one another: in a row, or (`hybrid`) nodes times what a node has."""
+    if sharding != "hybrid":
+        return init_device_mesh(kind, (size,), mesh_dim_names=("shard",))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE") or size)
+    if size % local:
+        raise ConfigError(
+            f"distributed.fsdp.sharding=hybrid: {size} processes are not a multiple of the "
+            f"{local} of this node"
+        )
+    return init_device_mesh(kind, (size // local, local), mesh_dim_names=("replicate", "shard"))
+
+
+def blocks_of(model: Any) -> list[nn.Module]:
+    """What is put together at once: the modules that the model names as not to be split, else the
+    longest list of modules in it."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    found = [module for module in model.modules() if type(module).__name__ in names]
+    if found:
+        return found
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(lists, key=len, default=[]))
+
+
+class Cut:
+    """A policy's model in parts; see `learn.shards.Shards`.
+
+    Args:
+        policy: its model becomes the copy that is whole, and what is computed with is a new one.
+        section: how it is cut.
+        mesh: the processes.
+        peers: the same.
+    """
+
+    def __init__(self, policy: Policy, section: FsdpConfig, mesh: DeviceMesh, peers: Peers) -> None:
+        self._device = policy.device
+        self._peers = peers
+        self.whole: Policy = policy.alike()
+        model = copy.deepcopy(policy.model)
+        reduce = getattr(torch, section.reduce_dtype or "float32")
+        param = torch.bfloat16 if policy.precision == "bf16" else None
+        mixed = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce if param else None)
+        offload = CPUOffloadPolicy() if section.cpu_offload else OffloadPolicy()
+        again = section.sharding != "grad_op"
+        for module in [*blocks_of(model), model]:
+            fully_shard(
+                module,
+                mesh=mesh,
+                reshard_after_forward=again and module is not model,
+                mp_policy=mixed,
+                offload_policy=offload,
+            )
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                if self._device.type == "cpu":
+                    module.set_force_sum_reduction_for_comms(True)
+        policy.model = self._model = model
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def begin(self, last: bool) -> None:
+        self._model.set_requires_gradient_sync(last)
+        self._model.set_is_last_backward(last)
+
+    def rest(self) -> None:
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> float:
+        grads = [weight.grad for weight in parameters if weight.grad is not None]
+        parts = [grad.to_local() for grad in grads if isinstance(grad, DTensor)]
+        heads = [grad for grad in grads if not isinstance(grad, DTensor)]
+        copies = self._copies()
+        square = sum(float(part.double().square().sum()) for part in parts) / copies
+        (sums,) = self._peers.add_numbers([{"square": square}])
+        whole = sum(float(head.double().square().sum()) for head in heads)
+        norm = math.sqrt(sums["square"] + whole) if math.isfinite(sums["square"]) else math.nan
+        if norm > limit:  # as torch.nn.utils.clip_grad_norm_ does
+            for grad in [*parts, *heads]:
+                grad.mul_(min(1.0, limit / (norm + 1e-6)))
+        return norm
+
+    @torch.no_grad()
+    def fingerprint(self) -> tuple[float, ...]:
+        first = second = 0.0
+        for weight in self._model.parameters():
+            part = weight.to_local().detach().double()
+            first += float(part.sum())
+            second += float(part.square().sum())
+        copies = self._copies()
+        (sums,) = self._peers.add_numbers([{"sum": first / copies, "square": second / copies}])
+        head = self.whole.value_head
+        for weight in () if head is None else head.parameters():
+            sums["sum"] += float(weight.double().sum())
+            sums["square"] += float(weight.double().square().sum())
+        return sums["sum"], sums["square"]
+
+    def _copies(self) -> int:
+        """How many processes hold the same part."""
+        weight = next(self._model.parameters())
+        mesh = weight.device_mesh
+        return mesh.size(0) if mesh.ndim > 1 else 1
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        pairs = zip(self._model.parameters(), self.whole.model.parameters(), strict=True)
+        for part, weight in pairs:
+            weight.copy_(part.to(self._device).full_tensor())
+
+    @torch.no_grad()
+    def take(self) -> None:
+        pairs = zip(self._model.parameters(), self.whole.model.parameters(), strict=True)
+        for part, weight in pairs:
+            part.to_local().copy_(self.place(part, weight).to_local())
+
+    def place(self, weight: nn.Parameter, value: Tensor) -> Any:
+        here = isinstance(value, DTensor) or not isinstance(weight, DTensor)
+        if here or value.shape != weight.shape:
+            return value
+        cut: Any = weight
+        mesh, placements = cut.device_mesh, cut.placements
+        placed = distribute_tensor(
+            value.detach().to(mesh.device_type), mesh, placements, src_data_rank=None
+        )
+        return placed.to(cut.to_local().device)
