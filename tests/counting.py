@@ -150,7 +150,7 @@ def vanishing(
         gone.clear()  # nobody holds them any more, and nobody says so
         while sessions() > len(stay) and time.monotonic() - began < 10 * lease:
             gc.collect()
-            await asyncio.sleep(lease / 20)
+            await asyncio.sleep(lease / 4)
         seconds = time.monotonic() - began
         left = sessions()
         message = {"player": Message("here", Role.ASSISTANT, agent="player")}
