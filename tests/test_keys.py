@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosted import Hosted
 from pydantic.dataclasses import dataclass
 
 import mrlm as package
+from hosted import Hosted
 from mrlm import distributed
 from mrlm.algorithms.grpo import GRPO
 from mrlm.build import build
@@ -313,7 +313,9 @@ def attribute_reads() -> dict[str, set[Path]]:
 def family(cls: type[Any]) -> set[Path]:
     """The files of an algorithm and its bases, and of the loop that carries it."""
     own = {Path(inspect.getfile(base)) for base in cls.__mro__ if base is not object}
-    return own | set((SOURCES / "learn").glob("*.py")) | {SOURCES / "build.py"}
+    return (
+        own | set((SOURCES / "learn").glob("*.py")) | {SOURCES / "build.py", SOURCES / "sources.py"}
+    )
 
 
 def unread(cls: type[Any]) -> list[str]:

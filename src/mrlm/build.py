@@ -3,33 +3,28 @@ here and nowhere else."""
 
 from __future__ import annotations
 
-import inspect
 import logging
-import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from mrlm.asynchrony import (
-    ahead_of,
     check_asynchrony,
     check_processes,
     copies_of,
     plan_ahead,
-    surplus_of,
 )
 from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
-from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.peers import ALONE, Peers
 from mrlm.core.running import run_async
 from mrlm.distributed import join
 from mrlm.distributed.quiet import Quiet
-from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import newest_verified, read_state, step_of, writing
 from mrlm.learn.critic import Critic
@@ -40,27 +35,21 @@ from mrlm.learn.sharing import weights_of
 from mrlm.opponents import check_opponents, population_of, stand_ins_of
 from mrlm.placing import placement_of
 from mrlm.plan import Plan, arithmetic
-from mrlm.play.agent import Seat
-from mrlm.play.collected import Collected
 from mrlm.play.engine import Engine
-from mrlm.play.opposed import Opposed
-from mrlm.play.rollout import Play, Source, WorldSpec, count_tasks
-from mrlm.play.rows import Rows
-from mrlm.play.streams import Streamed
+from mrlm.play.rollout import Play, WorldSpec, count_tasks
 from mrlm.play.tasks import Reading
 from mrlm.plays import check_plays, check_taught, crossed
 from mrlm.rollback import settle
 from mrlm.run import Run
+from mrlm.samplers import check_engine, make_engines
 from mrlm.scheduling import casts_of, schedule_of
 from mrlm.shapes import ModelShape
+from mrlm.sources import Data, play_of, rows_of, source_of, total_steps
 from mrlm.tracking import RunLog, check_trackers
 from mrlm.train import restore
 from mrlm.worlds import make_worlds
 
 log: logging.Logger = logging.getLogger("mrlm")
-
-Data = list[dict[str, Any]] | Reading
-"""The rows of a run, or how they are read while it goes on."""
 
 
 def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | None = None) -> Run:
@@ -97,7 +86,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         log.info("schedule: %s", schedule)
     casts = casts_of(config, cast, policies, parts, schedule)
     seats = casts[0]
-    source = _source(config, algorithm, worlds, rows, seats, engines, peers)
+    source = source_of(config, algorithm, worlds, rows, seats, engines, peers)
     total = total_steps(config, source.num_tasks())
     plan_ahead(source, total)
     if resume is not None:
@@ -122,7 +111,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         source=source,
         learners=learners,
         engines=engines,
-        evaluator=_play(config, 1, worlds, seats, engines, peers=peers) if worlds else None,
+        evaluator=play_of(config, 1, worlds, seats, engines, peers=peers) if worlds else None,
         log=open_log(config, folder, total, state, peers),
         total_steps=total,
         critics=critics,
@@ -190,7 +179,7 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
     check_trackers(config.training.report_to)
     algorithm = config.algorithm_settings()
     worlds = make_worlds(config, parts)
-    rows = _rows(config, parts)
+    rows = rows_of(config, parts)
     if "rows" in algorithm.requires and rows is None:
         raise ConfigError(
             f"{config.training.algorithm} learns from a data set: set data.dataset "
@@ -217,7 +206,7 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
             f"training.schedule.swap_every={schedule.swap_every}: agents exchange their policies "
             f"while they play, and {config.training.algorithm} learns from a data set; remove it"
         )
-    _check_engine(config)
+    check_engine(config)
     for section in cast.policies.values():
         if section.endpoint is not None:
             registry.load("engines", section.engine or "openai")
@@ -238,198 +227,10 @@ def rehearse(
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
     engines = make_engines(config, cast, policies)
-    return _play(config, 1, worlds, make_seats(config, cast, policies, parts), engines), policies
+    return play_of(config, 1, worlds, make_seats(config, cast, policies, parts), engines), policies
 
 
-# -- worlds ----------------------------------------------------------------------------------------
-
-
-def make_engines(
-    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], size: int = 1
-) -> dict[str, Engine]:
-    """policy -> what samples for it: one engine for all that have weights here, and one for each
-    behind an API, of whose limits each of `size` processes has its share."""
-    remote = {
-        name: _remote_engine(name, section, size)
-        for name, section in cast.policies.items()
-        if section.endpoint is not None
-    }
-    if not policies:
-        return remote
-    plugin, accepts = _check_engine(config)
-    given: dict[str, Any] = {
-        "batch_size": config.engine.batch_size,
-        "cache_mib": config.engine.cache_mib,
-        "timeout": config.engine.timeout,
-    }
-    settings = {key: value for key, value in given.items() if key in accepts}
-    settings |= config.engine.of_server
-    engine = plugin(policies=policies, **settings)
-    return {name: engine for name in policies} | remote  # noqa: C420
-
-
-def _check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
-    """The plug-in that samples for policies with weights here, and the arguments it takes.
-
-    Raises:
-        ConfigError: there is none of the name, or it does not take what is set for it.
-    """
-    name = config.engine.name
-    plugin = registry.load("engines", name)
-    accepts = inspect.signature(plugin).parameters
-    if "policies" not in accepts:
-        raise ConfigError(f"engine.name={name!r} cannot be used from a config; use 'lean'")
-    for key in config.engine.of_server:
-        if key not in accepts:
-            raise ConfigError(
-                f"engine.{key}: the engine {name!r} takes no {key}; remove it, or use one that "
-                "is a server (vllm, sglang, mrlm)"
-            )
-    if "base_url" in accepts and not (config.engine.base_url or config.engine.servers):
-        raise ConfigError(
-            f"engine.name={name!r} is a server elsewhere; set engine.base_url to where it is"
-        )
-    return plugin, accepts
-
-
-def _remote_engine(name: str, section: PolicyConfig, size: int = 1) -> Engine:
-    """What asks the endpoint of a policy; nobody is called yet.
-
-    Raises:
-        ConfigError: the plug-in is not there or asks no endpoint, or the key is not set.
-    """
-    found = section.engine or "openai"
-    plugin, endpoint = registry.load("engines", found), section.endpoint
-    assert endpoint is not None
-    rate = endpoint.requests_per_minute
-    if "base_url" not in inspect.signature(plugin).parameters:
-        raise ConfigError(f"policies.{name}.engine={found!r} asks no endpoint; use 'openai'")
-    if "policies" in inspect.signature(plugin).parameters:
-        raise ConfigError(
-            f"policies.{name}.engine={found!r} samples for policies with weights here; to ask an "
-            "endpoint of such a server use 'openai', which all of them speak"
-        )
-    return plugin(
-        name,
-        base_url=endpoint.base_url,
-        model=endpoint.model,
-        api_key_env=endpoint.api_key_env,
-        max_retries=endpoint.max_retries,
-        requests_per_minute=rate and rate / size,
-        max_concurrent=max(1, endpoint.max_concurrent // size),
-        timeout=endpoint.timeout,
-        price={"prompt": endpoint.price.prompt, "completion": endpoint.price.completion},
-        token_limit=endpoint.token_limit,
-        body=endpoint.body,
-    )
-
-
-# -- where groups come from ------------------------------------------------------------------------
-
-
-def _rows(config: ExperimentConfig, parts: Parts) -> Data | None:
-    section = config.data
-    source = parts.rows if parts.rows is not None else section.dataset
-    if source is None:
-        return None
-    reading = Reading(
-        source,
-        split=section.split,
-        columns=section.columns,
-        on_bad_row=section.on_bad_row,
-        max_rows=section.max_rows,
-        streaming=section.streaming,
-    )
-    if not section.streaming:
-        return list(reading)
-    if config.algorithm_settings().rounds(1, 1) is not None:
-        raise ConfigError(
-            f"data.streaming: {config.training.algorithm} goes over all rows in every round, so it "
-            "needs to know them; remove it"
-        )
-    if config.training.num_iterations is None:
-        raise ConfigError(
-            "data.streaming: rows that are read on the way are not counted, so nobody knows how "
-            "long an epoch is; set training.num_iterations"
-        )
-    next(iter(reading))
-    return reading
-
-
-def _play(
-    config: ExperimentConfig,
-    group_size: int,
-    worlds: Sequence[WorldSpec],
-    seats: Mapping[str, Seat],
-    engines: Mapping[str, Engine],
-    demonstrate: bool = False,
-    watched: bool = False,
-    greedy: bool = False,
-    peers: Peers = ALONE,
-    surplus: int = 0,
-) -> Play:
-    return Play(
-        worlds,
-        seats,
-        engines,
-        group_size,
-        config.training.seed,
-        config.engine.timeout,
-        demonstrate,
-        watched,
-        greedy,
-        peers=peers.channel(),
-        surplus=surplus,
-    )
-
-
-def _source(
-    config: ExperimentConfig,
-    algorithm: Algorithm,
-    worlds: Sequence[WorldSpec],
-    rows: Data | None,
-    seats: Mapping[str, Seat],
-    engines: Mapping[str, Engine],
-    peers: Peers,
-) -> Source:
-    if rows is not None:
-        source = config.data.dataset
-        where = f"data.dataset={source!r}" if isinstance(source, str) else "the data set"
-        pairs, seed = "pairs" in algorithm.requires, config.training.seed
-        long = config.data.on_long_row
-        if isinstance(rows, Reading):
-            buffer = config.data.shuffle_buffer if config.data.shuffle else 1
-            return Streamed(rows, seats, seed, buffer, pairs, where, long)
-        found = Rows(rows, seats, seed, config.data.shuffle, pairs, where, long)
-        rounds = algorithm.rounds(len(rows), config.training.batch_size)
-        if rounds is None:
-            return found
-        channel = peers.channel()
-        return Opposed(found, seats, engines, rounds, seed, config.engine.timeout, channel)
-    plan = algorithm.collection
-    if plan is None:
-        watched = algorithm.topology in ("central", "mixed")
-        greedy = "greedy" in algorithm.requires
-        size = algorithm.group_size
-        more = surplus_of(config, size)
-        play = _play(config, size, worlds, seats, engines, False, watched, greedy, peers, more)
-        return ahead_of(config, play)
-    play = _play(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate, peers=peers)
-    return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
-
-
-def total_steps(config: ExperimentConfig, tasks: int | None) -> int:
-    """Iterations of a run over `tasks` tasks (`None`: they never end): as many as are asked for,
-    else enough for the epochs; where tasks never end an epoch is one iteration, in an outer loop it
-    is a round."""
-    training = config.training
-    if training.num_iterations is not None:
-        return training.num_iterations
-    rounds = tasks and config.algorithm_settings().rounds(tasks, training.batch_size)
-    if rounds:
-        return rounds.total(training.num_epochs)
-    per_epoch = 1 if tasks is None else math.ceil(tasks / training.batch_size)
-    return training.num_epochs * per_epoch
+# -- what it needs ---------------------------------------------------------------------------------
 
 
 def arithmetic_of(

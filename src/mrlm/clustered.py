@@ -40,6 +40,7 @@ from mrlm.placing import TINY, Here
 from mrlm.play.engine import Engine
 from mrlm.play.rollout import WorldSpec
 from mrlm.run import Run
+from mrlm.samplers import make_engines
 from mrlm.train import restore
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -79,8 +80,6 @@ class Recipe:
 
     def engine(self, policies: dict[str, Policy]) -> Engine:
         """What samples from them."""
-        from mrlm.build import make_engines
-
         return next(iter(make_engines(self.config, self.cast, policies).values()))
 
     def learners(
@@ -252,8 +251,6 @@ class OnRay(Here):
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> the group of workers that samples for it; APIs are asked from here."""
-        from mrlm.build import make_engines
-
         section = self.cast.policies
         remote = {name: each for name, each in section.items() if each.endpoint is not None}
         engines = make_engines(self.config, Cast(self.cast.policy_of, remote), {})

@@ -16,6 +16,7 @@ from mrlm.learners import make_critics, make_learners
 from mrlm.play.engine import Engine
 from mrlm.play.rollout import WorldSpec
 from mrlm.run import Placement, Run
+from mrlm.samplers import make_engines
 
 TINY = 5_000_000
 """Parameters below which one thread is faster than several."""
@@ -45,8 +46,6 @@ class Here(Placement):
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
         """policy -> what samples for it."""
-        from mrlm.build import make_engines
-
         return make_engines(self.config, self.cast, policies, self.peers.size)
 
     def make_learners(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Literal
 
 from mrlm import tiny
-from mrlm.build import make_engines
 from mrlm.casting import Cast, Parts, assign, load_policies, make_seats
 from mrlm.config import ExperimentConfig
 from mrlm.core.chat import Chat
@@ -19,6 +18,7 @@ from mrlm.learn.loading import load_tokenizer
 from mrlm.play.agent import Ask, Seat
 from mrlm.play.rollout import Play
 from mrlm.play.world import World
+from mrlm.samplers import make_engines
 from mrlm.worlds import make_worlds
 
 Others = Literal["policy", "expert"]

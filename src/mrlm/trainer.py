@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mrlm.asynchrony import plan_ahead
-from mrlm.build import build, open_log, total_steps
+from mrlm.build import build, open_log
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig
 from mrlm.config.words import FlatWords, apply_words, split_config
@@ -21,6 +21,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode, LLMEnvironment
 from mrlm.run import Callback, Run
 from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
+from mrlm.sources import total_steps
 from mrlm.worlds import make_worlds
 
 
