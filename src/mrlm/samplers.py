@@ -33,7 +33,7 @@ def make_engines(
         "timeout": config.engine.timeout,
     }
     settings = {key: value for key, value in given.items() if key in accepts}
-    settings |= config.engine.of_server
+    settings |= config.engine.of_server()
     engine = plugin(policies=policies, **settings)
     return {name: engine for name in policies} | remote  # noqa: C420
 
@@ -49,7 +49,7 @@ def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
     accepts = inspect.signature(plugin).parameters
     if "policies" not in accepts:
         raise ConfigError(f"engine.name={name!r} cannot be used from a config; use 'lean'")
-    for key in config.engine.of_server:
+    for key in config.engine.of_server():
         if key not in accepts:
             raise ConfigError(
                 f"engine.{key}: the engine {name!r} takes no {key}; remove it, or use one that "

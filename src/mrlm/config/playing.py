@@ -245,7 +245,6 @@ class EngineConfig(Section):
     max_concurrent: Count | None = None
     """Calls that are under way at the same time; 256 if not set."""
 
-    @property
     def of_server(self) -> dict[str, Any]:
         """What is set of the keys that only engines with servers have."""
         found: dict[str, Any] = {}
