@@ -392,6 +392,11 @@ def test_dynamic_sampling_takes_more_from_what_is_played_ahead(tmp_path: Path) -
         ({"training.algorithm": "vdn"}, "imitates"),
         ({"grpo.importance": "none", "grpo.loss_type": "reinforce"}, "nothing makes up"),
         ({"training.algorithm": "sft"}, "no play"),
+        (
+            {"engine": {"name": "vllm", "base_url": "http://localhost:1", "sleep": True}},
+            "sleep then",
+        ),
+        ({"distributed": {"enabled": True}}, "several processes train"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(

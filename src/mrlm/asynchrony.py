@@ -53,6 +53,11 @@ def check_asynchrony(
     if not lag:
         return
     algorithm.check_lag()
+    if config.engine.sleep:
+        raise ConfigError(
+            f"{key}: play goes on while policies learn, and with engine.sleep=true the servers "
+            "that sample sleep then; set engine.sleep=false"
+        )
     if config.opponents.on:
         raise ConfigError(
             f"{key}: opponents are drawn for the tasks of one iteration and given their weights "

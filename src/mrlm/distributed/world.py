@@ -71,9 +71,22 @@ class World(Peers):
         return await in_thread(lambda: self.gather(value))
 
     def first(self, job: Callable[[], T]) -> T:
-        """The result of a job that only the main process does, in all."""
-        found = self.gather(job() if self.main else None)[0]
-        return found  # type: ignore[return-value]
+        """The result of a job that only the main process does, in all.
+
+        Raises:
+            PeerError: in the others, where it failed in the main one.
+        """
+        outcome: tuple[bool, Any] = (True, None)
+        if self.main:
+            try:
+                outcome = (True, job())
+            except Exception as error:  # the others must not wait for what will not come
+                self.gather((False, f"{type(error).__name__}: {error}"))
+                raise
+        done, found = self.gather(outcome)[0]
+        if not done:
+            raise PeerError(f"the main process cannot go on: {found}")
+        return found
 
     def barrier(self) -> None:
         self.gather(None)
