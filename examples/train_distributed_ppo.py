@@ -1,20 +1,17 @@
-"""PPO as a launcher starts it: the same program for one process and for several.
+"""PPO in one process or in several, from the same program.
 
     python train_distributed_ppo.py
-    torchrun --nproc_per_node=1 train_distributed_ppo.py
+    torchrun --nproc_per_node=2 train_distributed_ppo.py
 
-This version of the library trains in one process. The program says what it was started as; where
-there are several processes it asks for `distributed.enabled`, which is refused in one sentence
-before any model is loaded, rather than letting every process train a model of its own. What one
-process has to spare for speed is threads: `--threads`. Prints processes, threads and the reward
-before and after.
+Started by torchrun, every process plays its share of the tasks and computes its share of the
+gradient, and the numbers are those of one process. The first process writes the run folder and
+prints how many there are, and the reward before and after.
 """
 
 import argparse
-import os
 
 import mrlm
-from mrlm import ExperimentConfig, run_experiment
+from mrlm import ExperimentConfig, distributed, run_experiment
 
 
 def main(given=None):
@@ -22,13 +19,11 @@ def main(given=None):
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args(given)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
     config = ExperimentConfig(
         experiment_name="train_distributed_ppo",
         model={"model_name_or_path": mrlm.default_model()},
         environments=[{"env_type": "matrix", "game": "bandit", "teaches": "any"}],
         generation={"max_new_tokens": 1},
-        distributed={"enabled": processes > 1},
         training={"report_to": "none", "threads": chosen.threads, "learning_rate": 1e-3},
         evaluation={"episodes": 64, "greedy": False},
         stages=[
@@ -45,8 +40,9 @@ def main(given=None):
     )
     history = run_experiment(config).history
     rewards = [row[key] for row in history if (key := "eval/reward/mean") in row]
-    print(f"{processes} process, {chosen.threads} thread")
-    print(f"reward {rewards[0]:.2f} -> {rewards[-1]:.2f}")
+    if distributed.is_main():
+        print(f"{distributed.world_size()} process(es), {chosen.threads} thread(s) each")
+        print(f"reward {rewards[0]:.2f} -> {rewards[-1]:.2f}")
 
 
 if __name__ == "__main__":

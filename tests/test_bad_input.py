@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "workflow": (["workflow.name=turn"], ["'turn'", "'turns'"]),
     "engine": (["engine.name=hff"], ["'hff'", "'hf'"]),
     "tracker": (["training.report_to=tensorbord"], ["tensorbord", "'tensorboard'"]),
-    "several devices": (["distributed.enabled=true"], ["distributed.enabled", "false"]),
+    "several devices": (["distributed.strategy=fdsp"], ["distributed.strategy", "'fsdp'"]),
     "endpoint": (["policies.a.endpoint=http://localhost:1"], ["policies.a.endpoint", "mapping"]),
     "two agents on one seat": (
         ["agents.writer.policy=p", "agents.reader.policy=p", "policies.p.trainable=true"],

@@ -65,11 +65,11 @@ class Watch(Callback):
         self.log = run.log.episodes
         run.log.episodes = self.note
 
-    def note(self, step: int, episodes: list[Episode]) -> None:
+    def note(self, step: int, episodes: list[Episode], *more: Any) -> None:
         turns = [turn for episode in episodes for turn in episode.turns]
         self.spoke.append({turn.agent: turn.policy for turn in turns})
         self.trained.append({turn.agent for turn in turns if turn.advantages is not None})
-        self.log(step, episodes)
+        self.log(step, episodes, *more)
 
     def on_step_begin(self, run: Any) -> None:
         self.before = weights(run)
