@@ -76,7 +76,7 @@ class World(Peers):
         Raises:
             PeerError: in the others, where it failed in the main one.
         """
-        outcome: tuple[bool, Any] = (True, None)
+        outcome: tuple[bool, Any] = True, None
         if self.main:
             try:
                 outcome = (True, job())
@@ -86,7 +86,7 @@ class World(Peers):
         done, found = self.gather(outcome)[0]
         if not done:
             raise PeerError(f"the main process cannot go on: {found}")
-        return found
+        return found  # pyright: ignore[reportReturnType]
 
     def barrier(self) -> None:
         self.gather(None)
