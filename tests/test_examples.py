@@ -108,6 +108,7 @@ def test_an_example_shows_what_it_says(name: str, tmp_path: Path, launcher: Laun
         assert (last < first) if match[0].startswith("loss") else (last > first), match[0]
 
 
+@pytest.mark.slow
 def test_several_processes_train_together(tmp_path: Path) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
