@@ -4,6 +4,7 @@ not taken at all."""
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -291,6 +292,9 @@ def test_saved_adapters_come_back_and_load_alone(
             found = logprobs(Policy("p", loaded, tokenizer))
             torch.testing.assert_close(found, expected[policy.name], atol=1e-4, rtol=0)
         assert len(load_tokenizer(folder)) == len(tokenizer)
+        saved = json.loads((tmp_path / policy.name / "adapter_config.json").read_text())
+        modules = saved["target_modules"]
+        assert modules == sorted(modules) and len(modules) > 3  # in every process the same file
 
 
 # -- how it is computed ----------------------------------------------------------------------------

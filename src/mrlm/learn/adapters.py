@@ -3,10 +3,12 @@ learner it belongs to."""
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,3 +110,20 @@ def adapter_of(key: str) -> str | None:
     """The adapter that a parameter of a PEFT model belongs to; `None` for the base's own."""
     found = _ADAPTER.search(key)
     return found[1] if found else None
+
+
+def write_config(config: Any, folder: Path) -> None:
+    """Write the config of an adapter as its library does, but for the order of what has none: it
+    would be another one in every process.
+
+    Args:
+        config: a `PeftConfig`.
+        folder: the adapter's.
+    """
+    config.save_pretrained(folder)
+    path = folder / "adapter_config.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in vars(config).items():
+        if isinstance(value, set | frozenset):
+            found[name] = sorted(value)
+    path.write_text(json.dumps(found, indent=2, sort_keys=True), encoding="utf-8")

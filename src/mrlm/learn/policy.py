@@ -20,7 +20,14 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
 from mrlm.core.types import Turn
 from mrlm.learn import divergence, ops
-from mrlm.learn.adapters import BASE, adapter_of, adapter_weights, switch_adapter, without_adapters
+from mrlm.learn.adapters import (
+    BASE,
+    adapter_of,
+    adapter_weights,
+    switch_adapter,
+    without_adapters,
+    write_config,
+)
 from mrlm.learn.anatomy import NotLean, take_general_way
 from mrlm.learn.batch import Batch, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
@@ -385,7 +392,7 @@ class Policy:
             config.base_model_name_or_path = (
                 config.base_model_name_or_path or _causal(self.model).name_or_path
             )
-            config.save_pretrained(folder)
+            write_config(config, folder)
         self.tokenizer.save_pretrained(folder)
         if heads and self.value_head is not None:
             save_file(self.value_head.state_dict(), folder / HEADS)
