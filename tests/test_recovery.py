@@ -134,6 +134,19 @@ def test_a_signal_between_two_stages_interrupts_too(
         run_experiment(config(tmp_path / "run"))
 
 
+def test_a_pipeline_that_is_finished_says_so_and_what_it_came_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever starts a killed run again need not know how far it came."""
+    stages = [{"name": "only", "training": {"num_iterations": 1}}]
+    own = config(tmp_path / "run", stages=stages)
+    done = run_experiment(own)
+    with caplog.at_level("INFO", logger="mrlm"):
+        again = run_experiment(own, resume=tmp_path / "run")
+    assert again.metrics == done.metrics and again.run_folder == done.run_folder
+    assert "every stage is finished" in caplog.text
+
+
 # -- short forms of the campaigns ------------------------------------------------------------------
 
 

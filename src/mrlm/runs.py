@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ from mrlm.profile import Profiler
 from mrlm.run import Callback, Run
 from mrlm.sandbox import opened
 from mrlm.scheduling import schedule_of
+from mrlm.tracking import logged
 from mrlm.train import evaluate_groups, train
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -133,10 +134,12 @@ def run_experiment(
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
     peers.first(lambda: _link_final(folder, last_stage))
     if not results:
-        raise ConfigError(
-            f"{folder}: every stage is finished already; raise training.num_iterations of the last "
-            "stage to go on"
+        log.info(
+            "%s: every stage is finished; to go on, raise training.num_iterations of the last one",
+            folder,
         )
+        known = peers.first(lambda: logged(last_stage))
+        results[len(stages) - 1] = TrainResult(_latest(known), known, folder)
     rows = [row | {"stage": index} for index, done in results.items() for row in done.history]
     return TrainResult(results[max(results)].metrics, rows, folder)
 
@@ -184,10 +187,15 @@ def run_to_end(run: Run) -> TrainResult:
         if interrupted:
             run.peers.farewell()
     history = run.peers.first(run.log.history)
+    return TrainResult(_latest(history), history, run.folder)
+
+
+def _latest(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The last known value of every metric."""
     metrics: dict[str, float] = {}
     for row in history:
         metrics |= {key: value for key, value in row.items() if value is not None}
-    return TrainResult(metrics, history, run.folder)
+    return metrics
 
 
 def _train(run: Run) -> None:

@@ -71,6 +71,12 @@ def check_trackers(names: Sequence[str]) -> None:
             )
 
 
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run folder, a row per step."""
+    with (folder / METRICS).open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 class RunLog:
     """The log of one run.
 
@@ -191,8 +197,7 @@ class RunLog:
 
     def history(self) -> list[dict[str, Any]]:
         """Everything that was logged, also before the run was resumed."""
-        with (self.folder / METRICS).open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+        return logged(self.folder)
 
     def close(self) -> None:
         """Write everything out and end the display."""
