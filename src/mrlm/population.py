@@ -276,6 +276,10 @@ class Population:
                 label = "source" if place == 0 else f"source-{place + 1}"
                 self._enter(Past(f"{name}@{label}", name, None), source)
             self._thin(name)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what neither this run nor a checkpoint of it needs any more."""
         if self:
             self.peers.first(self._tidy)
 

@@ -221,6 +221,7 @@ def save(run: Run) -> Path:
                 run.folder, run.step, run.learners, parts, keep, run.critics, shards
             )
         )
+    run.population.tidy()
     for callback in run.callbacks:
         callback.on_save(run, folder)
     return folder
