@@ -70,7 +70,7 @@ $(EXTRAS_VENV)/together/.installed: $(VENV)/.created pyproject.toml constraints.
 $(EXTRAS_VENV)/%/.installed: $(VENV)/.created pyproject.toml
 	$(PYTHON) -m venv $(EXTRAS_VENV)/$*
 	$(EXTRAS_VENV)/$*/bin/python -m pip install torch==2.13.0 pytest==9.2.0 transformers==5.23.0
-	$(EXTRAS_VENV)/$*/bin/python -m pip install "$(PIN_$*)" -e ".[$*]"
+	$(EXTRAS_VENV)/$*/bin/python -m pip install "$(PIN_$*)" -e ".[$(subst _,-,$*)]"
 	@touch $@
 
 coverage: override ARGS += --cov

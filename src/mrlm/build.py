@@ -26,7 +26,7 @@ from mrlm.core.running import run_async
 from mrlm.distributed import join
 from mrlm.distributed.quiet import Quiet
 from mrlm.learn.backends import keep_freed_memory
-from mrlm.learn.checkpoint import newest_verified, read_state, step_of, writing
+from mrlm.learn.checkpoint import clear_temporaries, newest_verified, read_state, step_of, writing
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy import Policy
@@ -316,6 +316,7 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
             folder.rename(f"{folder}.{number}")
             log.info("%s held an earlier run; it is %s.%d now", folder, folder, number)
         folder.mkdir(parents=True, exist_ok=True)
+        clear_temporaries(folder)
         config.save(folder / "config.yaml")
     except OSError as error:
         raise ConfigError(f"output_dir={str(folder)!r} cannot be written: {error}") from error
