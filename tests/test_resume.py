@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -169,6 +170,20 @@ def test_an_older_checkpoint_serves_when_the_newest_is_damaged(
     weights.write_bytes(bytes(whole))
     run_experiment(loaded, resume=tmp_path / "run")
     assert logged(tmp_path / "run") == expected
+
+
+def test_a_checkpoint_that_was_about_to_be_removed_goes_when_the_run_is_resumed(
+    undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """A kill between the last checkpoint and the removal of the oldest: no other one is written."""
+    config, expected = undisturbed
+    folder = tmp_path / "run"
+    shutil.copytree(config.parent / "run", folder)
+    kept = checkpoints(folder)
+    shutil.copytree(kept[-1], folder / "checkpoint-5")
+    run_experiment(load_config(config, [f"output_dir={folder}"]), resume=folder)
+    assert checkpoints(folder) == kept
+    assert logged(folder) == expected
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,14 @@ from mrlm.core.running import run_async
 from mrlm.distributed import join
 from mrlm.distributed.quiet import Quiet
 from mrlm.learn.backends import keep_freed_memory
-from mrlm.learn.checkpoint import clear_temporaries, newest_verified, read_state, step_of, writing
+from mrlm.learn.checkpoint import (
+    clear_temporaries,
+    newest_verified,
+    read_state,
+    step_of,
+    thin,
+    writing,
+)
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy import Policy
@@ -89,9 +96,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     source = source_of(config, algorithm, worlds, rows, seats, engines, peers)
     total = total_steps(config, source.num_tasks())
     plan_ahead(source, total)
-    if resume is not None:
-        peers.first(lambda: _settle(config, resume))
-    checkpoint = None if resume is None else peers.first(lambda: newest_verified(resume))
+    checkpoint = None if resume is None else peers.first(lambda: _checkpoint(config, resume))
     state = None if checkpoint is None else read_state(checkpoint)
     folder = peers.first(lambda: prepare_folder(config, resume))
     learners = placing.make_learners(algorithm, policies, total, folder)
@@ -284,13 +289,18 @@ def _check_memory(plan: Plan) -> None:
 # -- the folder ------------------------------------------------------------------------------------
 
 
-def _settle(config: ExperimentConfig, resume: Path) -> None:
-    """Bring to its end what the run was doing when it was killed, if it goes on in its folder."""
+def _checkpoint(config: ExperimentConfig, resume: Path) -> Path:
+    """What to go on from. If the run goes on in its folder, what it was doing there when it was
+    killed is brought to its end."""
     own = run_folder(config).resolve()
     if resume.resolve() == own:
         settle(own)
     elif resume.resolve().parent == own and resume.name.startswith("checkpoint-"):
         settle(own, step_of(resume))
+    found = newest_verified(resume)
+    if found.resolve().parent == own:
+        thin(found, config.training.save_total_limit)
+    return found
 
 
 def run_folder(config: ExperimentConfig) -> Path:

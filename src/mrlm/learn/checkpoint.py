@@ -68,9 +68,15 @@ def write_checkpoint(
             shards.rename(temporary / "shards")
 
     write_folder(target, fill)
-    for old in checkpoints(folder)[max(2, keep) :]:
-        remove_folder(old)
+    thin(target, keep)
     return target
+
+
+def thin(newest: Path, keep: int) -> None:
+    """Remove the oldest checkpoints before `newest`, so that `keep` stay with it (at least two)."""
+    older = [each for each in checkpoints(newest.parent) if step_of(each) < step_of(newest)]
+    for each in older[max(2, keep) - 1 :]:
+        remove_folder(each)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
