@@ -43,6 +43,7 @@ FLOORS = {
             "learners",
             "placing",
             "clustered",
+            "recipes",
             "plays",
             "samplers",
             "scheduling",

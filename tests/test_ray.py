@@ -17,8 +17,10 @@ from mrlm import Callback
 from mrlm.config import ExperimentConfig
 from mrlm.config.placement import RayConfig
 from mrlm.core.environment import Environment
-from mrlm.core.errors import ConfigError, EndpointError
+from mrlm.core.errors import ConfigError, EndpointError, WorkerLost
+from mrlm.core.peers import ALONE
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.distributed.on_ray.workers import Worker
 from mrlm.learn.checkpoint import checkpoints
 from mrlm.run import Run
 from mrlm.runs import TrainResult, run_experiment
@@ -112,7 +114,7 @@ def rows(result: TrainResult) -> list[dict[str, Any]]:
 
 class Kill(Callback):
     """Ends a worker, found by the beginning of its name: at the beginning of a step, or (`playing`)
-    when the worlds of that step have been stepped once."""
+    when the worlds of that step have been stepped once. Of a team it is the second one."""
 
     def __init__(self, name: str, step: int, playing: bool = False) -> None:
         self.name, self.step, self.playing = name, step, playing
@@ -125,7 +127,7 @@ class Kill(Callback):
 
         assert isinstance(run.placement, OnRay)
         (post,) = [post for post in run.placement.posts if post.name.startswith(self.name)]
-        self.killed.append(post.ask_now("ready"))
+        self.killed.append(post.members[-1].ask_now("ready"))
         if self.playing:
             Letters.doomed = self.killed[0]
         else:
@@ -207,6 +209,81 @@ def test_critics_references_and_orders_are_those_of_one_process(
     assert len(kill.killed) == 1 and len(expected) == 5
 
 
+TEAM = {"policies": {"first": {"learners": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "ray", "killed"),
+    [
+        ("ippo", {"critic": "separate", "num_minibatches": 2}, {}, True),
+        pytest.param("grpo", {"group_size": 4}, {"colocated": False}, True, marks=pytest.mark.slow),
+        pytest.param("ppo", {"kl_coef": 0.05}, {}, False, marks=pytest.mark.slow),
+        pytest.param("mappo", {}, {}, False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_team_of_workers_trains_a_policy_as_one_does(
+    cluster: None,
+    go: Go,
+    algorithm: str,
+    settings: dict[str, Any],
+    ray: dict[str, Any],
+    killed: bool,
+    tmp_path: Path,
+) -> None:
+    """With steps of SGD, which do not blow up the last digits; also when one of the team is killed
+    (and the others with it) and the run goes back to its checkpoint."""
+    training = {"algorithm": algorithm, "optimizer": "sgd", "learning_rate": 0.05, "batch_size": 4}
+    changes = {"training": training, algorithm: settings}
+    kill = Kill("the learner of 'first'", step=2 if killed else -1)
+    expected = go("here", changes)
+    found = go("there", changes, {**TEAM, **ray}, callbacks=[kill])
+    assert len(kill.killed) == killed and len(found) == len(expected) == 5
+    for here, there in zip(expected, found, strict=True):
+        assert here == pytest.approx(there, rel=1e-4, abs=1e-5)
+    assert any(row["loss/first"] != 0 for row in expected[1:])
+
+
+@pytest.mark.slow
+def test_an_error_of_one_of_a_team_is_raised_and_nobody_waits_for_it(cluster: None) -> None:
+    from mrlm.distributed.on_ray.cluster import Pool, reserve
+    from mrlm.distributed.on_ray.posts import Post, begin
+    from mrlm.distributed.on_ray.teams import Team
+
+    class Waits(Worker):
+        """Of two, the second one fails or ends where the first waits for it."""
+
+        def __init__(self) -> None:
+            self.peers = ALONE
+
+        def update(self, how: int) -> tuple[int, float]:  # pyright: ignore
+            if self.peers.rank == 1 and how:
+                if how == 2:
+                    os._exit(1)
+                raise ConfigError("1 cannot")
+            return self.peers.rank, self.peers.add_numbers([{"sum": self.peers.rank}])[0]["sum"]
+
+    pool = Pool("both", {"CPU": 1})
+    pool.members = 2
+    posts = [Post(f"worker {number}", Waits, (), pool, 1) for number in range(2)]
+    reserve([pool], 60.0)
+    team = Team(posts[0], posts[1:], 60.0)
+    try:
+        begin([team])
+        assert team.ask_now("update", 0) == (0, 1.0)
+        with pytest.raises(ConfigError, match="1 cannot"):
+            team.ask_now("update", 1)
+        with pytest.raises(WorkerLost, match="is not there"):
+            team.ask_now("update", 0)
+        team.restart()
+        assert team.alive and team.ask_now("update", 0) == (0, 1.0)
+        with pytest.raises(WorkerLost):
+            team.ask_now("update", 2)
+        assert not team.alive
+    finally:
+        team.stop()
+        pool.release()
+
+
 @pytest.mark.slow
 def test_adapters_of_one_base_are_together_and_worlds_elsewhere(cluster: None, go: Go) -> None:
     """An environment worker that is killed costs nobody an episode."""
@@ -269,7 +346,6 @@ def test_rows_are_learned_from_elsewhere(cluster: None, go: Go) -> None:
         ),
         ({"policies": {"third": {}}}, "policies.*'third'"),
         ({"policies": {"first": {"engines": 2}}}, "colocated=false"),
-        ({"policies": {"first": {"learners": 2}}}, "torchrun"),
         ({"policies": {"first": {"learner": "fast"}}}, "no pool 'fast'"),
         ({"address": "nowhere"}, "address"),
         ({"adress": "auto"}, "'address'"),

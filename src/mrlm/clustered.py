@@ -1,5 +1,5 @@
-"""A run on a Ray cluster: which policies share a worker, how a worker makes them, and how a run
-that lost one goes on. The cluster itself, and what runs there, is in `distributed/on_ray`."""
+"""A run on a Ray cluster: which policies share a worker, where workers are, and how a run that lost
+one goes on. The cluster itself, and what runs there, is in `distributed/on_ray`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from mrlm.casting import Cast, Parts, bases_of, load_policies
+from mrlm.casting import Cast, Parts, bases_of
 from mrlm.config import ExperimentConfig
 from mrlm.config.placement import RayPolicyConfig
 from mrlm.core import registry
@@ -27,18 +25,18 @@ from mrlm.distributed.on_ray.engine import EngineGroup, RayEngine
 from mrlm.distributed.on_ray.parcels import boxed
 from mrlm.distributed.on_ray.posts import Post, begin
 from mrlm.distributed.on_ray.proxies import RemoteCritic, RemoteLearner, RemotePolicy
-from mrlm.distributed.on_ray.workers import About, Worker
+from mrlm.distributed.on_ray.teams import Team
+from mrlm.distributed.on_ray.workers import Worker
 from mrlm.distributed.on_ray.worlds import WorldPool, WorldWorker
 from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.batch import Sample
 from mrlm.learn.checkpoint import checkpoints, newest_verified, read_state
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy import Policy
-from mrlm.learners import make_learners
-from mrlm.placing import TINY, Here
+from mrlm.placing import Here
 from mrlm.play.engine import Engine
 from mrlm.play.rollout import WorldSpec
+from mrlm.recipes import Base, Recipe
 from mrlm.run import Run
 from mrlm.samplers import make_engines
 from mrlm.train import restore
@@ -46,80 +44,6 @@ from mrlm.train import restore
 log: logging.Logger = logging.getLogger("mrlm")
 
 KEY = "distributed.ray"
-
-
-@dataclass(slots=True)
-class Recipe:
-    """How the policies of one base, and what trains and samples from them, are made in a worker.
-
-    Args:
-        config: of the run.
-        cast: these policies and their agents alone.
-        models: live models and paths that stand for those of the config.
-    """
-
-    config: ExperimentConfig
-    cast: Cast
-    models: dict[str, tuple[Any, Any]]
-
-    def load(self) -> dict[str, Policy]:
-        """The policies as they are at the start of the run."""
-        return load_policies(self.config, self.cast, Parts(models=dict(self.models)))
-
-    def policies(self) -> dict[str, Policy]:
-        """The same, in a process that is theirs."""
-        found = self.load()
-        if all(policy.device.type == "cpu" for policy in found.values()):
-            keep_freed_memory()
-        threads = self.config.training.threads
-        if threads is None and max(policy.size for policy in found.values()) < TINY:
-            threads = 1
-        if threads is not None:  # else as many as the worker has processors
-            torch.set_num_threads(threads)
-        return found
-
-    def engine(self, policies: dict[str, Policy]) -> Engine:
-        """What samples from them."""
-        return next(iter(make_engines(self.config, self.cast, policies).values()))
-
-    def learners(
-        self, policies: dict[str, Policy], algorithm: Algorithm, total: int, folder: Path
-    ) -> list[Learner]:
-        """What trains those that are trained."""
-        return make_learners(self.config, algorithm, self.cast, policies, total, folder)
-
-
-@dataclass(slots=True)
-class Base:
-    """Policies of one base, and the workers that hold them.
-
-    Args:
-        names: of the policies.
-        recipe: how they are made.
-        section: where they are.
-        trained: whether any of them learns.
-        home: the worker that trains them; where they are frozen, the first that samples.
-        engines: the workers that sample from them.
-        about: policy -> what its worker says of it.
-    """
-
-    names: list[str]
-    recipe: Recipe
-    section: RayPolicyConfig
-    trained: bool
-    home: Post = field(init=False)
-    engines: list[Post] = field(default_factory=list)
-    about: dict[str, About] = field(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        """What to call it."""
-        return " and ".join(map(repr, self.names))
-
-    @property
-    def posts(self) -> list[Post]:
-        """Its workers."""
-        return list(dict.fromkeys([self.home, *self.engines]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +126,16 @@ class OnRay(Here):
             given = (list(sys.path), boxed(base.recipe, f"policies.{base.names[0]}"))
             together = settings.colocated and base.trained
             if base.trained:
-                base.home = post(f"the learner of {base.title}", Worker, given, where.learner)
+                title = f"the learner of {base.title}"
+                base.home = post(title, Worker, given, where.learner)
+                others = [
+                    post(
+                        f"{title} ({number + 1} of {where.learners})", Worker, given, where.learner
+                    )
+                    for number in range(1, where.learners)
+                ]
+                if others:
+                    base.home = Team(base.home, others, self.config.distributed.timeout)
             pool = where.learner if settings.colocated else where.engine
             for number in range(0 if together else where.engines):
                 title = f"the engine {number + 1} of {base.title}"
@@ -221,6 +154,8 @@ class OnRay(Here):
             pool.resources = mine if weights else theirs
         self.posts = [post for base in self.bases for post in base.posts] + spread
         self.pools = [*pools.values(), *(pool for pool, _ in alone)]
+        for base in self.bases:
+            base.check_whole()
         self._release = weakref.finalize(self, _release, self.posts, self.pools)
         try:
             reserve(self.pools, settings.placement_timeout)
@@ -238,7 +173,12 @@ class OnRay(Here):
 
     def load_policies(self) -> dict[str, Any]:
         """Policies whose weights are in workers."""
-        told = [(b, p, p.send("begin", p in b.engines)) for b in self.bases for p in b.posts]
+        told = [
+            (base, member, member.send("begin", member in base.engines))
+            for base in self.bases
+            for post in base.posts
+            for member in post.members
+        ]
         for base, post, answer in told:
             base.about = post.collect(answer)
         kwargs = self.config.model.chat_template_kwargs
@@ -335,11 +275,12 @@ class OnRay(Here):
                 (learner.policy, samples, seed, learner.settings.rate_factor)
                 for learner, samples, seed in (jobs[place] for place in chosen)
             ]
-            metrics, states, counts = await post.ask("update", work, algorithm, step)
+            answers = await post.ask_all("update", work, algorithm, step)
+            metrics, states, _ = answers[0]
             for place, numbers, state in zip(chosen, metrics, states, strict=True):
                 found[place], learner = numbers, jobs[place][0]
                 learner.version, learner.nonfinite = state
-            for what, whose, number in counts:
+            for what, whose, number in (each for answer in answers for each in answer[2]):
                 count(what, whose, number)
 
         await asyncio.gather(*(at(post, chosen) for post, chosen in places.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from mrlm.config.base import Count, Positive, Section, Whole
 
@@ -23,17 +23,7 @@ class RayPolicyConfig(Section):
     engines: Count = 1
     """Workers that sample from it."""
     learners: Count = 1
-    """Workers that train it."""
-
-    @field_validator("learners")
-    @classmethod
-    def _one_learner(cls, value: int) -> int:
-        if value > 1:
-            raise ValueError(
-                "under Ray one worker trains a policy; to train one policy on several devices use "
-                "torchrun with distributed.strategy=ddp or fsdp"
-            )
-        return value
+    """Workers that train it: each holds all of it and reads its share of every batch."""
 
 
 class RayConfig(Section):

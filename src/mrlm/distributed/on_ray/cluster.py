@@ -100,6 +100,11 @@ def _start(settings: RayConfig, quiet: Mapping[str, Any]) -> None:
             log.info("the Ray cluster did not begin (%s); it is tried again", error)
 
 
+def host_here() -> str:
+    """The address by which other nodes of the cluster reach the one of this process."""
+    return import_ray().util.get_node_ip_address()
+
+
 def shares(
     weights: int, worlds: int, pools: Sequence[Pool]
 ) -> tuple[dict[str, float], dict[str, float]]:
@@ -136,7 +141,7 @@ class Pool:
         """The share of one worker, as Ray takes it."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        mine = {kind: self._share(kind, amount) for kind, amount in self.resources.items()}
+        mine = {kind: self.share_of(kind) for kind in self.resources}
         options: dict[str, Any] = {
             "num_cpus": mine.pop("CPU", 0.0),
             "num_gpus": mine.pop("GPU", 0.0),
@@ -145,8 +150,9 @@ class Pool:
         }
         return options | ({"memory": int(mine["memory"])} if "memory" in mine else {})
 
-    def _share(self, kind: str, amount: float) -> float:
-        part = amount / self.members
+    def share_of(self, kind: str) -> float:
+        """How much of a resource one worker gets."""
+        part = self.resources.get(kind, 0.0) / self.members
         if kind == "GPU" and part > 1:
             return float(math.floor(part))
         return math.floor(part * STEP) / STEP

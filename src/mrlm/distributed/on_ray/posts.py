@@ -48,6 +48,11 @@ class Post:
         """Times a worker was lost here."""
         self.handle: Any = None
 
+    @property
+    def members(self) -> list[Post]:
+        """Who is asked here: one worker, where it is not a team."""
+        return [self]
+
     def start(self) -> None:
         """Let a worker begin; it is not waited for."""
         ray = import_ray()
@@ -76,8 +81,12 @@ class Post:
         self.start()
         if wait:
             self.ask_now("ready", timeout=STARTED)
+            self.meet()
         if self.taught is not None:
             self.taught(self)
+
+    def meet(self) -> None:
+        """Find those it works with, once its process answers."""
 
     def stop(self) -> None:
         """End the worker, whatever it does."""
@@ -109,6 +118,10 @@ class Post:
             MRLMError: what it raised.
         """
         return await self.settle(self.send(method, *arguments))
+
+    async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all who work here; errors are those of `ask`."""
+        return [await self.ask(method, *arguments)]
 
     async def settle(self, reference: Any) -> Any:
         """The answer that is in a reference; errors are those of `ask`."""
@@ -156,6 +169,7 @@ def begin(posts: list[Post]) -> None:
     for post in posts:
         try:
             post.ask_now("ready", timeout=STARTED)
+            post.meet()
         except WorkerLost as lost:
             cause = str(lost.__cause__).strip().splitlines()
             raise ConfigError(

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mrlm.core.chat import Chat
+from mrlm.core.errors import CheckError
 from mrlm.core.types import Group
 from mrlm.distributed.on_ray.parcels import (
     packed,
@@ -46,8 +48,18 @@ class RemotePolicy:
         self._post = post
 
     def fingerprint(self) -> tuple[float, ...]:
-        """A few numbers that change when any weight does."""
-        return self._post.ask_now("fingerprint", self.name, False)
+        """A few numbers that change when any weight does.
+
+        Raises:
+            CheckError: those who train it together do not hold the same weights.
+        """
+        found = [post.ask_now("fingerprint", self.name, False) for post in self._post.members]
+        if not all(np.allclose(found[0], other, rtol=1e-6) for other in found[1:]):
+            raise CheckError(
+                f"check weights: the workers that train policy {self.name!r} do not hold the same "
+                "weights. Do all nodes have the same versions?"
+            )
+        return found[0]
 
     def save(self, folder: Path) -> None:
         """As `Policy.save`, here."""

@@ -6,14 +6,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from mrlm.core.peers import ALONE, Peers
 from mrlm.core.timing import profiling
 from mrlm.core.types import Completion, Group
+from mrlm.distributed import start
+from mrlm.distributed.on_ray.cluster import host_here
 from mrlm.distributed.on_ray.parcels import (
     Packed,
     Parcel,
@@ -31,6 +35,7 @@ from mrlm.learn.batch import Sample
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy import Policy
+from mrlm.learn.sharing import weights_of
 from mrlm.learn.together import update_together
 from mrlm.play.engine import Engine, Request
 
@@ -52,9 +57,14 @@ class Recipe(Protocol):
         ...
 
     def learners(
-        self, policies: dict[str, Policy], algorithm: Algorithm, total: int, folder: Path
+        self,
+        policies: dict[str, Policy],
+        algorithm: Algorithm,
+        total: int,
+        folder: Path,
+        peers: Peers,
     ) -> list[Learner]:
-        """What trains those that are trained, over `total` iterations."""
+        """What trains those that are trained, over `total` iterations, together with `peers`."""
         ...
 
 
@@ -86,10 +96,22 @@ class Worker:
         self.engine: Engine | None = None
         self.learners: dict[str, Learner] = {}
         self.critics: dict[str, Critic] = {}
+        self.peers: Peers = ALONE
 
     def ready(self) -> int:
         """The process that answers."""
         return os.getpid()
+
+    def address(self) -> str:
+        """Where workers that train with this one find it."""
+        host = host_here()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+            free.bind((host, 0))
+            return f"tcp://{f'[{host}]' if ':' in host else host}:{free.getsockname()[1]}"
+
+    def join(self, rank: int, size: int, address: str, timeout: float) -> None:
+        """Train together with others from now on."""
+        self.peers = start(rank, size, address, timeout=timeout)
 
     def begin(self, samples: bool) -> dict[str, About]:
         """Make the policies anew, and what samples from them; whatever learned is forgotten."""
@@ -103,9 +125,10 @@ class Worker:
 
     def learn(self, algorithm: Algorithm, total: int, folder: Path) -> list[str]:
         """Make the learners; returns those with a critic of their own."""
-        made = self.recipe.learners(self.policies, algorithm, total, folder)
+        made = self.recipe.learners(self.policies, algorithm, total, folder, self.peers)
         self.learners = {learner.policy: learner for learner in made}
         self.critics = {each.policy: each.critic for each in made if each.critic is not None}
+        self.peers.spread(weights_of([*self.policies.values()], [*self.critics.values()]))
         return list(self.critics)
 
     # -- learning ----------------------------------------------------------------------------------
