@@ -173,9 +173,11 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
         shareable[name] for name, section in cast.policies.items() if _lora(model_section, section)
     }
     owners: dict[int, str] = {}
-    for name, section in cast.policies.items():
-        if section.endpoint is not None:
-            continue  # its engine speaks for it
+    frozen: dict[Any, Any] = {}
+    here = [name for name, section in cast.policies.items() if section.endpoint is None]
+    # those that may be no copy of their own come when the bases of the others are there
+    for name in sorted(here, key=lambda each: _borrows(cast.policies[each], parts, each)):
+        section = cast.policies[name]
         live_model, live_tokenizer = parts.models.get(name, (None, None))
         path, tokenizer_name = shareable[name]
         if isinstance(live_model, str | os.PathLike):
@@ -201,8 +203,12 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
             key = (path, model_section.torch_dtype)
             shared = lora is not None or (not section.trainable and shareable[name] in lora_bases)
             model = bases.get(key) if shared else None
+            if model is None and not section.trainable:
+                model = frozen.get(key)
             if model is None:
                 model = _load(model_section, path)
+            if not section.trainable:
+                frozen[key] = model
         if lora is not None:
             with torch.random.fork_rng():
                 torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
@@ -221,7 +227,7 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
             lean=model_section.lean,
         )
         policies[name] = policy
-    return policies
+    return {name: policies[name] for name in here}
 
 
 def bases_of(config: ExperimentConfig, cast: Cast, parts: Parts) -> list[list[str]]:
@@ -238,10 +244,17 @@ def bases_of(config: ExperimentConfig, cast: Cast, parts: Parts) -> list[list[st
         if live is not None and not isinstance(live, str | os.PathLike):
             key, shares = ("live", id(live)), lora or not section.trainable
         else:
-            frozen = not section.trainable and _model_key(model, section) in adapted
-            key, shares = ("path", path), lora or frozen
+            frozen = not section.trainable
+            alone = not lora and _model_key(model, section) not in adapted
+            key, shares = ("frozen" if alone else "path", path), lora or frozen
         found.setdefault(key if shares else ("own", name), []).append(name)
     return list(found.values())
+
+
+def _borrows(section: PolicyConfig, parts: Parts, name: str) -> bool:
+    """Whether a policy is frozen and named by its path: whoever has the same model may lend it."""
+    live, _ = parts.models.get(name, (None, None))
+    return not section.trainable and (live is None or isinstance(live, str | os.PathLike))
 
 
 def _load(section: ModelConfig, path: str) -> Any:

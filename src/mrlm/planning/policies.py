@@ -87,7 +87,6 @@ def weights_of(
     found: list[Weights] = []
     bases: dict[str, str] = {}
     paths = {name: each.model or config.model.model_name_or_path for name, each in policies.items()}
-    adapted = {paths[name] for name, each in policies.items() if _lora(config, each)}
     for name, section in policies.items():
         if section.endpoint is not None:
             continue
@@ -101,12 +100,10 @@ def weights_of(
             )
             continue
         lora = _lora(config, section)
-        shares = lora is not None or (not section.trainable and path in adapted)
-        base = bases.get(path, name) if shares else name
-        if lora is not None:
-            bases.setdefault(path, base)
-            if shape is None:
-                notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
+        shares = lora is not None or not section.trainable
+        base = bases.setdefault(path, name) if shares else name
+        if lora is not None and shape is None:
+            notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
         found.append(Weights(name, shape, count, base, lora, section.trainable, seats.get(name, 1)))
     _add_beside(config, algorithm, found, notes)
     return found, notes

@@ -1,0 +1,36 @@
+"""Who speaks with which weights: no copy of a model is made that another policy could lend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mrlm.casting import Cast, Parts, bases_of, load_policies
+from mrlm.config import ExperimentConfig, PolicyConfig
+
+FROZEN: dict[str, Any] = {"trainable": False}
+LORA: dict[str, Any] = {"lora": {"r": 2}}
+
+
+@pytest.mark.parametrize(
+    ("policies", "together"),
+    [
+        ({"ann": LORA, "ben": LORA, "judge": FROZEN}, [{"ann", "ben", "judge"}]),
+        ({"judge": FROZEN, "ann": LORA, "ben": LORA}, [{"ann", "ben", "judge"}]),
+        ({"judge": FROZEN, "ann": {}, "watcher": FROZEN}, [{"judge", "watcher"}, {"ann"}]),
+        ({"ann": {}, "ben": {}, "cleo": LORA}, [{"ann"}, {"ben"}, {"cleo"}]),
+    ],
+)
+def test_a_model_is_there_once_for_all_who_leave_it_as_it_is(
+    policies: dict[str, Any], together: list[set[str]]
+) -> None:
+    config = ExperimentConfig(environments=[{"env_type": "qa"}], policies=policies)
+    cast = Cast({}, {name: PolicyConfig(**section) for name, section in policies.items()})
+    loaded = load_policies(config, cast, Parts())
+    assert list(loaded) == list(policies)
+    models: dict[int, set[str]] = {}
+    for name, policy in loaded.items():
+        models.setdefault(id(policy.model), set()).add(name)
+    assert sorted(map(sorted, models.values())) == sorted(map(sorted, together))
+    assert sorted(map(sorted, bases_of(config, cast, Parts()))) == sorted(map(sorted, together))
