@@ -32,8 +32,9 @@ from mrlm.core.types import Group, SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.environments._wrapped import made
 from mrlm.play.agent import Seat
+from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Request
-from mrlm.play.rollout import Play, WorldSpec
+from mrlm.play.rollout import Play
 from mrlm.workflows.turns import Turns
 
 MARKS = ("<!-- worlds: written by `python -m benchmarks.worlds_throughput` -->", "<!-- end -->")

@@ -21,7 +21,8 @@ from mrlm.engines.scripted import ScriptedEngine
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.play.agent import Seat
-from mrlm.play.rollout import Play, WorldSpec, count_tasks
+from mrlm.play.deck import WorldSpec, count_tasks
+from mrlm.play.rollout import Play
 from mrlm.workflows.single_turn import SingleTurn
 from mrlm.workflows.turns import Turns
 

@@ -17,7 +17,8 @@ from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.learn.snapshots import mirrored
 from mrlm.play.ahead import Ahead
-from mrlm.play.rollout import Play, Source, WorldSpec
+from mrlm.play.deck import WorldSpec
+from mrlm.play.rollout import Play, Source
 from mrlm.run import Run
 
 LAG = "training.max_lag"

@@ -42,8 +42,9 @@ from mrlm.learn.sharing import weights_of
 from mrlm.opponents import check_opponents, population_of, stand_ins_of
 from mrlm.placing import placement_of
 from mrlm.plan import Plan, arithmetic
+from mrlm.play.deck import WorldSpec, count_tasks
 from mrlm.play.engine import Engine
-from mrlm.play.rollout import Play, WorldSpec, count_tasks
+from mrlm.play.rollout import Play
 from mrlm.play.tasks import Reading
 from mrlm.plays import check_plays, check_taught, crossed
 from mrlm.rollback import settle

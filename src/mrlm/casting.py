@@ -19,7 +19,7 @@ from mrlm.learn.adapters import BASE, add_adapter
 from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.play.agent import Seat, seed_of
-from mrlm.play.rollout import WorldSpec
+from mrlm.play.deck import WorldSpec
 from mrlm.run import Callback
 
 

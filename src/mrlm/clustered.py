@@ -34,8 +34,8 @@ from mrlm.learn.checkpoint import checkpoints, newest_verified, read_state
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy import Policy
 from mrlm.placing import Here
+from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Engine
-from mrlm.play.rollout import WorldSpec
 from mrlm.recipes import Base, Recipe
 from mrlm.run import Run
 from mrlm.samplers import make_engines

@@ -14,8 +14,8 @@ from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.policy import Policy
 from mrlm.learn.snapshots import stand_in
+from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Engine
-from mrlm.play.rollout import WorldSpec
 from mrlm.population import Population
 
 KEY = "opponents"

@@ -13,8 +13,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learners import make_critics, make_learners
+from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Engine
-from mrlm.play.rollout import WorldSpec
 from mrlm.run import Placement, Run
 from mrlm.samplers import make_engines
 

@@ -11,7 +11,7 @@ from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.learn.algorithm import Algorithm
-from mrlm.play.rollout import WorldSpec
+from mrlm.play.deck import WorldSpec
 
 
 def check_plays(

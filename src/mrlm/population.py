@@ -35,10 +35,11 @@ from mrlm.learn.checkpoint import (
 from mrlm.learn.policy import Policy
 from mrlm.learn.snapshots import adopt
 from mrlm.play.agent import Seat, seed_of
+from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Engine
 from mrlm.play.matches import Result, drawn, heroes, match_number, results_of, seated
 from mrlm.play.ratings import MovingRatings, Results, fitted, record, report
-from mrlm.play.rollout import Play, WorldSpec
+from mrlm.play.rollout import Play
 from mrlm.statistics import Interval
 
 FOLDER = "snapshots"

@@ -14,9 +14,10 @@ from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.algorithm import Algorithm
 from mrlm.play.agent import Seat
 from mrlm.play.collected import Collected
+from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Engine
 from mrlm.play.opposed import Opposed
-from mrlm.play.rollout import Play, Source, WorldSpec
+from mrlm.play.rollout import Play, Source
 from mrlm.play.rows import Rows
 from mrlm.play.streams import Streamed
 from mrlm.play.tasks import Reading

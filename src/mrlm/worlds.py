@@ -11,7 +11,7 @@ from mrlm.config import EnvironmentConfig, ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
-from mrlm.play.rollout import WorldSpec
+from mrlm.play.deck import WorldSpec
 
 
 def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:

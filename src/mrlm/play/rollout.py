@@ -8,22 +8,20 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
-
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EndpointError, EpisodeError, RewardError
 from mrlm.core.peers import ALONE, Peers, shares
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, StepResult, Task
-from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat, seed_of
+from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat
+from mrlm.play.deck import Deck, Job, WorldSpec, count_tasks
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
 from mrlm.play.ledger import Ledger
 from mrlm.play.race import Race
-from mrlm.play.workflow import Workflow
 from mrlm.play.world import World
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -45,84 +43,8 @@ class Source(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-@dataclass(slots=True)
-class WorldSpec:
-    """One of the worlds of a run.
-
-    Args:
-        name: in metrics and episodes.
-        template: an instance that answers what does not depend on an episode (seats, tasks).
-        make: a fresh world for one episode.
-        workflow: who speaks when.
-        weight: its share of the tasks; a world with 0 is evaluated and never trained on.
-        timeout: seconds one `reset` or `step` may take.
-        retries: times an episode that failed is played again.
-    """
-
-    name: str
-    template: Environment
-    make: Callable[[], Environment]
-    workflow: Workflow
-    weight: float = 1.0
-    timeout: float = 60.0
-    retries: int = 0
-
-    @property
-    def sends(self) -> tuple[str, ...]:
-        """The agents that the workflow names itself; a workflow of seats names none."""
-        return tuple(getattr(self.workflow, "agents", ()))
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """Who plays here: the agents that the workflow sends, else one for each seat."""
-        return self.sends or tuple(self.template.agents)
-
-    @property
-    def trained(self) -> bool:
-        """Whether its tasks are trained on, and not only evaluated."""
-        return self.weight > 0
-
-    @property
-    def reproducible(self) -> bool:
-        return self.template.seeded
-
-
-def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
-    """Training tasks of all worlds; `None` if those of any never end."""
-    counts = [world.template.num_tasks("train") for world in worlds if world.trained]
-    return None if None in counts else sum(count or 0 for count in counts)
-
-
 Sit = Callable[[WorldSpec, int, Mapping[str, Seat]], Mapping[str, Seat]]
 """(world, number of its task, who plays otherwise) -> who plays this task."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A task to be played with every one of `lineups`; of which these `numbers` are played here, or
-    all where that is not said. The first `keep` to be complete are kept, or all."""
-
-    world: WorldSpec
-    split: Split
-    index: int
-    lineups: Sequence[Mapping[str, Seat]]
-    part: range | None = None
-    keep: int | None = None
-
-    @property
-    def numbers(self) -> range:
-        """The places of the lineups that are played."""
-        return range(len(self.lineups)) if self.part is None else self.part
-
-    @property
-    def first(self) -> bool:
-        """Whether it has the first of the episodes."""
-        return self.numbers.start == 0
-
-    @property
-    def forks(self) -> bool:
-        """Whether all episodes begin as one."""
-        return self.split == "train" and bool(getattr(self.world.workflow, "opens", False))
 
 
 class Play:
@@ -166,9 +88,9 @@ class Play:
         self.persons: dict[str, Ask] = dict(persons or {})
         self.told = told
         self.worlds: list[WorldSpec] = list(worlds)
+        self.deck: Deck = Deck(worlds, seed)
         self.seats: dict[str, Seat] = dict(seats)
         self.group_size = group_size
-        self.seed = seed
         self.demonstrate = demonstrate
         self.watched = watched
         self.greedy = greedy
@@ -182,7 +104,6 @@ class Play:
         self._races: list[Race] = []
         if surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
-        self._taken = {world.name: 0 for world in worlds}
         for world in worlds:
             if not world.reproducible:
                 log.warning(
@@ -200,25 +121,20 @@ class Play:
         jobs = [self._next() for _ in range(count)]
         groups = await self._play(jobs)
         for job in jobs:
-            self.ledger.forget(self._key(job))
+            self.ledger.forget(self.deck.key(job))
         return groups
 
     def begin(self) -> tuple[Key, Coroutine[Any, Any, Group]]:
         """The next task: what the keys of its requests begin with, and what plays it."""
         job = self._next()
-        return self._key(job), self._group(job)
+        return self.deck.key(job), self._group(job)
 
-    def _next(self) -> _Job:
+    def _next(self) -> Job:
         """The next task, whoever plays it."""
-        world = self._next_world()
-        index = self._taken[world.name]
-        self._taken[world.name] += 1
+        world, index = self.deck.deal()
         seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
         keep = self.group_size if self.surplus else None
-        return _Job(world, "train", index, [seats] * (self.group_size + self.surplus), keep=keep)
-
-    def _key(self, job: _Job) -> Key:
-        return (self.seed, job.split, job.world.name, job.index)
+        return Job(world, "train", index, [seats] * (self.group_size + self.surplus), keep=keep)
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
@@ -230,7 +146,7 @@ class Play:
             known = world.template.num_tasks("eval")
             share = share if known is None else min(share, known)
             lineups = [seats] * samples
-            jobs += [_Job(world, "eval", index, lineups) for index in range(share)]
+            jobs += [Job(world, "eval", index, lineups) for index in range(share)]
         if not jobs:
             raise ConfigError(
                 "there is no held-out task to evaluate on; give the environment a validation split"
@@ -246,44 +162,18 @@ class Play:
             lineups = [{name: s.greedy() for name, s in seats.items()} for seats in lineups]
         known = world.template.num_tasks("eval")
         count = tasks if known is None else min(tasks, known)
-        return await self._play([_Job(world, "eval", index, lineups) for index in range(count)])
+        return await self._play([Job(world, "eval", index, lineups) for index in range(count)])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"taken": dict(self._taken), "tokens": self.batcher.tokens}
+        return {"taken": dict(self.deck.taken), "tokens": self.batcher.tokens}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._taken |= state["taken"]
+        self.deck.taken |= state["taken"]
         self.batcher.tokens = state["tokens"]
-
-    # -- which task --------------------------------------------------------------------------------
-
-    def _next_world(self) -> WorldSpec:
-        """The world that is furthest behind its share."""
-        total = sum(self._taken.values()) + 1
-        weights = sum(world.weight for world in self.worlds)
-
-        def behind(world: WorldSpec) -> float:
-            return world.weight / weights * total - self._taken[world.name]
-
-        return max((world for world in self.worlds if world.trained), key=behind)
-
-    def _task(self, world: WorldSpec, split: Split, index: int) -> Task:
-        """Task number `index`: a fresh seed where tasks never end, else a new order in every
-        epoch."""
-        count = world.template.num_tasks(split)
-        if count is None:
-            return world.template.task(seed_of((self.seed, split, world.name, index)) >> 33, split)
-        if count == 0:
-            raise ConfigError(f"environment {world.name!r} has no {split} tasks")
-        epoch, place = divmod(index, count)
-        if split == "train":
-            key = seed_of((self.seed, "order", world.name, epoch))
-            place = int(np.random.Generator(np.random.Philox(key)).permutation(count)[place])
-        return world.template.task(place, split)
 
     # -- all groups --------------------------------------------------------------------------------
 
-    async def _play(self, jobs: Sequence[_Job]) -> list[Group]:
+    async def _play(self, jobs: Sequence[Job]) -> list[Group]:
         """The groups of all jobs, whoever plays them: each process plays a share that is expected
         to be as long as any other's, by what the episodes of its worlds came to so far. Where there
         are fewer tasks than processes, several play parts of one."""
@@ -313,7 +203,7 @@ class Play:
                 whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
         return self.checked(whole)
 
-    def _parts(self, job: _Job, count: int) -> list[_Job]:
+    def _parts(self, job: Job, count: int) -> list[Job]:
         """A job in `count` parts at most; episodes that depend on one another stay together."""
         whole = not job.world.reproducible or job.forks or job.keep is not None
         size = len(job.numbers)
@@ -328,12 +218,11 @@ class Play:
 
     # -- one group, one episode --------------------------------------------------------------------
 
-    async def _group(self, job: _Job) -> Group:
+    async def _group(self, job: Job) -> Group:
         """The episodes of a task, one for each of its numbers, or the first of them that are
         complete where not all are kept."""
-        world, split, index, lineups = job.world, job.split, job.index, job.lineups
-        task = self._task(world, split, index)
-        key = self._key(job)
+        world, lineups, task = job.world, job.lineups, self.deck.task(job)
+        key = self.deck.key(job)
         opening: tuple[Environment, StepResult] | None = None
         if not world.reproducible:
             opening = await self._opening(world, task)
@@ -344,7 +233,7 @@ class Play:
         ]
         if job.keep is not None:
             jobs = [self._first(jobs, job.keep, key)]
-        if self.greedy and split == "train" and job.first:
+        if self.greedy and job.split == "train" and job.first:
             own = lineups[0].items()
             calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
             jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))

@@ -20,7 +20,7 @@ from mrlm.core.types import Message, StepResult, Task
 from mrlm.distributed.on_ray.parcels import opened
 from mrlm.distributed.on_ray.posts import Post
 from mrlm.distributed.on_ray.workers import find_modules
-from mrlm.play.rollout import WorldSpec
+from mrlm.play.deck import WorldSpec
 
 log: logging.Logger = logging.getLogger("mrlm")
 

@@ -1,0 +1,138 @@
+"""Which task comes next: the worlds of a run, and a deck of their tasks that is dealt by weight and
+shuffled anew in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Task
+from mrlm.play.agent import Seat, seed_of
+from mrlm.play.engine import Key
+from mrlm.play.workflow import Workflow
+
+
+@dataclass(slots=True)
+class WorldSpec:
+    """One of the worlds of a run.
+
+    Args:
+        name: in metrics and episodes.
+        template: an instance that answers what does not depend on an episode (seats, tasks).
+        make: a fresh world for one episode.
+        workflow: who speaks when.
+        weight: its share of the tasks; a world with 0 is evaluated and never trained on.
+        timeout: seconds one `reset` or `step` may take.
+        retries: times an episode that failed is played again.
+    """
+
+    name: str
+    template: Environment
+    make: Callable[[], Environment]
+    workflow: Workflow
+    weight: float = 1.0
+    timeout: float = 60.0
+    retries: int = 0
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        """The agents that the workflow names itself; a workflow of seats names none."""
+        return tuple(getattr(self.workflow, "agents", ()))
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Who plays here: the agents that the workflow sends, else one for each seat."""
+        return self.sends or tuple(self.template.agents)
+
+    @property
+    def trained(self) -> bool:
+        """Whether its tasks are trained on, and not only evaluated."""
+        return self.weight > 0
+
+    @property
+    def reproducible(self) -> bool:
+        return self.template.seeded
+
+
+def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
+    """Training tasks of all worlds; `None` if those of any never end."""
+    counts = [world.template.num_tasks("train") for world in worlds if world.trained]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A task to be played with every one of `lineups`; of which these `numbers` are played here, or
+    all where that is not said. The first `keep` to be complete are kept, or all."""
+
+    world: WorldSpec
+    split: Split
+    index: int
+    lineups: Sequence[Mapping[str, Seat]]
+    part: range | None = None
+    keep: int | None = None
+
+    @property
+    def numbers(self) -> range:
+        """The places of the lineups that are played."""
+        return range(len(self.lineups)) if self.part is None else self.part
+
+    @property
+    def first(self) -> bool:
+        """Whether it has the first of the episodes."""
+        return self.numbers.start == 0
+
+    @property
+    def forks(self) -> bool:
+        """Whether all episodes begin as one."""
+        return self.split == "train" and bool(getattr(self.world.workflow, "opens", False))
+
+
+class Deck:
+    """The training tasks of some worlds, one after another.
+
+    Args:
+        worlds: what is played, in turn by weight.
+        seed: of the run; the order of tasks follows from it.
+    """
+
+    def __init__(self, worlds: Sequence[WorldSpec], seed: int) -> None:
+        self.worlds: list[WorldSpec] = list(worlds)
+        self.seed: int = seed
+        self.taken: dict[str, int] = {world.name: 0 for world in worlds}
+        """World -> how many of its tasks were dealt."""
+
+    def deal(self) -> tuple[WorldSpec, int]:
+        """The world that is furthest behind its share, and the number of its next task."""
+        total = sum(self.taken.values()) + 1
+        weights = sum(world.weight for world in self.worlds)
+
+        def behind(world: WorldSpec) -> float:
+            return world.weight / weights * total - self.taken[world.name]
+
+        world = max((world for world in self.worlds if world.trained), key=behind)
+        self.taken[world.name] += 1
+        return world, self.taken[world.name] - 1
+
+    def task(self, job: Job) -> Task:
+        """What is played: under a fresh seed where tasks never end, else in a new order in every
+        epoch."""
+        world, split, index = job.world, job.split, job.index
+        count = world.template.num_tasks(split)
+        if count is None:
+            return world.template.task(seed_of(self.key(job)) >> 33, split)
+        if count == 0:
+            raise ConfigError(f"environment {world.name!r} has no {split} tasks")
+        epoch, place = divmod(index, count)
+        if split == "train":
+            key = seed_of((self.seed, "order", world.name, epoch))
+            place = int(np.random.Generator(np.random.Philox(key)).permutation(count)[place])
+        return world.template.task(place, split)
+
+    def key(self, job: Job) -> Key:
+        """What the keys of all requests of a job begin with."""
+        return (self.seed, job.split, job.world.name, job.index)
