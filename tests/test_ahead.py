@@ -24,13 +24,14 @@ from mrlm.build import build
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.types import Episode, Group, Turn
+from mrlm.experiments import dry_run
 from mrlm.learn.batch import Outputs, Sample, pack
 from mrlm.learn.checkpoint import checkpoints
 from mrlm.learn.policy import Policy
 from mrlm.learn.policy_gradient import PolicyGradient
 from mrlm.play.ahead import Ahead
 from mrlm.play.rollout import Play
-from mrlm.runs import dry_run, run_to_end
+from mrlm.runs import run_to_end
 
 CLOCKED = ("time", "tokens_per_second")
 HERE = str(Path(__file__).parent)

@@ -20,8 +20,9 @@ from mrlm.config import parse_config
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EndpointError
 from mrlm.core.running import run_async
+from mrlm.experiments import dry_run, run_experiment
 from mrlm.learn.joint import joint_texts
-from mrlm.runs import dry_run, evaluate_model, run_experiment, run_to_end
+from mrlm.runs import evaluate_model, run_to_end
 from test_swap import Watch, settings, weights
 from test_swap import models as models
 

@@ -14,7 +14,7 @@ from tests.commands import Done, Mrlm
 
 import mrlm
 import mrlm.cli._options
-from mrlm import cli, runs
+from mrlm import cli, experiments, runs
 from mrlm.core import registry
 from mrlm.core.errors import RewardError
 from mrlm.core.types import Episode, Message, Role, Rollout, Task, Turn
@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two agents with weights of their own."""
     folder = tmp_path_factory.mktemp("trained")
-    runs.run_experiment(
+    experiments.run_experiment(
         mrlm.load_config(_written(folder, CONFIG), [f"output_dir={folder / 'run'}"])
     )
     return folder / "run"
@@ -127,7 +127,7 @@ def test_exit_codes_of_runs_that_end_early(
         def fail(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(runs, "run_experiment", fail)
+        monkeypatch.setattr(experiments, "run_experiment", fail)
         return run("train", "--config", config)
 
     failed = ends(RewardError("reward of \x1b[2J is not a number"))

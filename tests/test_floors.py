@@ -52,6 +52,7 @@ FLOORS = {
             "speakers",
             "worlds",
             "build",
+            "experiments",
             "runs",
         ),
         4,

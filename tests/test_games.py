@@ -34,7 +34,7 @@ from mrlm.environments.tic_tac_toe import (
     winner,
 )
 from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
-from mrlm.runs import run_experiment
+from mrlm.experiments import run_experiment
 
 ROOT = Path(__file__).parent.parent
 GAMES: dict[str, type[TwoSeats]] = {

@@ -29,8 +29,9 @@ from mrlm.config import ExperimentConfig, playing, sections
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode
+from mrlm.experiments import dry_run, run_experiment
 from mrlm.learn.algorithm import STRICT, Algorithm
-from mrlm.runs import collect_trajectories, dry_run, evaluate_model, run_experiment
+from mrlm.runs import collect_trajectories, evaluate_model
 
 SOURCES = Path(package.__file__).parent
 CONFIG = str(SOURCES / "config") + os.sep

@@ -34,12 +34,12 @@ from mrlm.core.types import (
     Task,
     Turn,
 )
+from mrlm.experiments import run_experiment
 from mrlm.learn.grouping import samples_of
 from mrlm.learn.trees import node_returns
 from mrlm.metrics import episode_metrics
 from mrlm.plan import arithmetic
 from mrlm.play.rollout import Play
-from mrlm.runs import run_experiment
 from mrlm.workflows.cross import Cross
 from mrlm.workflows.tree import Tree
 from test_play import Echo, play

@@ -355,7 +355,7 @@ class Stuck(SimulatedEnvironment):
         threading.Event().wait()
 
 if __name__ == "__main__":
-    from mrlm.runs import run_experiment
+    from mrlm.experiments import run_experiment
     run_experiment(parse_config({
         "environments": [{"env_type": "stuck:Stuck", "timeout": 0.5}],
         "training": {"num_iterations": 1, "batch_size": 1, "report_to": "none"},

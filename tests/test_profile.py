@@ -20,8 +20,8 @@ from mrlm.core.environment import Environment
 from mrlm.core.running import in_thread, run_async
 from mrlm.core.timing import OTHER, PHASES, Profile, count, profiling, span
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.experiments import run_experiment
 from mrlm.profile import ABOUT, LEARNING, Report
-from mrlm.runs import run_experiment
 from mrlm.tracking import PROFILE
 
 WAIT = 0.2

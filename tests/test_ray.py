@@ -21,9 +21,10 @@ from mrlm.core.errors import ConfigError, EndpointError, WorkerLost
 from mrlm.core.peers import ALONE
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.distributed.on_ray.workers import Worker
+from mrlm.experiments import run_experiment
 from mrlm.learn.checkpoint import checkpoints
 from mrlm.run import Run
-from mrlm.runs import TrainResult, run_experiment
+from mrlm.runs import TrainResult
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 TWO_CORES = 2
@@ -423,7 +424,7 @@ AWAY = """
 import socket, sys
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
-from mrlm.runs import run_experiment
+from mrlm.experiments import run_experiment
 sys.path.append(sys.argv[1])
 import test_ray
 local = ExperimentConfig(**test_ray.CONFIG).merged({"training": {"num_iterations": 1}})

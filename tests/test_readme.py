@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from mrlm.config import parse_config
-from mrlm.runs import dry_run, run_experiment
+from mrlm.experiments import dry_run, run_experiment
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recovery import soak
 
 from forking import Launcher
 from mrlm import Callback, run_experiment
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.learn.checkpoint import checkpoints
+from recovery.disks import cut_off, limits
+from recovery.flips import flipped
+from recovery.runs import (
+    TEAM,
+    TRAINING,
+    Runner,
+    Undisturbed,
+    course,
+    differing,
+    litter,
+    undisturbed,
+)
 
 RELAY = {"environments": [{"env_type": "relay"}]}
 GAME = {
@@ -29,7 +40,7 @@ def config(folder: Path, algorithm: str = "reinforce", **more: Any) -> Experimen
         "experiment_name": "kept",
         "output_dir": str(folder),
         "training": {
-            **soak.TRAINING,
+            **TRAINING,
             "algorithm": algorithm,
             "num_iterations": 4,
             "save_steps": 2,
@@ -68,8 +79,8 @@ def test_a_killed_run_comes_to_the_same_files(
     with pytest.raises(Killed):
         run_experiment(config(tmp_path / "run", algorithm, **more), callbacks=[Kill()])
     run_experiment(config(tmp_path / "run", algorithm, **more), resume=tmp_path / "run")
-    whole, found = soak.course(tmp_path / "whole"), soak.course(tmp_path / "run")
-    assert not soak.differing(found, whole)
+    whole, found = course(tmp_path / "whole"), course(tmp_path / "run")
+    assert not differing(found, whole)
     assert {"checkpoint-2/manifest.json", "checkpoint-4/manifest.json"} <= set(whole)
 
 
@@ -111,8 +122,8 @@ def test_sigusr1_saves_at_the_next_step_and_nothing_is_lost(
         run_experiment(own, callbacks=[Signal(when, signal.SIGUSR1)])
     assert checkpoints(tmp_path / "run")[0].name == f"checkpoint-{step}"
     run_experiment(own, resume=tmp_path / "run")
-    whole, found = soak.course(tmp_path / "whole"), soak.course(tmp_path / "run")
-    assert soak.differing(found, whole) in ("", "checkpoint-3/manifest.json")
+    whole, found = course(tmp_path / "whole"), course(tmp_path / "run")
+    assert differing(found, whole) in ("", "checkpoint-3/manifest.json")
 
 
 def test_the_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
@@ -129,7 +140,7 @@ def test_the_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
 def test_a_signal_between_two_stages_interrupts_too(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrlm.runs.build", lambda *given: os.kill(os.getpid(), number))
+    monkeypatch.setattr("mrlm.experiments.build", lambda *given: os.kill(os.getpid(), number))
     with pytest.raises(KeyboardInterrupt):
         run_experiment(config(tmp_path / "run"))
 
@@ -153,29 +164,29 @@ def test_a_pipeline_that_is_finished_says_so_and_what_it_came_to(
 @pytest.fixture(scope="module")
 def whole(
     tmp_path_factory: pytest.TempPathFactory, launcher: Launcher
-) -> tuple[soak.Runner, soak.Undisturbed]:
-    runner = soak.Runner(soak.TEAM, tmp_path_factory.mktemp("team"), launcher)
-    return runner, soak.undisturbed(runner)
+) -> tuple[Runner, Undisturbed]:
+    runner = Runner(TEAM, tmp_path_factory.mktemp("team"), launcher)
+    return runner, undisturbed(runner)
 
 
-Whole = tuple[soak.Runner, soak.Undisturbed]
+Whole = tuple[Runner, Undisturbed]
 
 
 def test_killed_runs_come_to_what_undisturbed_ones_do(
     whole: Whole, launcher: Launcher, tmp_path: Path
 ) -> None:
-    runner = soak.Runner(soak.TEAM, tmp_path / "run", launcher)
+    runner = Runner(TEAM, tmp_path / "run", launcher)
     points = ["renamed:2", "logging:9", "sampling:4"]
     runner.clear()
     for point in points:
         assert runner.go(MRLM_DIES=point) == -signal.SIGKILL, runner.said()
     assert runner.go() == 0, runner.said()
-    assert not soak.differing(soak.course(runner.folder), whole[1].course)
-    assert not soak.litter(runner.folder)
+    assert not differing(course(runner.folder), whole[1].course)
+    assert not litter(runner.folder)
 
 
 def test_no_flipped_bit_is_overlooked(whole: Whole) -> None:
-    found = soak.flipped(60, whole[0].folder, seed=1)
+    found = flipped(60, whole[0].folder, seed=1)
     assert (found.survived, found.wrong) == (60, []) and len(found.tried) >= 3
 
 
@@ -183,9 +194,9 @@ def test_a_write_that_fails_ends_with_an_error_and_costs_nothing(
     whole: Whole, launcher: Launcher, tmp_path: Path
 ) -> None:
     """The log cannot grow; the largest file cannot be written."""
-    runner, undisturbed = whole
+    runner, alone = whole
     log = (runner.folder / "episodes.jsonl").stat().st_size
-    sizes = soak.limits(runner.folder, least=log)
-    runner = soak.Runner(soak.TEAM, tmp_path / "cut", launcher)
-    found = soak.cut_off([log * 2 // 3, sizes[-1]], undisturbed, runner)
+    sizes = limits(runner.folder, least=log)
+    runner = Runner(TEAM, tmp_path / "cut", launcher)
+    found = cut_off([log * 2 // 3, sizes[-1]], alone, runner)
     assert (found.survived, found.wrong) == (2, [])

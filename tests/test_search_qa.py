@@ -23,9 +23,10 @@ from mrlm.environments.search_qa import SearchQAEnvironment
 from mrlm.environments.search_qa.corpus import documents, questions
 from mrlm.environments.search_qa.models import tokens_of
 from mrlm.environments.tools.search import LocalIndex
+from mrlm.experiments import _inherited, run_experiment
 from mrlm.learn.batch import pack
 from mrlm.learn.grouping import samples_of
-from mrlm.runs import _inherited, run_experiment, run_to_end
+from mrlm.runs import run_to_end
 from test_swap import weights
 
 MODELS = {

@@ -22,10 +22,10 @@ from mrlm.engines.lean import LeanEngine
 from mrlm.engines.mrlm import MrlmEngine
 from mrlm.engines.sglang import SglangEngine
 from mrlm.engines.vllm import VllmEngine
+from mrlm.experiments import dry_run
 from mrlm.learn.adapters import BASE, add_adapter
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
-from mrlm.runs import dry_run
 from mrlm.serving import policy_client
 from mrlm.serving.desk import Desk
 from mrlm.speakers import House, house_of

@@ -435,7 +435,7 @@ def test_a_failed_tool_makes_an_episode_that_is_not_learned_from(tokenizer: Any)
 
 def history_of(folder: Path, *changes: str) -> list[dict[str, Any]]:
     from mrlm.config import load_config
-    from mrlm.runs import run_experiment
+    from mrlm.experiments import run_experiment
 
     config = Path(__file__).parent.parent / "configs" / "tools.yaml"
     own = [f"output_dir={folder / 'run'}", "training.report_to=none", *changes]

@@ -20,8 +20,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode, Message, Observation, Reward, StepResult, Task
 from mrlm.environments.math import MathReasoningEnvironment
+from mrlm.experiments import run_experiment
 from mrlm.learn.batch import Totals, merge
-from mrlm.runs import run_experiment
 from mrlm.workflows._posed import read_posed
 from mrlm.workflows.chain import Chain
 from mrlm.workflows.majority_vote import MajorityVote

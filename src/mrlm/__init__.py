@@ -142,6 +142,7 @@ if TYPE_CHECKING:
     from mrlm.engines.reward_model import RewardModel as RewardModel
     from mrlm.environments.math import BoxedReward as BoxedReward
     from mrlm.environments.qa import QASolverEnv as QASolverEnv
+    from mrlm.experiments import run_experiment as run_experiment
     from mrlm.generate import Generator as Generator
     from mrlm.learn.algorithm import Algorithm as Algorithm
     from mrlm.learn.batch import Batch as Batch
@@ -154,7 +155,6 @@ if TYPE_CHECKING:
     from mrlm.runs import EvalResult as EvalResult
     from mrlm.runs import TrainResult as TrainResult
     from mrlm.runs import evaluate as evaluate
-    from mrlm.runs import run_experiment as run_experiment
     from mrlm.serving.client.environment import RemoteEnvironment as RemoteEnvironment
     from mrlm.serving.client.pool import ServerPool as ServerPool
     from mrlm.tiny import default_model as default_model
@@ -232,7 +232,8 @@ _WHERE = {
     "mrlm.learn.algorithm": ("Algorithm",),
     "mrlm.learn.batch": ("Batch", "Loss", "Outputs"),
     "mrlm.learn.learner": ("Learner",),
-    "mrlm.runs": ("EvalResult", "TrainResult", "evaluate", "run_experiment"),
+    "mrlm.experiments": ("run_experiment",),
+    "mrlm.runs": ("EvalResult", "TrainResult", "evaluate"),
     "mrlm.serving.client.environment": ("RemoteEnvironment",),
     "mrlm.serving.client.pool": ("ServerPool",),
     "mrlm.tiny": ("default_model",),

@@ -20,13 +20,14 @@ from mrlm.config import ExperimentConfig, load_config
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Episode
+from mrlm.experiments import MODELS
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.metrics import component_sums
 from mrlm.play.engine import Remote
 from mrlm.recorded import Recorded, recorded_words
 from mrlm.rollback import rollbacks
 from mrlm.run import Callback, Run
-from mrlm.runs import MODELS, policies_of, threads
+from mrlm.runs import policies_of, threads
 from mrlm.tracking import EPISODES, METRICS, redacted, secrets, summary
 from mrlm.train import evaluate, train
 

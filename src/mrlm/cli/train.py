@@ -67,8 +67,8 @@ def train(
     if profile:
         overrides = [*(overrides or ()), "training.profile=true"]
     path, loaded = _experiment(config, overrides or (), output, resume)
-    from mrlm.runs import dry_run as describe  # what is wrong with a config is said before
-    from mrlm.runs import run_experiment
+    from mrlm.experiments import dry_run as describe  # what is wrong with a config is said before
+    from mrlm.experiments import run_experiment
 
     if dry_run:
         text, problems = describe(loaded)
