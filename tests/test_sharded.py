@@ -115,6 +115,21 @@ def test_what_cannot_be_cut_is_refused(model: Any, tokenizer: Any) -> None:
 
 
 @pytest.mark.slow
+def test_two_and_four_processes_come_to_what_one_does(tmp_path: Path, launcher: Launcher) -> None:
+    """With steps of SGD, which do not blow up the last digits as moments near zero do."""
+    sgd = {"training": {"optimizer": "sgd", "learning_rate": 0.05, "num_iterations": 3}}
+    two = [config(tmp_path, name, cut(name), sgd) for name in ("full", "grad_op")]
+    ranks.run_all(launcher, 2, two, tmp_path / "two")
+    ranks.run_all(launcher, 4, [config(tmp_path, "four", cut(), sgd)], tmp_path / "four")
+    run_experiment(load_config(config(tmp_path, "alone", sgd)))
+    alone = losses(tmp_path / "ppo-alone")
+    assert len(alone) == 3 and all(row[1] > 1 for row in alone)
+    for name in ("full", "grad_op", "four"):
+        for row, same in zip(alone, losses(tmp_path / f"ppo-{name}"), strict=True):
+            assert same == pytest.approx(row, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
 def test_four_processes_read_what_two_wrote(tmp_path: Path, launcher: Launcher) -> None:
     ranks.run_all(launcher, 2, [config(tmp_path, "two", cut())], tmp_path / "a")
     program = tmp_path / "on.py"
