@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from forking import Launcher
 from mrlm.config import parse_config
 from mrlm.experiments import dry_run, run_experiment
 
@@ -42,7 +43,7 @@ def test_a_program_of_the_readme_runs(number: int) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_commands_of_the_readme_run_on_its_yaml() -> None:
+def test_the_commands_of_the_readme_run_on_its_yaml(launcher: Launcher) -> None:
     (text,) = blocks("README.md", "yaml")
     name = re.match(r"# (\S+\.yaml)", text)
     assert name
@@ -55,8 +56,13 @@ def test_the_commands_of_the_readme_run_on_its_yaml() -> None:
     ]
     assert len(commands) >= 5
     for line in commands:
-        done = run(sys.executable, "-m", *shlex.split(line))
-        assert done.returncode == 0, (line, done.stderr[-2000:])
+        words = shlex.split(line)
+        if words[1] == "play":  # reads what is typed
+            done = run(sys.executable, "-m", *words)
+            assert done.returncode == 0, (line, done.stderr[-2000:])
+        else:
+            started = launcher.start(words, Path.cwd())
+            assert started.wait() == 0, (line, started.err.read_text()[-2000:])
     assert Path("outputs/two_writers/final/first/adapter_config.json").is_file()
     assert Path("eval.json").is_file() and Path("trajectories.json").is_file()
 
