@@ -7,7 +7,12 @@ import asyncio
 import json
 import os
 import random
+import re
+import shlex
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -60,6 +65,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 central critic, a mixer, pairs, rows through a model's own forward."""
 
 
+TESTS = str(Path(__file__).parent)
+PAGE = Path(TESTS).parent / "docs" / "distributed.md"
+
+
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Both, section by section."""
     both = dict(one)
@@ -100,6 +109,37 @@ def test_two_processes_come_to_what_one_does(tmp_path: Path, launcher: Launcher)
 @pytest.mark.slow
 def test_four_processes_do_so_with_every_algorithm(tmp_path: Path, launcher: Launcher) -> None:
     check_alike(launcher, 4, [*CASES, *registry.names("algorithms")], tmp_path)
+
+
+@pytest.mark.slow
+def test_two_machines_train_together_as_the_page_says(tmp_path: Path) -> None:
+    """Two torchruns of two processes each, which meet as those of two machines do."""
+    (text,) = re.findall(r"^(torchrun --nnodes=2 .*?) -m mrlm", PAGE.read_text(), re.M | re.S)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        text = text.replace("first-machine:29500", f"127.0.0.1:{free.getsockname()[1]}")
+    path = written(tmp_path, "ippo-lora", "apart")
+    alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": TESTS}
+    machines: list[subprocess.Popen[str]] = []
+    for number in range(2):
+        here = text.replace("\\\n", "").replace("--node_rank=0", f"--node_rank={number}")
+        words = shlex.split(here.replace("--nproc_per_node=8", "--nproc_per_node=2"))[1:]
+        start = [sys.executable, "-m", "torch.distributed.run", *words, "-m"]
+        machines.append(
+            subprocess.Popen(
+                [*start, *train(path)],
+                env={**os.environ, **alone},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    said = [machine.communicate(timeout=300)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    run_experiment(load_config(written(tmp_path, "ippo-lora", "alone")))
+    found = ranks.differences(tmp_path / "ippo-lora-alone", tmp_path / "ippo-lora-apart")
+    assert max(found.values()) < 1e-5, found
+    assert sum(each.count("step 1/") for each in said) == 1, "one process speaks for all"
 
 
 # -- who does what ---------------------------------------------------------------------------------
