@@ -4,6 +4,7 @@ torn and dead, servers killed, stopped and started anew. (Short forms; the long 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -21,6 +22,7 @@ from forking import Launcher
 from mrlm import RemoteEnvironment
 from mrlm.core.errors import EpisodeError
 from mrlm.core.running import run_async
+from mrlm.core.types import Message, Role
 from servers import Here, Process, here
 from test_remote_environments import begun, own_worlds, step, until  # noqa: F401
 from test_resume import logged
@@ -58,6 +60,28 @@ def test_sessions_of_those_who_vanish_are_freed_and_no_others(own_worlds: None) 
         found = vanishing(world, 60, lambda: short.sessions, lease)
         assert (found.opened, found.left, found.lost) == (60, 30, 0), found
         until(lambda: short.sessions == 0)
+        until(lambda: streams(short) == 0)
+
+
+def test_a_stream_that_is_quiet_ends_and_the_session_goes_on(own_worlds: None) -> None:  # noqa: F811
+    with here(environments=[COUNTING], lease=0.5) as short:
+        world = RemoteEnvironment(COUNTING, server=short.address)
+        message = {"player": Message("one", Role.ASSISTANT, agent="player")}
+        run_async(world.reset())
+        assert streams(short) == 1
+        until(lambda: streams(short) == 0, 30)
+        assert short.sessions == 1, "its lease is renewed"
+        for heard in ("1 ", "2 "):
+            said = run_async(world.step(message)).observations["player"].messages[-1]
+            assert said.content.startswith(heard) and streams(short) == 1
+        world.close()
+        until(lambda: short.sessions == 0)
+
+
+def streams(server: Here) -> int:
+    """That are open now: each has a task of gRPC's."""
+    jobs = [task.get_coro() for task in asyncio.all_tasks(server.loop)]
+    return [getattr(job, "__qualname__", "") for job in jobs].count("_handle_exceptions")
 
 
 @pytest.mark.slow  # `test_remote_environments.py` has the same with one episode

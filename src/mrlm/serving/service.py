@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ from mrlm.serving.statuses import STATUS, trailers
 
 NAME = "mrlm.v1.Environments"
 """As health and clients call it."""
+
+QUIET = 2.0
+"""Leases after which a stream is ended on which nothing was said."""
 
 M = TypeVar("M", bound=Message)
 Context = Any
@@ -74,13 +78,59 @@ class EnvironmentsService:
         return pb.RenewReply(lost=lost, epoch=self._sessions.rules.epoch).SerializeToString()
 
     async def _play(self, requests: Any, context: Context) -> None:
-        async for data in requests:
-            try:
-                answer = await self._sessions.answer(data)
-            except Exception as error:
-                await _broken(context, error)
+        watch = Watch(QUIET * self._sessions.rules.lease)
+        try:
+            async for data in requests:
+                watch.listens = False
+                try:
+                    answer = await self._sessions.answer(data)
+                except Exception as error:
+                    await _broken(context, error)
+                    raise
+                await context.write(answer.data)
+                watch.begin()
+        except asyncio.CancelledError:
+            if not watch.ended:
                 raise
-            await context.write(answer.data)
+            text = f"nothing was said on this stream for {watch.seconds:g} s"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+        finally:
+            watch.close()
+
+
+class Watch:
+    """Breaks off a task that has listened to somebody who says nothing. A stream of a client that
+    vanished without a word would be there for ever; one that still is there opens another.
+
+    Args:
+        seconds: how long it may listen.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds: float = seconds
+        self.listens: bool = True
+        self.ended: bool = False
+        """Whether this broke it off, and nobody else."""
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self.begin()
+        self._look()
+
+    def begin(self) -> None:
+        """It listens from now on."""
+        self.listens, self._since = True, self._loop.time()
+
+    def close(self) -> None:
+        """It is over."""
+        self._handle.cancel()
+
+    def _look(self) -> None:
+        passed = self._loop.time() - self._since if self.listens else 0.0
+        if passed >= self.seconds and self._task is not None:
+            self.ended = True
+            self._task.cancel()
+        else:
+            self._handle = self._loop.call_later(self.seconds - passed, self._look)
 
 
 async def refuse(context: Context, failure: pb.Failure) -> None:
