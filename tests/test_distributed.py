@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import ranks
@@ -338,6 +339,38 @@ def test_a_killed_process_ends_the_others(tmp_path: Path, launcher: Launcher) ->
     assert world.wait() == [1, -signal.SIGKILL]
     assert "process 0 of 2 lost the others" in world.said(0)
     assert verify(checkpoints(tmp_path / "grpo-killed")[0]) is None
+
+
+def test_a_worker_whose_torchrun_is_gone_does_not_wait_for_it(
+    tmp_path: Path, launcher: Launcher
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    path = long_run(tmp_path, "late")
+    started = launcher.start(train(path), tmp_path, TORCHELASTIC_USE_AGENT_STORE="True", **alone)
+    assert started.wait() == 1
+    assert f"is gone: nobody answers at 127.0.0.1:{port}" in started.err.read_text()
+
+
+@pytest.mark.slow
+def test_workers_of_a_torchrun_that_is_killed_end_with_it(tmp_path: Path) -> None:
+    path = long_run(tmp_path, "orphans")
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    torchrun = psutil.Popen(
+        [sys.executable, *start, *train(path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": TESTS},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    begun(tmp_path / "grpo-orphans", 2)
+    workers = torchrun.children(recursive=True)
+    assert len(workers) >= 2
+    torchrun.kill()
+    torchrun.wait(30)
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
 
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path, launcher: Launcher) -> None:

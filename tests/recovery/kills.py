@@ -20,6 +20,7 @@ from recovery.runs import (
     differing,
     launchers,
     litter,
+    survivors,
     undisturbed,
 )
 
@@ -102,5 +103,5 @@ def one_life(
         kills.append(point)
     if course(runner.folder) != whole.course:
         return kills, f"it came to something else: {differing(course(runner.folder), whole.course)}"
-    left = litter(runner.folder)
+    left = litter(runner.folder) + survivors(runner.place)
     return kills, f"it left {left}" if left else None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from forking import Launcher
@@ -239,8 +240,21 @@ def litter(folder: Path) -> list[str]:
     return [each for each in found if not _set_aside(each.removeprefix(f"{folder}/"))]
 
 
-def _temporary(name: str) -> bool:
-    return ".tmp-" in name or ".old-" in name
+def survivors(place: Path) -> list[str]:
+    """Processes of a run that are still there some seconds after it; they are ended."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = [each for each in psutil.process_iter(["cmdline"]) if _is_of(each, place)]
+        if not found or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    for each in found:
+        each.kill()
+    return [f"process {each.pid}" for each in found]
+
+
+def _is_of(process: psutil.Process, place: Path) -> bool:
+    return any(str(place) in word for word in process.info["cmdline"] or ())
 
 
 @dataclass(slots=True)

@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from mrlm.core.launcher import end_with_launcher
+
 COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info")
 
 
@@ -65,6 +67,7 @@ def app() -> typer.Typer:
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted
     after saving."""
+    end_with_launcher()
     log = logging.getLogger("mrlm")
     log.setLevel(logging.INFO)
     if not log.handlers:

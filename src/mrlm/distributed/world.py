@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ import torch
 from torch import distributed
 
 from mrlm.core.errors import ConfigError, MRLMError, PeerError
+from mrlm.core.launcher import end_with_launcher
 from mrlm.core.peers import Peers
 from mrlm.core.running import in_thread
 from mrlm.distributed import buckets
@@ -26,6 +28,8 @@ FAILED = "mrlm/failed"
 """Where the first process that fails puts its rank."""
 SAID = "mrlm/said"
 """Where the main process notes that it has written everything before an early end."""
+REACHED = 60.0
+"""Seconds in which the launcher has to answer."""
 PATIENCE = 20.0
 """Seconds that the others wait for it then."""
 
@@ -168,6 +172,7 @@ def found_world(
     rank: int, size: int, local_rank: int, init_method: str | None, device: str | None, wait: float
 ) -> World:
     """The world that this process is to be part of; arguments as in `start`."""
+    end_with_launcher()
     if size == 1:
         init_method = None
     if not 0 <= rank < size:
@@ -177,6 +182,8 @@ def found_world(
             "WORLD_SIZE says that there are several processes, and MASTER_ADDR does not say where "
             "they meet; start them with torchrun"
         )
+    if init_method is None and size > 1:
+        _check_launcher(rank, size)
     quick = device != "cpu" and torch.cuda.is_available()
     if quick:
         _take_device(local_rank)
@@ -196,6 +203,25 @@ def found_world(
     world = World(rank, size, wait)
     _speak_once(world)
     return world
+
+
+def _check_launcher(rank: int, size: int) -> None:
+    """A torchrun that keeps the note of who is where has begun it before it starts anybody: if
+    nobody answers there it is gone, and the others with it.
+
+    Raises:
+        PeerError: so it is; nothing would come of waiting.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        socket.create_connection(where, REACHED).close()
+    except OSError as error:
+        raise PeerError(
+            f"process {rank} of {size}: the torchrun that started it is gone: nobody answers at "
+            f"{where[0]}:{where[1]} ({error})"
+        ) from None
 
 
 def _take_device(local_rank: int) -> None:
