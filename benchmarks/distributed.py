@@ -22,7 +22,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.models import SHAPES, make_model, make_tokenizer
+from benchmarks.models import SHAPES, make_model
+from mrlm import default_model
 
 PROGRAM = """
 import json, sys, time
@@ -50,16 +51,15 @@ class Measured:
 
 
 def config_of(folder: Path, size: int, strategy: str, steps: int, shape: str) -> Path:
-    """A GRPO run whose answers all have the same length, written as a file."""
+    """A GRPO run, the same word for word with any number of processes, written as a file."""
     model = folder / "model"
     if not model.is_dir():
         make_model(shape).save_pretrained(model)
-        make_tokenizer(shape).save_pretrained(model)
     config: dict[str, Any] = {
         "experiment_name": "distributed",
         "output_dir": str(folder / f"{strategy}-{size}"),
         "environments": [{"env_type": "length"}],
-        "policies": {"p": {"model": str(model)}},
+        "policies": {"p": {"model": str(model), "tokenizer": default_model()}},
         "agents": {"short": {"policy": "p"}, "long": {"policy": "p"}},
         "training": {
             "algorithm": "grpo",

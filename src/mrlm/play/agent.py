@@ -110,6 +110,11 @@ class Agent:
                 f"agent {self.name!r}: a prompt of {len(prompt.ids)} tokens; "
                 f"the limit is {self.seat.max_prompt_tokens}"
             )
+        if self.seat.chat is not None and not prompt.ids:
+            raise EpisodeError(
+                f"agent {self.name!r}: its prompt has no token at all; give it a system_prompt, "
+                "or a chat template that marks whose turn it is"
+            )
         turn = await self._answer(prompt, seen, params, index)
         turn.step, turn.index = step, index
         turn.opening, turn.order = order == 0, order
