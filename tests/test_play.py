@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, 
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.relay import RelayEnvironment
+from mrlm.experiments import run_experiment
 from mrlm.play.agent import Seat
 from mrlm.play.deck import WorldSpec, count_tasks
 from mrlm.play.rollout import Play
@@ -421,3 +424,17 @@ def test_a_trainer_does_not_train_on_eval_envs() -> None:
     assert [world.trained for world in worlds] == [True, False]
     alone = MAGRPOTrainer("mrlm/tiny", eval_envs=[RelayEnvironment()])
     assert [world.trained for world in plan_of(alone.config, alone._parts)[0]] == [True]
+
+
+def test_a_prompt_without_tokens_is_named(tmp_path: Path, model: Any, tokenizer: Any) -> None:
+    silent = copy.deepcopy(tokenizer)
+    silent.chat_template = "{{ '' }}"
+    model.save_pretrained(tmp_path / "model")
+    silent.save_pretrained(tmp_path / "model")
+    config = ExperimentConfig(
+        model={"model_name_or_path": str(tmp_path / "model")},
+        environments=[{"env_type": "relay"}],
+        training={"algorithm": "grpo", "num_iterations": 1, "report_to": "none"},
+    )
+    with pytest.raises(EpisodeError, match="'first': its prompt has no token at all"):
+        run_experiment(config)
