@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -313,6 +317,49 @@ def test_a_run_moves_to_a_cluster_and_back(cluster: None, go: Go, tmp_path: Path
     go("parts", {}, {"colocated": False}, callbacks=[Stop()], resume=folder)
     assert go("parts", {}, resume=folder) == expected
     assert checkpoints(folder)[0].name == "checkpoint-4"
+
+
+@pytest.mark.slow
+def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) -> None:
+    """`mrlm train` in a process of its own; the cluster is still there afterwards."""
+    pytest.importorskip("ray")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    quiet |= {"RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": ""}
+    given = [f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--block"]
+    start = [str(Path(sys.executable).with_name("ray")), "start", "--head", *given]
+    with (tmp_path / "head").open("w") as said:
+        head = subprocess.Popen(start, env=quiet, stdout=said, stderr=said)
+    try:
+        deadline = time.monotonic() + 60
+        while "Ray runtime started" not in (tmp_path / "head").read_text():
+            assert head.poll() is None and time.monotonic() < deadline, (
+                tmp_path / "head"
+            ).read_text()
+            time.sleep(0.2)
+        config = ExperimentConfig(**CONFIG).merged(
+            {
+                "output_dir": str(tmp_path / "there"),
+                "distributed": {
+                    "enabled": True,
+                    "strategy": "ray",
+                    "ray": {"address": f"127.0.0.1:{port}"},
+                },
+            }
+        )
+        config.save(tmp_path / "x.yaml")
+        words = [sys.executable, "-m", "mrlm", "train", "--config", str(tmp_path / "x.yaml")]
+        done = subprocess.run(words, env=quiet, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert head.poll() is None
+    finally:
+        head.terminate()
+        head.wait(60)
+    lines = (tmp_path / "there" / "metrics.jsonl").read_text().splitlines()
+    there = [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+    assert there == go("here", {})
 
 
 @pytest.mark.slow
