@@ -176,15 +176,22 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit(
     assert logged(tmp_path / "run") == undisturbed(max_lag)
 
 
+@pytest.mark.parametrize(
+    "signals",
+    [
+        (signal.SIGKILL,),
+        pytest.param((signal.SIGKILL, signal.SIGTERM), marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_was_killed_goes_on_bit_by_bit(
-    undisturbed: Logs, tmp_path: Path, launcher: Launcher
+    signals: tuple[int, ...], undisturbed: Logs, tmp_path: Path, launcher: Launcher
 ) -> None:
     folder = tmp_path / "run"
     config = config_of(folder, "Slow", training__max_lag=2)
     (tmp_path / "in.yaml").write_text(config.to_yaml())
     shutil.copy(Path(HERE) / "talking.py", tmp_path)
     words = ["mrlm", "train", "--config", str(tmp_path / "in.yaml"), "--output", str(folder)]
-    for number, saved in ((signal.SIGKILL, 1), (signal.SIGTERM, 2)):
+    for saved, number in enumerate(signals, 1):
         resume = ["--resume", str(folder)] if checkpoints(folder) else []
         process = launcher.start([*words, *resume], tmp_path)
         while process.runs and not (folder / f"checkpoint-{saved}").exists():
