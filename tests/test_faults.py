@@ -53,6 +53,7 @@ def test_a_step_that_happened_twice_would_be_seen(server: Here) -> None:
     assert step_twice(world).wrong == 1
 
 
+@pytest.mark.slow  # `test_remote_environments.py` has the same with two sessions
 def test_sessions_of_those_who_vanish_are_freed_and_no_others(own_worlds: None) -> None:  # noqa: F811
     lease = 5.0
     with here(environments=[COUNTING], lease=lease) as short:

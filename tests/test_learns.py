@@ -159,7 +159,8 @@ def test_preferences_are_learned(tmp_path: Path) -> None:
     assert history[-1]["rewards/margins"] > 0.5 and history[-1]["rewards/accuracies"] == 1.0
 
 
-@pytest.mark.parametrize("steps", [600, pytest.param(1200, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [600, 1200])
 def test_steps_do_not_grow(steps: int, tmp_path: Path) -> None:
     """Resident memory grows by less than 1 MB in 1,000 steps, after the first 200 have filled the
     caches. Taken is the middle one of the slopes between any two looks at it."""

@@ -217,14 +217,15 @@ def test_critics_references_and_orders_are_those_of_one_process(
 TEAM = {"policies": {"first": {"learners": 2}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings", "ray", "killed"),
     [
         ("ippo", {"critic": "separate", "num_minibatches": 2}, {}, False),
-        pytest.param("ippo", {"critic": "separate"}, {}, True, marks=pytest.mark.slow),
-        pytest.param("grpo", {"group_size": 4}, {"colocated": False}, True, marks=pytest.mark.slow),
-        pytest.param("ppo", {"kl_coef": 0.05}, {}, False, marks=pytest.mark.slow),
-        pytest.param("mappo", {}, {}, False, marks=pytest.mark.slow),
+        ("ippo", {"critic": "separate"}, {}, True),
+        ("grpo", {"group_size": 4}, {"colocated": False}, True),
+        ("ppo", {"kl_coef": 0.05}, {}, False),
+        ("mappo", {}, {}, False),
     ],
 )
 def test_a_team_of_workers_trains_a_policy_as_one_does(
@@ -330,7 +331,7 @@ def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     quiet = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
-    quiet |= {"RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": ""}
+    quiet |= {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": ""}
     given = [f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--block"]
     start = [str(Path(sys.executable).with_name("ray")), "start", "--head", *given]
     with (tmp_path / "head").open("w") as said:

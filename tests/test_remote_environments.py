@@ -193,6 +193,7 @@ def test_a_transcript_does_not_depend_on_who_plays_it(server: Here, tokenizer: A
         assert len(found[0]) > 1
 
 
+@pytest.mark.slow
 def test_episodes_spread_and_move_when_a_server_fails(server: Here) -> None:
     other = Here(environments=[COUNTING])
     template = world_on(server, other, patience=3.0)
