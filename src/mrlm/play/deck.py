@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -92,6 +93,12 @@ class Job:
         return self.split == "train" and bool(getattr(self.world.workflow, "opens", False))
 
 
+@lru_cache(maxsize=8)
+def _order(key: int, count: int) -> np.ndarray:
+    """The tasks of an epoch, shuffled; made once for all of them."""
+    return np.random.Generator(np.random.Philox(key)).permutation(count)
+
+
 class Deck:
     """The training tasks of some worlds, one after another.
 
@@ -129,8 +136,7 @@ class Deck:
             raise ConfigError(f"environment {world.name!r} has no {split} tasks")
         epoch, place = divmod(index, count)
         if split == "train":
-            key = seed_of((self.seed, "order", world.name, epoch))
-            place = int(np.random.Generator(np.random.Philox(key)).permutation(count)[place])
+            place = int(_order(seed_of((self.seed, "order", world.name, epoch)), count)[place])
         return world.template.task(place, split)
 
     def key(self, job: Job) -> Key:
