@@ -347,23 +347,15 @@ def test_a_real_process_says_one_sentence_and_exits_2() -> None:
     assert not Path("run").exists()
 
 
-def test_help_comes_at_once_and_loads_nothing_heavy() -> None:
-    command = [sys.executable, "-m", "mrlm", "--help"]
-    seconds = []
-    for _ in range(5):
-        before = os.times()  # of the processor: what else the machine does must not count
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        after = os.times()
-        seconds.append(sum(after[2:4]) - sum(before[2:4]))
-    assert all(word in done.stdout for word in ("train", "eval", "collect", "info"))
-    assert min(seconds) < 0.5, seconds
+def test_help_loads_nothing_heavy() -> None:
     look = (
         "import sys\nsys.argv = ['mrlm', '--help']\n"
         "from mrlm.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'peft', 'numpy'} & sys.modules.keys()\n"
-        "print(sorted(heavy), file=sys.stderr)"
+        "heavy = {'torch', 'transformers', 'peft', 'numpy', 'pydantic', 'yaml', 'grpc'}\n"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
     )
     env = {**os.environ, "COLUMNS": "80"}
     command = [sys.executable, "-c", look]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     assert done.stderr.strip() == "[]"
+    assert all(word in done.stdout for word in ("train", "eval", "collect", "info"))

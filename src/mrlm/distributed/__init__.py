@@ -16,11 +16,11 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from mrlm.config import DistributedConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.peers import ALONE, Peers
 
 if TYPE_CHECKING:
+    from mrlm.config import DistributedConfig
     from mrlm.distributed.world import World
 
 log: logging.Logger = logging.getLogger("mrlm")
