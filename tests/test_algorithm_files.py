@@ -149,6 +149,7 @@ def marl(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow  # every file it takes is trained by above, in this process
 def test_the_script_trains_a_team(tmp_path: Path) -> None:
     short = [f"stages.{stage}.training.num_iterations=1" for stage in (0, 1)]
     short += ["stages.1.evaluation.episodes=2", "training.report_to=none"]

@@ -373,6 +373,7 @@ def test_workers_of_a_torchrun_that_is_killed_end_with_it(tmp_path: Path) -> Non
     assert not alive
 
 
+@pytest.mark.slow  # `test_sharded.py` has the same with weights that are cut
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path, launcher: Launcher) -> None:
     """One of two is told to stop: both stop after the same step, saved; one goes on alone."""
     config = long_run(tmp_path, "stopped")

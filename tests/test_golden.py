@@ -32,8 +32,11 @@ SMALLER = {
 """Settings of those whose own are large."""
 TREES = {"at_grpo"}
 """Algorithms that compare answers to one state."""
-TWICE = {"sft", "dpo", "grpo", "ppo", "mappo", "qmix", "spiral"}
-"""One of each kind that is always run a second time in this process."""
+KINDS = {"sft", "dpo", "grpo", "ppo", "mappo", "qmix", "spiral", "happo", "cory", "at_grpo"}
+"""One of each kind; the others are slow tests."""
+TWICE = {"grpo", "mappo", "spiral"}
+"""Those that are always run a second time in this process."""
+ELSEWHERE = "test_equal_bit_by_bit_in_two_processes"
 PROGRAM = """
 import json, sys
 from mrlm import load_config, run_experiment
@@ -104,11 +107,13 @@ def weights(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder where one other process ran every algorithm, the last one first: what runs leave
-    behind in a process is another thing there than here."""
+def elsewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder where one other process ran every algorithm that is asked for, the last one first:
+    what runs leave behind in a process is another thing there than here."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    paths = [str(config_of(name, folder, f"{name}-run")) for name in reversed(NAMES)]
+    asking: list[Any] = [item for item in request.session.items if ELSEWHERE in item.nodeid]
+    names = [item.callspec.params["name"] for item in asking]
+    paths = [str(config_of(name, folder, f"{name}-run")) for name in reversed(names)]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(paths)],
         cwd=folder,
@@ -126,7 +131,12 @@ def assert_equal(one: Path, two: Path) -> None:
     assert weights(one) == weights(two) != {}
 
 
-@pytest.mark.parametrize("name", NAMES)
+def some(kinds: set[str]) -> list[Any]:
+    """All algorithms; those that are not of `kinds` are slow tests."""
+    return [pytest.param(n, marks=[pytest.mark.slow] * (n not in kinds)) for n in NAMES]
+
+
+@pytest.mark.parametrize("name", some(KINDS))
 def test_equal_bit_by_bit_in_two_processes(name: str, elsewhere: Path, tmp_path: Path) -> None:
     run_experiment(load_config(config_of(name, tmp_path, "here")))
     found = losses(tmp_path / "here")
@@ -135,9 +145,7 @@ def test_equal_bit_by_bit_in_two_processes(name: str, elsewhere: Path, tmp_path:
     assert_equal(tmp_path / "here", elsewhere / f"{name}-run")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in TWICE)) for n in NAMES]
-)
+@pytest.mark.parametrize("name", some(TWICE))
 def test_equal_bit_by_bit_in_one_process(name: str, tmp_path: Path) -> None:
     for output in ("one", "two"):
         run_experiment(load_config(config_of(name, tmp_path, output)))

@@ -120,13 +120,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def grid() -> list[Any]:
-    """Every combination. Those without the mark `slow` hold every world with either workflow and
-    with either algorithm."""
+    """Every combination. Those without the mark `slow` hold every world once, and as often with
+    its first workflow or algorithm as with its second."""
     found = []
     for number, (world, workflows) in enumerate(sorted(FITS.items())):
         for place, workflow in enumerate(workflows):
             for index, algorithm in enumerate(ALGORITHMS):
-                fast = (number + place + index) % 2 == 0
+                fast = (place, index) == (number % 2, number // 2 % 2)
                 marks = [] if fast else [pytest.mark.slow]
                 name = f"{world}-{workflow}-{algorithm}"
                 found.append(pytest.param(world, workflow, algorithm, marks=marks, id=name))
@@ -184,7 +184,8 @@ def test_every_world_and_every_workflow_is_in_the_grid() -> None:
     assert all(len(set(both)) == 2 for both in FITS.values())
 
 
-def test_the_fast_part_of_the_grid_has_every_world_with_either_workflow_and_algorithm() -> None:
+def test_the_fast_part_of_the_grid_has_every_world_and_either_algorithm() -> None:
     fast = [parameter.values for parameter in grid() if not parameter.marks]
-    assert {(w, f) for w, f, _ in fast} == {(w, f) for w, both in FITS.items() for f in both}
-    assert {(w, a) for w, _, a in fast} == {(w, a) for w in FITS for a in ALGORITHMS}
+    assert [world for world, _, _ in fast] == sorted(FITS)
+    taken = [(FITS[world].index(workflow), algorithm) for world, workflow, algorithm in fast]
+    assert min(taken.count((place, name)) for place in (0, 1) for name in ALGORITHMS) >= 5

@@ -39,7 +39,9 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "ippo", "sft"])
+@pytest.mark.parametrize(
+    "algorithm", ["sft", *(pytest.param(n, marks=pytest.mark.slow) for n in ("grpo", "ippo"))]
+)
 def test_algorithms_learn_xor_in_their_short_form(
     algorithm: str, taught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,10 @@ def lower_bound(gains: list[float]) -> float:
     return float(np.mean(gains) - 4.303 * np.std(gains, ddof=1) / math.sqrt(len(gains)))
 
 
-@pytest.mark.parametrize("algorithm", RL)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("grpo", "ppo"))) for n in RL],
+)
 def test_every_policy_gradient_learns_a_bandit(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +122,7 @@ output_dir: {tmp_path / "run"}
     assert lower_bound([gain(run_experiment(run).history) for run in runs]) > 0
 
 
+@pytest.mark.slow  # as the quickstart does
 def test_cloning_an_expert_and_then_two_agents_together(tmp_path: Path) -> None:
     """The quickstart's two stages, short and on small numbers: both the supervised stage and the
     joint one raise the reward on held-out tasks."""

@@ -187,7 +187,13 @@ def test_a_team_of_one_whose_values_are_added_is_an_ordinary_critic(
 
 
 @pytest.mark.parametrize(
-    "algorithm", [VDN(), QMIX(), QMIX(target_rate=0.5), QMIX(hypernet_layers=1)]
+    "algorithm",
+    [
+        VDN(),
+        QMIX(),
+        pytest.param(QMIX(target_rate=0.5), marks=pytest.mark.slow),
+        pytest.param(QMIX(hypernet_layers=1), marks=pytest.mark.slow),
+    ],
 )
 def test_each_is_paid_for_its_own_words(algorithm: Any, model: Any, tokenizer: Any) -> None:
     """The team is paid for what a says; b's words do nothing. From the team's reward alone a's good
@@ -376,7 +382,9 @@ def test_models_of_two_families_are_mixed(tiny_path: str, gpt2_path: str) -> Non
     ("algorithm", "settings"),
     [
         ("qmix", {"critic_warmup": 2, "target_rate": 0.1}),
-        ("vdn", {"mode": "bon", "group_size": 2, "improve": "dpo"}),
+        pytest.param(
+            "vdn", {"mode": "bon", "group_size": 2, "improve": "dpo"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_stopped_run_goes_on_bit_by_bit(

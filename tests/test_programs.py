@@ -22,6 +22,8 @@ SAYS = {
     "custom_environment": "reward",
     "custom_workflow": "eval/reward/mean",
 }
+ELSEWHERE = {"magrpo_collaboration", "own_loop", "custom_environment"}
+"""Those that always run on another model, too."""
 EXAMPLES = [Path(__file__).parent.parent / "examples" / f"{name}.py" for name in SAYS]
 
 
@@ -36,7 +38,14 @@ def test_an_example_runs(program: Path, tmp_path: Path, launcher: Launcher) -> N
     assert SAYS[program.stem] in run(launcher, program, tmp_path)
 
 
-@pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem not in ELSEWHERE))
+        for path in EXAMPLES
+    ],
+    ids=lambda path: path.stem,
+)
 def test_an_example_runs_on_another_model(
     program: Path, tmp_path: Path, gpt2_path: str, launcher: Launcher
 ) -> None:

@@ -92,6 +92,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[di
     return config, logged(folder / "run")
 
 
+@pytest.mark.slow  # `test_golden.py` has the same with every algorithm
 def test_two_runs_of_one_config_log_the_same_numbers(
     undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -123,7 +124,11 @@ def test_a_run_that_was_stopped_in_the_middle_goes_on_bit_by_bit(
     ("algorithm", "settings"),
     [
         ("mappo", {"critic_warmup": 4}),
-        ("ippo", {"critic": "separate", "rewards": "team", "critic_warmup": 2}),
+        pytest.param(
+            "ippo",
+            {"critic": "separate", "rewards": "team", "critic_warmup": 2},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_critic_with_a_network_of_its_own_goes_on_bit_by_bit(
@@ -187,7 +192,7 @@ def test_a_checkpoint_that_was_about_to_be_removed_goes_when_the_run_is_resumed(
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 1)) for seed in range(10)]
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(10)]
 )
 def test_kill_minus_nine_loses_nothing(
     seed: int,

@@ -179,6 +179,7 @@ def test_the_preset_of_self_play_trains(questions: Path, tmp_path: Path) -> None
     assert history[0]["loss"] == pytest.approx(0.693147, abs=1e-3)  # it computes in bf16
 
 
+@pytest.mark.slow
 def test_the_script_of_self_play_passes_on_what_it_is_given(
     questions: Path, tmp_path: Path
 ) -> None:

@@ -125,8 +125,15 @@ def test_policies_have_a_price_of_their_own() -> None:
     assert algorithm.alpha_of("p") > algorithm.alpha > algorithm.alpha_of("other")
 
 
-@pytest.mark.parametrize("critic", ["shared", "separate"])
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize(
+    ("lora", "critic"),
+    [
+        (False, "shared"),
+        (True, "separate"),
+        pytest.param(False, "separate", marks=pytest.mark.slow),
+        pytest.param(True, "shared", marks=pytest.mark.slow),
+    ],
+)
 def test_two_steps_from_end_to_end_and_a_stop_between(
     critic: str, lora: bool, tmp_path: Path
 ) -> None:

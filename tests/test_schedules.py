@@ -243,16 +243,20 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
-SCHEDULES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("ippo", {"order": "alternating", "period": 3}, {"num_minibatches": 2}),
-    ("magrpo", {"order": "sequential", "swap_every": 2}, {}),
-    ("happo", {}, {"update_epochs": 2}),
-    ("marft", {"order": "alternating", "period": 2, "swap_every": 3}, {"update_epochs": 2}),
-    ("cory", {}, {"swap_freq": 3, "update_epochs": 1}),
+SCHEDULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ippo": ({"order": "alternating", "period": 3}, {"num_minibatches": 2}),
+    "magrpo": ({"order": "sequential", "swap_every": 2}, {}),
+    "happo": ({}, {"update_epochs": 2}),
+    "marft": ({"order": "alternating", "period": 2, "swap_every": 3}, {"update_epochs": 2}),
+    "cory": ({}, {"swap_freq": 3, "update_epochs": 1}),
+}
+STOPPED = [
+    pytest.param(name, *both, marks=[pytest.mark.slow] * (name in ("ippo", "happo", "cory")))
+    for name, both in SCHEDULES.items()
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "schedule", "own"), SCHEDULES)
+@pytest.mark.parametrize(("algorithm", "schedule", "own"), STOPPED)
 def test_a_run_stopped_within_a_period_goes_on_bit_by_bit(
     algorithm: str, schedule: dict[str, Any], own: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -271,7 +271,7 @@ def test_a_server_sleeps_and_wakes(
     assert_same(say(engine, requests("base")), say(LeanEngine({"base": policy}), requests("base")))
 
 
-@pytest.mark.parametrize("kind", ["mrlm", "vllm"])
+@pytest.mark.parametrize("kind", ["mrlm", pytest.param("vllm", marks=pytest.mark.slow)])
 def test_a_server_that_is_lost_gets_its_weights_again(
     kind: str, launcher: Launcher, tmp_path: Path, tiny_path: str, model: Any, tokenizer: Any
 ) -> None:

@@ -15,13 +15,13 @@ import soak
 
 
 @pytest.mark.parametrize("tier", [TIER_A, TIER_B], ids=lambda tier: tier.name)
-def test_three_hundred_programs_leave_nothing(tier: Tier) -> None:
+def test_many_programs_leave_nothing(tier: Tier) -> None:
     sandbox = LocalSandbox(tier, workers=2)
     try:
         probe(sandbox)
     except (SandboxError, SandboxUnavailableError) as error:
         pytest.skip(str(error))
-    found = soak.campaign(sandbox, 300, seed=1)
+    found = soak.campaign(sandbox, 150, seed=1)
     sandbox.close()
     assert (found.wrong, found.left) == ([], [])
     assert found.late <= 4 * soak.SLACK  # other tests run beside it; `make soak` allows one
