@@ -23,7 +23,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.errors import TrainingError
 from mrlm.core.types import SamplingParams, Turn
-from mrlm.learn import backends, passes
+from mrlm.learn import backends, passes, products
 from mrlm.learn.adapters import BASE, add_adapter
 from mrlm.learn.anatomy import NotLean, anatomy_of
 from mrlm.learn.batch import Batch, Loss, Sample, Totals, merge, pack, split
@@ -447,6 +447,22 @@ def test_lean_can_be_switched_off(tokenizer: Any, caplog: pytest.LogCaptureFixtu
 
 
 # -- backends --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 5, 64])
+def test_stored_weights_give_products_in_their_own_precision(rows: int, dtype: Any) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weights = [torch.randn(height, 384, generator=generator) for height in (384, 128, 8)]
+    x, bias = torch.randn(rows, 384, generator=generator), torch.ones(520, dtype=dtype)
+    for parts in (weights, weights[:1], weights[2:]):
+        whole = torch.cat(parts)
+        stored = products.stored([*parts], dtype, single=rows == 1)
+        found = products.linear(x, stored, bias[: len(whole)])
+        assert found.dtype == x.dtype
+        wanted = x.to(dtype).double() @ whole.to(dtype).double().t() + 1
+        error = (found.double() - wanted).abs().max() / wanted.abs().max()
+        assert error < (1e-6 if dtype == torch.float32 else 4e-3)
 
 
 def test_quick_products_are_exact_and_put_back() -> None:

@@ -105,10 +105,10 @@ class LeanEngine(HFEngine):
         base = self._bases.get(key)
         if base is None:
             shape = (len(anatomy.layers), 2 * anatomy.kv_heads, anatomy.head_dim)
-            size = int(np.prod(shape)) * dtype.itemsize
             share = self.cache_mib / len({id(each.model) for each in self.policies.values()})
             decoder = Decoder(anatomy, dtype)
-            cache = PrefixCache(shape, int(share * 2**20 / size), dtype, decoder.device)
+            size = int(np.prod(shape)) * decoder.dtype.itemsize
+            cache = PrefixCache(shape, int(share * 2**20 / size), decoder.dtype, decoder.device)
             base = self._bases[key] = _Base(decoder, cache)
         base.decoder.anatomy = anatomy
         return base
@@ -124,7 +124,7 @@ class LeanEngine(HFEngine):
         if base.checked:
             return True
         names = sorted({request.policy for request in requests})
-        limit = AGREE[base.decoder.dtype]
+        limit = AGREE[base.decoder.stored]
         try:
             gap = max(self._gap(base, name) for name in names)
             reason = f"log-probs differ by {gap:.2g} from those of its own forward"

@@ -28,6 +28,8 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     else in the order of memory that products of few rows are fastest with. A single weight that is
     well as it is is not copied.
 
+    In bfloat16 the default kernel is oneDNN as well, which would pack them for every product anew.
+
     Args:
         weights: on one device.
         dtype: of the products.
@@ -37,8 +39,11 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
     first = weights[0].detach()
     on_processor = first.device.type == "cpu" and dtype == torch.float32
     rows = 1 if single else TYPICAL_ROWS
-    packed = on_processor and (not single or torch.get_num_threads() > 1)
-    packed = packed and sum(w.numel() for w in weights) >= LARGE and onednn_is_exact()
+    if on_processor:
+        packed = not single or torch.get_num_threads() > 1
+        packed = packed and sum(w.numel() for w in weights) >= LARGE and onednn_is_exact()
+    else:
+        packed = first.device.type == "cpu" and dtype == torch.bfloat16 and onednn_has_bfloat16()
     if len(weights) == 1 and first.dtype == dtype:
         if packed:
             return _packed(first, rows)
@@ -51,20 +56,31 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias`, without gradients.
+    """`x @ weight.T + bias`, without gradients: computed in the type of the weight, and given in
+    the type of `x`.
 
     Args:
         x: (N, in).
         weight: (out, in), of `stored`.
-        bias: (out,).
+        bias: (out,), in the type of the weight.
     """
+    given = x.to(weight.dtype)
     if weight.is_mkldnn:
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
+        found = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
+    else:
+        found = F.linear(given, weight, bias)
+    return found.to(x.dtype)
 
 
 def _packed(weight: Tensor, rows: int) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+
+
+@cache
+def onednn_has_bfloat16() -> bool:
+    """Whether oneDNN is at hand and computes products in bfloat16."""
+    known = torch.backends.mkldnn.is_available()
+    return known and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @cache
