@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,7 +28,7 @@ from mrlm.learn import backends, passes, products
 from mrlm.learn.adapters import BASE, add_adapter
 from mrlm.learn.anatomy import NotLean, anatomy_of
 from mrlm.learn.batch import Batch, Loss, Sample, Totals, merge, pack, split
-from mrlm.learn.lean import LeanForward
+from mrlm.learn.lean import LeanForward, _Norm
 from mrlm.learn.loading import set_checkpointing
 from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy
@@ -447,6 +448,25 @@ def test_lean_can_be_switched_off(tokenizer: Any, caplog: pytest.LogCaptureFixtu
 
 
 # -- backends --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(7, 48), (1500, 3, 64)])
+def test_the_norm_of_a_short_type_has_the_gradient_of_the_long_one(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(shape, generator=generator), torch.rand(shape[-1], generator=generator)
+    x, weight = (each.bfloat16().requires_grad_() for each in (x, weight))
+    exact = [each.detach().double().requires_grad_() for each in (x, weight)]
+    back = torch.randn(shape, generator=generator).bfloat16()
+    wanted = F.rms_norm(exact[0], weight.shape, exact[1], 1e-6)
+    wanted.backward(back.double())
+    found = _Norm.apply(x, weight, 1e-6)
+    found.backward(back)
+    for ours, theirs in (
+        (found.detach(), wanted.detach()),
+        *((a.grad, b.grad) for a, b in zip((x, weight), exact, strict=True)),
+    ):
+        assert ours.dtype == torch.bfloat16
+        assert float((ours.double() - theirs).norm() / theirs.norm()) < 5e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

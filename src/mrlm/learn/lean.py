@@ -194,6 +194,8 @@ class LeanForward:
 
     def _norm(self, x: Tensor, module: nn.Module) -> Tensor:
         weight = self.anatomy.norm_weight(module)
+        if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
+            return _Norm.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
 
     def _apply(self, x: Tensor, module: nn.Module, owned: Sequence[_Owned]) -> Tensor:
@@ -251,6 +253,34 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     torch.mul(a, cos, out=found[..., :half]).addcmul_(b, sin, value=-sign)
     torch.mul(b, cos, out=found[..., half:]).addcmul_(a, sin, value=sign)
     return found
+
+
+class _Norm(torch.autograd.Function):
+    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) in a short type, whose
+    gradient is formed in float32, a few rows at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
+        scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        return torch.mul(x, scale.to(x.dtype)).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight, scale = ctx.saved_tensors
+        width = x.shape[-1]
+        back = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for_weight = torch.zeros(width, device=x.device)
+        rows = max(1, CACHED // width)
+        tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
+        for part, own, grad, to_x in zip(*tall, strict=True):
+            normed, grad = part.float().mul_(own), grad.float()
+            for_weight += (normed * grad).sum(0)
+            slope = grad.mul_(weight)
+            along = torch.linalg.vecdot(slope, normed)[:, None].div_(width)
+            to_x.copy_(slope.addcmul_(normed, along, value=-1).mul_(own))
+        return back, for_weight.to(weight.dtype), None
 
 
 class _SwiGLU(torch.autograd.Function):
