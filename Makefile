@@ -30,6 +30,8 @@ quickstart: $(VENV)/.installed
 test: export OMP_NUM_THREADS = 1
 test: export TOKENIZERS_PARALLELISM = false
 test: export HF_HUB_OFFLINE = 1
+# Many processes import the project; it need not be compiled for each.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations=10 $(SELECT) $(ARGS)
 

@@ -35,7 +35,13 @@ def test_an_algorithm_has_a_config_that_dry_runs(algorithm: str) -> None:
     assert not problems and "optimizer step" in text
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (number % 2))
+        for number, name in enumerate(ALGORITHMS)
+    ],
+)
 def test_a_config_trains(algorithm: str, tmp_path: Path) -> None:
     """Its first step, on next to no data."""
     changes = ["training.report_to=none", f"output_dir={tmp_path / 'o'}"]

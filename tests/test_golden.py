@@ -32,7 +32,7 @@ SMALLER = {
 """Settings of those whose own are large."""
 TREES = {"at_grpo"}
 """Algorithms that compare answers to one state."""
-KINDS = {"sft", "dpo", "grpo", "ppo", "mappo", "qmix", "spiral", "happo", "cory", "at_grpo"}
+KINDS = {"sft", "dpo", "grpo", "ppo", "mappo", "qmix", "spiral"}
 """One of each kind; the others are slow tests."""
 TWICE = {"grpo", "mappo", "spiral"}
 """Those that are always run a second time in this process."""

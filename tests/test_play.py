@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forking import Launcher
 from mrlm import MAGRPOTrainer
 from mrlm.build import plan_of
 from mrlm.casting import Parts
@@ -340,11 +341,10 @@ def test_what_was_shown_after_the_last_turn_is_kept_as_context(tokenizer: Any) -
     assert "wrong!" in tokenizer.decode(rollout.tail_ids)
 
 
-def test_a_world_that_never_returns_does_not_keep_the_process(tmp_path: Any) -> None:
+def test_a_world_that_never_returns_does_not_keep_the_process(
+    tmp_path: Path, launcher: Launcher
+) -> None:
     """The thread that is given up is a daemon: the program ends."""
-    import subprocess
-    import sys
-
     (tmp_path / "stuck.py").write_text(
         """
 import threading
@@ -366,11 +366,10 @@ if __name__ == "__main__":
     }, (), "test"))
 """
     )
-    done = subprocess.run(
-        [sys.executable, "stuck.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1
-    assert "all 2 episodes failed" in done.stderr and "took longer than 0.5 s" in done.stderr
+    started = launcher.start([str(tmp_path / "stuck.py")], tmp_path)
+    assert started.wait() == 1
+    said = started.err.read_text()
+    assert "all 2 episodes failed" in said and "took longer than 0.5 s" in said
 
 
 # -- worlds that are only evaluated ----------------------------------------------------------------

@@ -37,10 +37,10 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("number", range(len(blocks("README.md", "python"))))
-def test_a_program_of_the_readme_runs(number: int) -> None:
+def test_a_program_of_the_readme_runs(number: int, launcher: Launcher) -> None:
     Path("program.py").write_text(blocks("README.md", "python")[number])
-    done = run(sys.executable, "program.py")
-    assert done.returncode == 0, done.stderr[-2000:]
+    started = launcher.start([str(Path("program.py").absolute())], Path.cwd())
+    assert started.wait() == 0, started.err.read_text()[-2000:]
 
 
 def test_the_commands_of_the_readme_run_on_its_yaml(launcher: Launcher) -> None:

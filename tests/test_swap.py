@@ -215,10 +215,9 @@ def test_every_algorithm_has_an_entry() -> None:
     assert {algorithm for algorithm, _ in REFUSED} <= set(ALGORITHMS)
 
 
-def test_the_fast_combinations_cover_every_pair() -> None:
+def test_the_fast_combinations_cover_every_algorithm_and_binding() -> None:
     every = [parameter for parameter in covering() if parameter.values]
     fast = [parameter.values for parameter in every if not parameter.marks]
     assert len(every) == len(ALGORITHMS) * len(BINDINGS) * len(TURNS)
-    assert {(a, b) for a, b, _ in fast} == {(a, b) for a in ALGORITHMS for b in BINDINGS}
-    assert {(a, t) for a, _, t in fast} == {(a, t) for a in ALGORITHMS for t in TURNS}
+    assert [algorithm for algorithm, _, _ in fast] == ALGORITHMS
     assert {(b, t) for _, b, t in fast} == {(b, t) for b in BINDINGS for t in TURNS}

@@ -596,7 +596,7 @@ class Graded(MathReasoningEnvironment):
         return result
 
 
-@pytest.mark.parametrize("algorithm", ["magrpo", "mappo"])
+@pytest.mark.parametrize("algorithm", [pytest.param("magrpo", marks=pytest.mark.slow), "mappo"])
 @pytest.mark.parametrize("name", TEAMS)
 def test_two_agents_learn_in_a_world_with_one_seat(
     name: str, algorithm: str, tmp_path: Path

@@ -104,7 +104,11 @@ def as_ordinary_user(tier: str, kind: str, part: int, parts: int) -> dict[str, l
 @pytest.mark.parametrize(
     ("tier", "kind"),
     [("bubblewrap", kind) for kind in (*IN_SANDBOX, "files")]
-    + [("landlock", kind) for kind in IN_SANDBOX if kind != "solutions"],
+    + [
+        pytest.param("landlock", kind, marks=[pytest.mark.slow] * (kind != "hosts"))
+        for kind in IN_SANDBOX
+        if kind != "solutions"
+    ],
 )
 def test_some_as_an_ordinary_user(tier: str, kind: str) -> None:
     part = 0 if tier == "bubblewrap" else 3
