@@ -13,7 +13,8 @@
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 2
+# Tests wait for servers and processes, too: one worker more than two cores.
+JOBS ?= 3
 BIN = $(VENV)/bin
 SELECT = -m "not slow"
 
