@@ -163,6 +163,6 @@ def test_a_value_is_shown_short_and_without_control_codes() -> None:
 def test_numbers_with_one_hash_take_no_quadratic_time() -> None:
     same_hash = {n * (2**61 - 1): 0 for n in range(200)}
     packed = {"d": [[{"i": f"{n * (2**61 - 1):x}"}, 0] for n in range(30_000)]}
-    begin = time.monotonic()
+    begin = time.process_time()
     assert not same_packed(packed, pack(same_hash))
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 2

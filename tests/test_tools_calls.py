@@ -275,9 +275,9 @@ def test_words_are_no_calls(text: str) -> None:
     ],
 )
 def test_a_malformed_call_is_named_at_once_and_nothing_is_run(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     found = calls_in(text)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert found and all(isinstance(one, Malformed) for one in found), found[:2]
     assert all(0 < len(one.reason) < 200 and "\n" not in one.reason for one in found)  # type: ignore[union-attr]
 
@@ -285,10 +285,10 @@ def test_a_malformed_call_is_named_at_once_and_nothing_is_run(text: str) -> None
 @pytest.mark.parametrize("piece", ["(", "a(", "<answer>", "<tool_call", '{"', "= ", "\n", "f()\n"])
 def test_long_texts_are_read_quickly(piece: str) -> None:
     text = (piece * 20_000)[:19_999]
-    started = time.perf_counter()
+    started = time.process_time()
     calls_in(text)
     answer_in(text * 50)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 # -- answers ---------------------------------------------------------------------------------------

@@ -395,11 +395,11 @@ def test_a_missing_answer_and_a_flood_cost_what_silence_costs() -> None:
     world = WritingEnvironment()
     world.reset(world.task(0))
     assert [r.value for r in world.step({}).rewards.values()] == [0.0, 0.0]
-    start = time.perf_counter()
+    start = time.process_time()
     for flood in ("\ud800 " * 100_000, "a" * 200_000, "a " * 9_999, "in " + " " * 19_000 + "x"):
         assert paid(flood, flood) == 0.0
         assert paid(f"{flood[:19_000].strip()} a b c d e f g h", DETAILED) < 0.7
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_the_config_makes_the_world_it_describes() -> None:
