@@ -4,12 +4,14 @@ a process of its own with one thread. `python -m benchmarks.planning` prints the
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,9 +178,14 @@ def table(found: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main(names: list[str]) -> int:
-    """Measure one case, or all of them one after the other."""
-    if len(names) == 1 and names[0] in CASES:
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure one case here, or several in processes of their own, one after the other."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    names: list[str] = parser.parse_args(given).cases
+    if unknown := [name for name in names if name not in CASES]:
+        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    if len(names) == 1:
         print(json.dumps(measure(names[0])))
         return 0
     found: dict[str, dict[str, float]] = {}
@@ -202,4 +209,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

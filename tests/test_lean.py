@@ -30,7 +30,7 @@ from mrlm.learn.anatomy import NotLean, anatomy_of
 from mrlm.learn.batch import Batch, Loss, Sample, Totals, merge, pack, split
 from mrlm.learn.lean import LeanForward, _Norm
 from mrlm.learn.loading import set_checkpointing
-from mrlm.learn.optimizing import LearnerSettings
+from mrlm.learn.optimizing import LearnerSettings, TrainingMode
 from mrlm.learn.policy import Policy
 from mrlm.learn.together import Work, accumulate, update_together
 from mrlm.learn.tree import plant
@@ -277,6 +277,33 @@ def test_checkpointing_recomputes_the_same(tokenizer: Any) -> None:
         policy.forward(batch).logprobs.sum().backward()
         outcomes.append(gradients(policy))
     assert_close(*outcomes)
+    assert policy.packed
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_checkpointing_goes_the_lean_way_and_keeps_less(tokenizer: Any, adapters: bool) -> None:
+    """The library that enables it hooks the embedding, and a model with hooks is not lean."""
+    kept = []
+    for on in (False, True):
+        model = family("qwen2")
+        named = {"adapter": "a"} if adapters else {}
+        if adapters:
+            model = add_adapter(model, "a", LORA)
+        policy = Policy("policy", model, tokenizer, **named)
+        batch = pack(conversations())
+        sizes: list[int] = []
+        with (
+            TrainingMode(policy.model, on),
+            torch.autograd.graph.saved_tensors_hooks(
+                lambda x, sizes=sizes: (sizes.append(x.numel()), x)[1], lambda x: x
+            ),
+        ):
+            assert policy.packed
+            policy.forward(batch)
+        assert policy.packed
+        assert not any(module._forward_hooks for module in policy.model.modules())
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 2, kept
 
 
 def test_bfloat16_stays_near_and_weights_stay_whole(tokenizer: Any) -> None:

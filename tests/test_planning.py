@@ -28,7 +28,7 @@ from mrlm.planning import memory
 from mrlm.planning.between import Ring
 from mrlm.planning.devices import DEVICES, find_device
 from mrlm.planning.models import known_shape, parameters_of, shape_of_size
-from mrlm.planning.rates import Took, added, roofline
+from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
 from mrlm.planning.scale import Estimate, Needs, best, counts_up_to, nodes_of, sweep
 from mrlm.planning.timing import Lengths
 from mrlm.play.agent import Seat
@@ -62,6 +62,21 @@ def at(
 ) -> Estimate:
     device = replace(H100, **changes)
     return best(plan, lengths, device, strategy, devices, nodes_of(devices, None, device), Needs())
+
+
+# -- what devices reach ----------------------------------------------------------------------------
+
+
+def test_on_a_processor_short_types_hurry_products_alone() -> None:
+    processor = replace(H100, fp32=1e11, bf16=1e13, shared=True)
+    full, short = (reached(processor, width, 0.7) for width in (4, 2))
+    assert full == pytest.approx(0.7e11)
+    assert 1.4 * full < short < 1e11 / (1 / 0.7 - 1)  # the rest stays, and bounds it
+    assert attention_peak(processor, 2) == 1e11
+    without = replace(processor, bf16=2e10)
+    assert reached(without, 2, 0.7) < 2e10 < full
+    assert reached(H100, 2, 0.7) == pytest.approx(0.7 * H100.bf16)
+    assert attention_peak(H100, 2) == H100.bf16
 
 
 # -- sizes -----------------------------------------------------------------------------------------

@@ -183,13 +183,20 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def set_checkpointing(model: Any, on: bool) -> None:
-    """Recompute activations in backward, or keep them. Older libraries call it by another name."""
+    """Recompute activations in backward, or keep them. Older libraries call it by another name.
+
+    The hook that the library puts on the embedding, so that its output asks for gradients, is taken
+    away again: recomputing needs it in its reentrant form alone, and a model with hooks cannot go
+    the lean way."""
     new = hasattr(model, "activation_checkpointing_enable")
     kind = "activation" if new else "gradient"
-    if on:
-        getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
-    else:
+    if not on:
         getattr(model, f"{kind}_checkpointing_disable")()
+        return
+    hooked = hasattr(model, "_require_grads_hook")
+    getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+    if not hooked and hasattr(model, "_require_grads_hook"):
+        model.disable_input_require_grads()
 
 
 def is_checkpointing(model: Any) -> bool:

@@ -68,9 +68,26 @@ class Took:
     operations: float = 0.0
 
 
-def width_share(device: Device, hidden: int, computed: int) -> float:
-    """The share of the peak that products of a model of this width reach."""
-    return MATRIX_SHARE * hidden / (hidden + NARROWNESS * device.peak(computed))
+def reached(device: Device, computed: int, share: float, hidden: int = 0) -> float:
+    """Operations per second of products that reach a share of the peak. On a processor what stands
+    between products stays in float32 and takes as long as there, however fast products of a shorter
+    type are.
+
+    Args:
+        device: that computes.
+        computed: bytes of a value.
+        share: of the peak, in a type whose peak is what the rest is as fast as.
+        hidden: width of the model, where narrow ones reach less.
+    """
+    peak = device.peak(computed)
+    narrow = hidden / (hidden + NARROWNESS * peak) if hidden else 1.0
+    return narrow / (1 / peak + (1 / share - 1) / attention_peak(device, computed))
+
+
+def attention_peak(device: Device, computed: int) -> float:
+    """Operations per second of which attention reaches its share; on a processor it is computed in
+    float32."""
+    return device.fp32 if device.shared else device.peak(computed)
 
 
 def roofline(seconds: dict[str, float], operations: float = 0.0) -> Took:

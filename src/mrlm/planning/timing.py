@@ -12,7 +12,7 @@ from mrlm.planning import rates
 from mrlm.planning.devices import Device
 from mrlm.planning.memory import ADAPTER_BYTES, key_bytes
 from mrlm.planning.policies import Weights
-from mrlm.planning.rates import Took, added, roofline, width_share
+from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
 from mrlm.shapes import ModelShape
 
 
@@ -107,7 +107,7 @@ def decode(share: Share, room: float) -> Took:
         took = roofline(
             {
                 "memory": read / (device.bandwidth * rates.READ_SHARE),
-                "compute": operations / (device.peak(job.computed) * rates.DECODE_SHARE),
+                "compute": operations / reached(device, job.computed, rates.DECODE_SHARE),
                 "overhead": rates.DRAW[lengths.engine]
                 + begun * (1.0 if device.shared else rates.GRAPH),
             }
@@ -198,12 +198,12 @@ def _forward(share: Share, shape: ModelShape, tokens: float, length: int, heads:
     device, computed = share.device, share.plan.job.computed
     products = 2 * shape.body * tokens + 2 * shape.vocab * shape.hidden * heads
     looking = _looking(shape, tokens, length)
-    rate = device.peak(computed)
-    fast = width_share(device, shape.hidden, computed) * rates.FORWARD_SHARE / rates.MATRIX_SHARE
+    rate = reached(device, computed, rates.FORWARD_SHARE, shape.hidden)
+    seeing = attention_peak(device, computed) * rates.ATTENTION_SHARE
     passes = math.ceil(tokens / max(1, share.plan.job.tokens))
     return roofline(
         {
-            "compute": products / (rate * fast) + looking / (rate * rates.ATTENTION_SHARE),
+            "compute": products / rate + looking / seeing,
             "overhead": passes * rates.OPS_OF_A_BLOCK * shape.layers * device.launch,
         },
         products + looking,
@@ -219,14 +219,13 @@ def _both_ways(share: Share, shape: ModelShape, tokens: float, said: float, whol
     looking = 3 * _looking(shape, tokens, share.plan.tokens)
     again = 2 * shape.body * tokens if job.checkpointing else 0.0
     once_more = looking / 3 if job.checkpointing else 0.0
-    rate = device.peak(job.computed)
-    fast = width_share(device, shape.hidden, job.computed)
+    rate = reached(device, job.computed, rates.MATRIX_SHARE, shape.hidden)
+    seeing = attention_peak(device, job.computed) * rates.ATTENTION_SHARE
     passes = math.ceil(tokens / max(1, job.tokens))
     begun = rates.OPS_OF_A_BLOCK * shape.layers * device.launch * (4 if job.checkpointing else 3)
     return roofline(
         {
-            "compute": (products + again) / (rate * fast)
-            + (looking + once_more) / (rate * rates.ATTENTION_SHARE),
+            "compute": (products + again) / rate + (looking + once_more) / seeing,
             "overhead": passes * begun,
         },
         products + looking,
