@@ -126,6 +126,7 @@ def measure(name: str) -> dict[str, float]:
 def predicted(case: Case, ours: Any) -> dict[str, float]:
     """What the plan says of a run."""
     from benchmarks.models import SHAPES
+    from benchmarks.steps import written_rows
     from mrlm.plan import arithmetic
     from mrlm.planning.devices import this_machine
     from mrlm.planning.placing import Place
@@ -138,7 +139,10 @@ def predicted(case: Case, ours: Any) -> dict[str, float]:
     shape = ModelShape(
         size.width, size.layers, size.vocab, size.inner, size.width, size.kv_heads * wide, True
     )
-    config = run.config.merged({"generation.max_prompt_tokens": work.read})
+    changes: dict[str, Any] = {"generation.max_prompt_tokens": work.read}
+    if case.rows:
+        changes["data.dataset"] = written_rows(work, case.rows)
+    config = run.config.merged(changes)
     names = config.policies or {"policy": None}
     plan = arithmetic(
         config,
