@@ -116,7 +116,7 @@ def test_without_lag_the_wrapper_changes_nothing(undisturbed: Logs, tmp_path: Pa
     assert rows == undisturbed(0)
 
 
-@pytest.mark.parametrize("max_lag", [1, 2])
+@pytest.mark.parametrize("max_lag", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_numbers_do_not_depend_on_how_long_anything_takes(
     max_lag: int, undisturbed: Logs, tmp_path: Path
 ) -> None:
@@ -176,13 +176,8 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit(
     assert logged(tmp_path / "run") == undisturbed(max_lag)
 
 
-@pytest.mark.parametrize(
-    "signals",
-    [
-        (signal.SIGKILL,),
-        pytest.param((signal.SIGKILL, signal.SIGTERM), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [(signal.SIGKILL,), (signal.SIGKILL, signal.SIGTERM)])
 def test_a_run_that_was_killed_goes_on_bit_by_bit(
     signals: tuple[int, ...], undisturbed: Logs, tmp_path: Path, launcher: Launcher
 ) -> None:

@@ -339,7 +339,9 @@ def test_a_world_that_cannot_ask_the_same_twice_is_refused() -> None:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("binding", ["shared", "separate", "lora"])
+@pytest.mark.parametrize(
+    "binding", ["shared", pytest.param("separate", marks=pytest.mark.slow), "lora"]
+)
 @pytest.mark.parametrize("penalty", ["k1", "full"])
 def test_it_trains(binding: str, penalty: str, tmp_path: Path) -> None:
     names = ("pioneer", "observer")

@@ -47,6 +47,7 @@ SHORT: dict[str, str] = {
 """Example -> arguments of its short form."""
 
 LONG = {
+    "router_r1_math_qwen",
     "train_math_ppo",
     "train_multi_environment",
     "train_hybrid_sft_ppo",

@@ -105,6 +105,7 @@ class Duet(Environment):
         return StepResult(rewards=dict.fromkeys(self.agents, paid), done=True)
 
 
+@pytest.mark.slow
 def test_a_team_learns_from_its_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower 95 % bound of what two agents gain by MAPPO, over three seeds, is above 0."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

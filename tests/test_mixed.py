@@ -378,13 +378,12 @@ def test_models_of_two_families_are_mixed(tiny_path: str, gpt2_path: str) -> Non
     assert all(math.isfinite(row["value_loss"]) for row in result.history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
         ("qmix", {"critic_warmup": 2, "target_rate": 0.1}),
-        pytest.param(
-            "vdn", {"mode": "bon", "group_size": 2, "improve": "dpo"}, marks=pytest.mark.slow
-        ),
+        ("vdn", {"mode": "bon", "group_size": 2, "improve": "dpo"}),
     ],
 )
 def test_a_stopped_run_goes_on_bit_by_bit(

@@ -262,7 +262,7 @@ def models() -> int:
     return sum(type(each) is Qwen3ForCausalLM for each in gc.get_objects())
 
 
-@pytest.mark.parametrize("team", ["whole", "adapter"])
+@pytest.mark.parametrize("team", [pytest.param("whole", marks=pytest.mark.slow), "adapter"])
 def test_as_many_weights_are_held_however_many_snapshots_there_are(
     team: str, tmp_path: Path
 ) -> None:

@@ -67,8 +67,8 @@ def updated(learner: Learner, samples: list[Sample] | None = None, **more: Any) 
 
 def two_adapters(model: Any, tokenizer: Any) -> tuple[Policy, Policy, Policy]:
     """Policies `a`, `b` and the base they share; the adapters have weights that matter."""
-    shared = add_adapter(add_adapter(model, "a", LORA), "b", LORA)
     torch.manual_seed(3)
+    shared = add_adapter(add_adapter(model, "a", LORA), "b", LORA)
     with torch.no_grad():
         for name, weight in shared.named_parameters():
             if ".lora_B." in name:

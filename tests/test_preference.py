@@ -306,7 +306,9 @@ def test_relay_trains_where_prompts_are_the_same(workflow: str, tmp_path: Path) 
     assert ("loss/second" in history[0]) == (workflow == "tree")
 
 
-@pytest.mark.parametrize("policies", [["team"], ["g", "v", "r"]])
+@pytest.mark.parametrize(
+    "policies", [pytest.param(["team"], marks=pytest.mark.slow), ["g", "v", "r"]]
+)
 def test_malt_trains_three_roles(policies: list[str], tmp_path: Path) -> None:
     roles = ["g", "v", "r"]
     team = {

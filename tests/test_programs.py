@@ -22,7 +22,7 @@ SAYS = {
     "custom_environment": "reward",
     "custom_workflow": "eval/reward/mean",
 }
-ELSEWHERE = {"magrpo_collaboration", "own_loop", "custom_environment"}
+ELSEWHERE = {"magrpo_collaboration", "own_loop"}
 """Those that always run on another model, too."""
 EXAMPLES = [Path(__file__).parent.parent / "examples" / f"{name}.py" for name in SAYS]
 

@@ -172,6 +172,7 @@ def whole(
 Whole = tuple[Runner, Undisturbed]
 
 
+@pytest.mark.slow
 def test_killed_runs_come_to_what_undisturbed_ones_do(
     whole: Whole, launcher: Launcher, tmp_path: Path
 ) -> None:

@@ -120,15 +120,12 @@ def test_a_run_that_was_stopped_in_the_middle_goes_on_bit_by_bit(
     assert logged(tmp_path / "run") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
         ("mappo", {"critic_warmup": 4}),
-        pytest.param(
-            "ippo",
-            {"critic": "separate", "rewards": "team", "critic_warmup": 2},
-            marks=pytest.mark.slow,
-        ),
+        ("ippo", {"critic": "separate", "rewards": "team", "critic_warmup": 2}),
     ],
 )
 def test_a_critic_with_a_network_of_its_own_goes_on_bit_by_bit(

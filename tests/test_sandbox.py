@@ -445,3 +445,23 @@ def test_whatever_lies_in_a_folder_goes_and_nothing_else(tmp_path: Path) -> None
     remove_tree(str(full))
     assert not full.exists()
     assert json.dumps([path.name for path in kept.iterdir()]) == '["file"]'
+
+
+FORKED = """
+import ctypes
+from mrlm.sandbox.tiers import TIER_B
+from mrlm.sandbox.workers import Worker
+found = []
+prepare = ctypes.CFUNCTYPE(None)(lambda: found.append(1))
+ctypes.CDLL(None).__register_atfork(prepare, None, None, None)
+worker = Worker(TIER_B)
+worker.close()
+print(len(found))
+"""
+
+
+@pytest.mark.skipif(not Path("/usr/bin/setpriv").exists(), reason="needs util-linux's setpriv")
+def test_a_worker_is_begun_without_what_libraries_do_at_forks() -> None:
+    """gRPC begins threads in every forked child, also in one that is about to become a worker."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

@@ -251,7 +251,9 @@ SCHEDULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cory": ({}, {"swap_freq": 3, "update_epochs": 1}),
 }
 STOPPED = [
-    pytest.param(name, *both, marks=[pytest.mark.slow] * (name in ("ippo", "happo", "cory")))
+    pytest.param(
+        name, *both, marks=[pytest.mark.slow] * (name in ("ippo", "happo", "cory", "marft"))
+    )
     for name, both in SCHEDULES.items()
 ]
 

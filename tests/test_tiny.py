@@ -51,6 +51,7 @@ def start(code: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_and_samples_without_a_network(folder: str) -> None:
     code = (
         "import sys; from transformers import AutoModelForCausalLM as M, AutoTokenizer as T\n"
@@ -85,6 +86,7 @@ def test_weights_do_not_depend_on_the_callers_seed_and_leave_it_alone(tmp_path: 
     assert torch.equal(after_one, torch.rand(3))
 
 
+@pytest.mark.slow
 def test_processes_that_build_at_the_same_time_all_get_a_whole_model(own_cache: Path) -> None:
     """Two that were forked once everything was imported, so that they begin at the same moment."""
     code = (

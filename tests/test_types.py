@@ -16,6 +16,7 @@ HOLD_TORCH = {"mrlm.Generator", "mrlm.Learner"}
 PACKAGE = Path(__file__).parent.parent / "src" / "mrlm"
 
 
+@pytest.mark.slow
 def test_the_public_face_is_typed(tmp_path: Path) -> None:
     """Of every public symbol, all but a few (whose bases come from untyped libraries) have a known
     type."""

@@ -7,6 +7,7 @@ import array
 import json
 import os
 import select
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -120,7 +121,7 @@ class Worker:
         said = os.memfd_create("mrlm-said")
         try:
             self.process: subprocess.Popen[Any] = subprocess.Popen(
-                tier.command(source, theirs.fileno()),
+                [*_becoming(self.user), *tier.command(source, theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -128,7 +129,7 @@ class Worker:
                 cwd="/",
                 env=environment(SCRATCH),
                 start_new_session=True,
-                **({} if self.user is None else _as_user(self.user)),
+                **_as_user(self.user),
             )
         except (OSError, subprocess.SubprocessError) as error:
             self.control.close()
@@ -295,7 +296,22 @@ class Worker:
             self.process.wait()
 
 
-def _as_user(user: int) -> dict[str, Any]:
+SETPRIV = shutil.which("setpriv", path=os.defpath)
+
+
+def _becoming(user: int | None) -> list[str]:
+    """What changes the user before the rest of a command. A child that changes it by itself is made
+    by `fork`, in which what libraries registered for forks runs: gRPC begins threads there, which
+    lose their descriptors and sometimes take the child with them. Without, it is `vfork`."""
+    if user is None or SETPRIV is None:
+        return []
+    return [SETPRIV, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+
+
+def _as_user(user: int | None) -> dict[str, Any]:
+    """How the child itself changes its user, where nothing else can."""
+    if user is None or SETPRIV is not None:
+        return {}
     return {"user": user, "group": user, "extra_groups": []}
 
 
