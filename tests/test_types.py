@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 GENERATED = "serving.mrlm_pb2"
 """Stubs of the protocol, as the compiler writes them."""
 HOLD_TORCH = {"mrlm.Generator", "mrlm.Learner"}
