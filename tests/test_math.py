@@ -366,7 +366,7 @@ def test_where_an_answer_stands(text: str, answer: str | None) -> None:
 
 
 def test_a_hang_is_killed_at_the_deadline_and_the_next_answer_is_right() -> None:
-    assert verify("(x+1)^2", "x^2+2x+1") is True  # a worker is there
+    assert verify("(x+100)^2", "x^2+200x+10000") is True  # not known: a worker is there
     before = verifier._shared.pids
     started = time.perf_counter()
     assert verify(HANGS, "x+1", timeout=0.5) is None
