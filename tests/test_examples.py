@@ -48,6 +48,7 @@ SHORT: dict[str, str] = {
 
 LONG = {
     "router_r1_math_qwen",
+    "train_code_ppo",
     "train_math_ppo",
     "train_multi_environment",
     "train_hybrid_sft_ppo",

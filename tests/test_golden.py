@@ -34,8 +34,8 @@ TREES = {"at_grpo"}
 """Algorithms that compare answers to one state."""
 KINDS = {"sft", "dpo", "grpo", "ppo", "mappo", "qmix", "spiral"}
 """One of each kind; the others are slow tests."""
-TWICE = {"grpo", "mappo", "spiral"}
-"""Those that are always run a second time in this process."""
+TWICE = {"grpo"}
+"""Those that are always run a second time in this process; the others are slow tests."""
 ELSEWHERE = "test_equal_bit_by_bit_in_two_processes"
 PROGRAM = """
 import json, sys

@@ -74,7 +74,7 @@ def lower_bound(gains: list[float]) -> float:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("grpo", "ppo"))) for n in RL],
+    [pytest.param(n, marks=[pytest.mark.slow] * (n != "ppo")) for n in RL],
 )
 def test_every_policy_gradient_learns_a_bandit(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

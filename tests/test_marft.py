@@ -190,7 +190,9 @@ def test_settings_that_nothing_would_read_are_refused() -> None:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("binding", ["shared", "separate", "lora"])
+@pytest.mark.parametrize(
+    "binding", ["shared", pytest.param("separate", marks=pytest.mark.slow), "lora"]
+)
 @pytest.mark.parametrize("level", ["turn", "token"])
 def test_it_trains(binding: str, level: str, tmp_path: Path) -> None:
     base = settings("marft", output_dir=str(tmp_path / "run")).given()

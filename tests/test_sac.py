@@ -129,7 +129,7 @@ def test_policies_have_a_price_of_their_own() -> None:
     ("lora", "critic"),
     [
         (False, "shared"),
-        (True, "separate"),
+        pytest.param(True, "separate", marks=pytest.mark.slow),
         pytest.param(False, "separate", marks=pytest.mark.slow),
         pytest.param(True, "shared", marks=pytest.mark.slow),
     ],

@@ -142,7 +142,7 @@ OUTER: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("team", [pytest.param("whole", marks=pytest.mark.slow), "adapter"])
 @pytest.mark.parametrize(
-    "algorithm", [pytest.param(n, marks=[pytest.mark.slow] * (n == "sft")) for n in OUTER]
+    "algorithm", [pytest.param(n, marks=[pytest.mark.slow] * (n != "online_dpo")) for n in OUTER]
 )
 def test_a_run_killed_between_iterations_goes_on_bit_by_bit(
     algorithm: str, team: str, tmp_path: Path
