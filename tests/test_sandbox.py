@@ -114,8 +114,8 @@ def test_usage_is_what_was_used(sandbox: LocalSandbox) -> None:
     assert 0.28 <= busy.usage.cpu <= busy.usage.wall + 0.1
     big = sandbox.run_now("x = bytearray(200 << 20)\nimport time; time.sleep(0.1)")
     assert 200 << 20 <= big.usage.memory <= 300 << 20
-    killed = sandbox.run_now("while True: pass", limits=SHORT)
-    assert killed.usage.cpu > 0.3
+    killed = sandbox.run_now("while True: pass", limits=Limits(wall=2.0))
+    assert killed.status == "timeout" and killed.usage.cpu > 0.2  # of a machine that is shared
 
 
 def test_limits_are_kept(sandbox: LocalSandbox) -> None:

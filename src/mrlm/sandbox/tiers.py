@@ -114,6 +114,23 @@ def strangers() -> list[int]:
     return [uid for uid in range(FIRST_UNUSED, FIRST_UNUSED + UNUSED) if uid not in known]
 
 
+SETPRIV = shutil.which("setpriv", path=os.defpath)
+"""Of util-linux; changes the user before it becomes a command."""
+
+
+def as_user(user: int | None) -> tuple[list[str], dict[str, Any]]:
+    """What stands before a command so that it runs as a user, and further settings of `Popen`.
+
+    A child that changes its user by itself is made by `fork`, in which what libraries registered
+    for forks runs: gRPC begins threads there, which lose their descriptors and sometimes take the
+    child with them. So `setpriv` does it where there is one, and the child is made by `vfork`."""
+    if user is None:
+        return [], {}
+    if SETPRIV is None:
+        return [], {"user": user, "group": user, "extra_groups": []}
+    return [SETPRIV, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"], {}
+
+
 @functools.cache
 def python() -> str:
     """The Python that programs run in: the one that runs this, if everybody may read it, else the

@@ -7,7 +7,6 @@ import array
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.sandbox.scratch import remove_tree
-from mrlm.sandbox.tiers import SCRATCH, Tier, booted, environment, strangers
+from mrlm.sandbox.tiers import SCRATCH, Tier, as_user, booted, environment, strangers
 from mrlm.sandbox.types import Limits, SandboxError, SandboxResult, SandboxUnavailableError, Usage
 
 HARNESS = Path(__file__).with_name("_harness.py")
@@ -117,11 +116,12 @@ class Worker:
         self.user: int | None = _stranger()
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control: socket.socket = mine
+        becoming, settings = as_user(self.user)
         source = held(booted(HARNESS))
         said = os.memfd_create("mrlm-said")
         try:
             self.process: subprocess.Popen[Any] = subprocess.Popen(
-                [*_becoming(self.user), *tier.command(source, theirs.fileno())],
+                [*becoming, *tier.command(source, theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -129,7 +129,7 @@ class Worker:
                 cwd="/",
                 env=environment(SCRATCH),
                 start_new_session=True,
-                **_as_user(self.user),
+                **settings,
             )
         except (OSError, subprocess.SubprocessError) as error:
             self.control.close()
@@ -294,25 +294,6 @@ class Worker:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, 9)
             self.process.wait()
-
-
-SETPRIV = shutil.which("setpriv", path=os.defpath)
-
-
-def _becoming(user: int | None) -> list[str]:
-    """What changes the user before the rest of a command. A child that changes it by itself is made
-    by `fork`, in which what libraries registered for forks runs: gRPC begins threads there, which
-    lose their descriptors and sometimes take the child with them. Without, it is `vfork`."""
-    if user is None or SETPRIV is None:
-        return []
-    return [SETPRIV, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
-
-
-def _as_user(user: int | None) -> dict[str, Any]:
-    """How the child itself changes its user, where nothing else can."""
-    if user is None or SETPRIV is not None:
-        return {}
-    return {"user": user, "group": user, "extra_groups": []}
 
 
 def run(
