@@ -12,6 +12,7 @@ import torch
 
 from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.vdn import VDN
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
 from mrlm.learn.joint import JointStep, as_one, in_rounds
 from mrlm.learn.mixing import Mixing, QMIXMixer, TeamValue, VDNMixer, best_of, counterfactuals
@@ -298,23 +299,36 @@ class Spoken:
         return [(*entry, "ab".index(entry[0])) for entry in self.entries]
 
 
-@pytest.mark.parametrize("whiten", [False, True])
-def test_counterfactuals_are_whitened_per_agent_and_frozen_agents_have_none(whiten: bool) -> None:
+@pytest.mark.parametrize("whiten", ["none", "team", "agent"])
+def test_counterfactuals_are_whitened_and_frozen_agents_have_none(whiten: Any) -> None:
     group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
-    algorithm = VDN(whiten_advantages=whiten)
+    algorithm = VDN(whiten_advantages=False) if whiten == "none" else VDN(whiten_by=whiten)
     group.episodes[0].rollouts["b"].turns[1].trained = False
     algorithm.credit([group])
     algorithm.refine([group], [Spoken([1.0, 2.0, 6.0, 0.1, 50.0, 0.3], group)])
     found = columns(group, "advantages")
-    if whiten:
-        a, b = np.array([1.0, 2.0, 6.0]), np.array([0.1, 0.3])
-        expected = [(x - x.mean()) / np.sqrt(x.var(ddof=1) + 1e-8) for x in (a, b)]
-    else:
-        expected = [[1.0, 2.0, 6.0], [0.1, 0.3]]
+    expected = [np.array([1.0, 2.0, 6.0]), np.array([0.1, 0.3])]
+    if whiten == "agent":
+        expected = [(x - x.mean()) / np.sqrt(x.var(ddof=1) + 1e-8) for x in expected]
+    elif whiten == "team":
+        expected = [x - x.mean() for x in expected]
+        scale = np.sqrt(np.concatenate(expected).var(ddof=1) + 1e-8)
+        expected = [x / scale for x in expected]
     assert found["a"] == pytest.approx(list(expected[0]))
     assert [found["b"][0], found["b"][2]] == pytest.approx(list(expected[1]))
     assert found["b"][1] is None
     assert algorithm.metrics["explained_variance"] == pytest.approx(1 - (1 / 3) / 1.0)
+
+
+def test_a_team_of_one_and_scales_that_nothing_reads_are_refused() -> None:
+    for kind in (VDN, QMIX):
+        with pytest.raises(ConfigError, match="one agent"):
+            kind().check_cast({"a": "p"}, 1)
+        kind().check_cast({"a": "p"}, 2)  # the other's policy is frozen
+        settings: dict[str, Any]
+        for settings in ({"mode": "vdac"}, {"whiten_advantages": False}):
+            with pytest.raises(ConfigError, match="whiten_by"):
+                kind(whiten_by="agent", **settings)
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,25 @@ def test_entropy_costs_more_while_there_is_too_little_of_it() -> None:
     algorithm = SAC(alpha=ALPHA, target_entropy=TARGET, alpha_learning_rate=0.2)
     for entropy, expected in ((1.0, math.log(ALPHA) + 0.1), (2.0, math.log(ALPHA))):
         algorithm.credit([group([[entropy] * 2, [entropy]], [[0.0] * 2, [0.0]], 1.0)])
-        assert algorithm.log_alphas["p"] == pytest.approx(expected)
+        assert algorithm.next_log_alphas["p"] == pytest.approx(expected)
     fixed = SAC(alpha=ALPHA, target_entropy=TARGET, auto_alpha=False)
     fixed.credit([group([[0.1]], [[0.0]], 1.0)])
     assert fixed.alpha_of("p") == pytest.approx(ALPHA) and "p" not in fixed.log_alphas
+
+
+def test_rewards_and_loss_of_an_iteration_have_one_alpha() -> None:
+    algorithm = SAC(alpha=ALPHA, target_entropy=TARGET, alpha_learning_rate=1.0)
+    for alpha in (ALPHA, ALPHA * math.exp(TARGET - 1.0)):
+        found = group([[1.0], [1.0]], [[0.0], [0.0]], 0.0)
+        algorithm.credit([found])
+        assert written(found, "returns")[-1] == pytest.approx(alpha * (1.0 - TARGET))
+        batch = pack(merge(found.episodes[0].turns))
+        entropy = torch.ones(len(batch), requires_grad=True)
+        outputs = Outputs(batch.old_logprobs, entropy, torch.zeros(len(batch)))
+        algorithm.loss(batch, outputs).total.backward()
+        assert entropy.grad is not None
+        torch.testing.assert_close(entropy.grad.sum().item(), -alpha, atol=1e-6, rtol=1e-5)
+        assert algorithm.metrics["alpha"] == pytest.approx(alpha)
 
 
 def test_the_target_is_a_share_of_the_first_entropy_and_is_kept() -> None:
@@ -113,7 +128,8 @@ def test_the_target_is_a_share_of_the_first_entropy_and_is_kept() -> None:
     assert algorithm.targets == {"p": 1.0}
     again = SAC(target_entropy_ratio=0.25)
     again.load_state_dict(json.loads(json.dumps(algorithm.state_dict())))
-    assert again.targets == algorithm.targets and again.log_alphas == algorithm.log_alphas
+    assert again.targets == algorithm.targets
+    assert again.next_log_alphas == algorithm.next_log_alphas
 
 
 def test_policies_have_a_price_of_their_own() -> None:
@@ -121,6 +137,7 @@ def test_policies_have_a_price_of_their_own() -> None:
     for turn in two.episodes[0].turns:
         turn.policy = "other"
     algorithm = SAC(target_entropy=2.0)
+    algorithm.credit([one, two])
     algorithm.credit([one, two])
     assert algorithm.alpha_of("p") > algorithm.alpha > algorithm.alpha_of("other")
 

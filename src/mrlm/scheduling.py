@@ -30,7 +30,7 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: Cast) -> S
             f"{KEY}.order={order!r}: {name} learns {' or '.join(algorithm.orders)} only; "
             "mappo learns in any order"
         )
-    algorithm.check_cast(cast.trained)
+    algorithm.check_cast(cast.trained, len(cast.policy_of))
     policies = [each for each, settings in cast.policies.items() if settings.trainable]
     if section.order not in (None, "simultaneous") and len(policies) < 2:
         raise ConfigError(

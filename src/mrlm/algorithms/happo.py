@@ -77,7 +77,8 @@ class HAPPO(MAPPO):
     def needs(self) -> frozenset[str]:
         return super().needs | {"old_logprobs"}
 
-    def check_cast(self, policy_of: Mapping[str, str]) -> None:
+    def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        super().check_cast(policy_of, num_agents)
         policy, count = Counter(policy_of.values()).most_common(1)[0]
         if count > 1 and self.on_shared == "refuse":
             agents = [agent for agent, name in policy_of.items() if name == policy]

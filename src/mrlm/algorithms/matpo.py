@@ -38,8 +38,8 @@ class MATPO(GRPO):
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
     decides: ClassVar[tuple[str, ...]] = ("key",)
 
-    def check_cast(self, policy_of: Mapping[str, str]) -> None:
-        super().check_cast(policy_of)
+    def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        super().check_cast(policy_of, num_agents)
         if self.planner is not None and self.planner not in policy_of:
             known = ", ".join(policy_of)
             raise ConfigError(

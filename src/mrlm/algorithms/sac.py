@@ -37,7 +37,8 @@ class SAC(PPO):
     and the expectation of Q from the tokens that were sampled, with `V(s) - alpha (H - H')` for a
     baseline and PPO's clipped ratio for later epochs.
 
-    `alpha` follows `log alpha += rate (H' - H)` once an iteration, for each policy by itself. The
+    `alpha` follows `log alpha += rate (H' - H)` from one iteration to the next, for each policy by
+    itself; the rewards and the loss of one iteration have the same alpha. The
     constant `H'` in the reward, which papers on episodes of one length leave out, keeps a policy
     from writing long answers for their entropy alone. A share of log V is no target for a language
     model, which is far from uniform wherever it speaks well: the target is a share of the policy's
@@ -69,6 +70,7 @@ class SAC(PPO):
                 "entropy_coef is what sac calls alpha; set alpha (and auto_alpha=false to keep it)"
             )
         self.log_alphas: dict[str, float] = {}
+        self.next_log_alphas: dict[str, float] = {}
         self.targets: dict[str, float] = {}
 
     @property
@@ -84,7 +86,7 @@ class SAC(PPO):
         return False
 
     def alpha_of(self, policy: str) -> float:
-        """What a nat of entropy is worth to a policy now."""
+        """What a nat of entropy is worth to a policy in this iteration."""
         return math.exp(self.log_alphas.get(policy, math.log(self.alpha)))
 
     # -- credit -----------------------------------------------------------------------------------
@@ -94,6 +96,7 @@ class SAC(PPO):
         return super().token_rewards(turn) + self.alpha_of(turn.policy) * surplus
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
+        self.log_alphas = dict(self.next_log_alphas)
         entropies = self._entropies(groups)
         for policy, entropy in entropies.items():
             target = self.target_entropy
@@ -104,9 +107,10 @@ class SAC(PPO):
         self._note("target_entropy", {policy: self.targets[policy] for policy in entropies})
         for policy, entropy in entropies.items():
             if self.auto_alpha:
-                known = self.log_alphas.get(policy, math.log(self.alpha))
+                # the loss of this iteration keeps the alpha that its rewards were computed with
                 missing = self.targets[policy] - entropy
-                self.log_alphas[policy] = known + self.alpha_learning_rate * missing
+                step = self.alpha_learning_rate * missing
+                self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
 
     def _note(self, name: str, found: dict[str, float]) -> None:
         """Log a number of each policy as updates do: the mean, and where there are several each."""
@@ -134,11 +138,16 @@ class SAC(PPO):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"log_alphas": self.log_alphas, "targets": self.targets}
+        return super().state_dict() | {
+            "log_alphas": dict(self.next_log_alphas),
+            "targets": dict(self.targets),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.log_alphas, self.targets = dict(state["log_alphas"]), dict(state["targets"])
+        self.log_alphas = dict(state["log_alphas"])
+        self.next_log_alphas = dict(state["log_alphas"])
+        self.targets = dict(state["targets"])
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,7 +37,10 @@ class VDN(MAPPO):
     `factored` (default) fits `Q_tot(u_1..u_n)` to lambda-returns of the team's rewards and `v_i` to
     `u_i`. The advantage of an agent is the counterfactual `Q_tot(u) - Q_tot(u with u_i replaced by
     v_i)` (COMA, arXiv 1705.08926; DOP, arXiv 2007.12322), for a sum `u_i - v_i`: what the others
-    did is no part of it. Critic and mixer learn from an iteration's episodes first. `vdac` mixes
+    did is no part of it. Each agent's advantages are centred over the batch and divided by one
+    deviation for the team, so that their relative sizes stay what the critic found: with a
+    deviation of its own (`whiten_by="agent"`) an agent whose messages hardly matter trains on noise
+    of unit size. Critic and mixer learn from an iteration's episodes first. `vdac` mixes
     the `v_i` into a baseline `V_tot` for MAPPO's advantages, which all agents share (arXiv
     2007.12306). `bon` is Q-learning over sampled answers: `group_size` answers of each agent to one
     prompt; the target takes the best utility of each, which for a monotone mixer is the best joint
@@ -56,6 +59,8 @@ class VDN(MAPPO):
     Args:
         mode: see above.
         improve: how `bon` improves a policy.
+        whiten_by: what `factored` advantages are divided by: the deviation over the `team`, or that
+            of each `agent`.
         preference_beta: how strongly the reference holds in `bon` with `improve="dpo"`.
         head_size: hidden units of the agents' value heads.
         target_rate: share of the learned network that the target takes over after each step (.01 is
@@ -66,6 +71,7 @@ class VDN(MAPPO):
     critic: Topology = "mixed"
     mode: MixingMode = "factored"
     improve: Literal["sft", "dpo"] = "sft"
+    whiten_by: Literal["team", "agent"] = "team"
     preference_beta: float = Field(default=0.1, gt=0)
     head_size: int = Field(default=64, ge=1)
     target_rate: float = Field(default=1.0, gt=0, le=1)
@@ -75,6 +81,12 @@ class VDN(MAPPO):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.whiten_by != "team" and not (self.mode == "factored" and self.whiten_advantages):
+            raise ConfigError(
+                f"whiten_by={self.whiten_by!r} is the scale of whitened advantages of mode "
+                f"'factored', and mode is {self.mode!r}, whiten_advantages "
+                f"{self.whiten_advantages}; remove it"
+            )
         self.preference: DPO = DPO(beta=self.preference_beta)
 
     @property
@@ -103,6 +115,14 @@ class VDN(MAPPO):
     def _prefers(self) -> bool:
         return self.mode == "bon" and self.improve == "dpo"
 
+    def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        super().check_cast(policy_of, num_agents)
+        if num_agents < 2:
+            raise ConfigError(
+                f"{type(self).__name__} divides the value of a team among its agents, and there is "
+                "one agent; use ppo or a2c, or an environment with several agents"
+            )
+
     # -- credit -----------------------------------------------------------------------------------
 
     def _steps(self, episode: Episode) -> list[JointStep]:
@@ -125,21 +145,34 @@ class VDN(MAPPO):
             self._rank(critic.utilities())
 
     def _assign(self, found: Sequence[tuple[str, list[Turn], float]]) -> None:
-        """Counterfactual advantages, whitened per agent."""
+        """Counterfactual advantages, centred per agent and divided by the team's deviation."""
         entries = [(agent, _taught(turns), value) for agent, turns, value in found]
         columns: dict[str, list[float]] = {}
         for agent, turns, value in entries:
             if turns:
                 columns.setdefault(agent, []).append(value)
         tables = {agent: np.array(values) for agent, values in columns.items()}
-        moments = ops.global_moments(tables)
         if self.whiten_advantages:
-            tables = {a: ops.whiten(x, moments=moments[a]) for a, x in tables.items()}
+            tables = self._whitened(tables)
         values = {agent: iter(table.tolist()) for agent, table in tables.items()}
         for agent, turns, _ in entries:
             value = next(values[agent]) if turns else 0.0
             for turn in turns:
                 turn.advantages = value
+
+    def _whitened(self, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Advantages by agent, each agent's with mean 0, with deviation 1 over what `whiten_by`
+        says."""
+        moments = ops.global_moments(tables)
+        if self.whiten_by == "agent":
+            return {a: ops.whiten(x, moments=moments[a]) for a, x in tables.items()}
+        centred = {
+            a: x - moments[a].mean if moments[a].variance else np.zeros_like(x)
+            for a, x in tables.items()
+        }
+        pooled = np.concatenate([*centred.values(), np.zeros(0)])
+        team = ops.global_moments({"team": pooled}).get("team", ops.Moments(0, 0.0, 0.0))
+        return {a: ops.whiten(x, moments=team) for a, x in centred.items()}
 
     def _rank(self, found: Sequence[tuple[str, list[Turn], float, int]]) -> None:
         """+1 for the best of several answers to one prompt, -1 for the worst where preferences are

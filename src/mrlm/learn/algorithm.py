@@ -187,11 +187,12 @@ class Algorithm:
         above 0, before columns are computed."""
         return True
 
-    def check_cast(self, policy_of: Mapping[str, str]) -> None:
+    def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
         """Refuse agents that it cannot train.
 
         Args:
             policy_of: agent -> policy, of those whose policies are trained.
+            num_agents: agents of the team, those of frozen policies included.
 
         Raises:
             ConfigError: what would work.
