@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from mrlm.cli._options import Verbose, with_verbose
 from mrlm.core.launcher import end_with_launcher
 
 COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info")
@@ -26,24 +27,41 @@ class Stderr(logging.Handler):
 
 
 class Commands(TyperGroup):
-    """Commands whose errors on purpose become one clear message and an exit code; every other
+    """Commands whose errors become one clear message and an exit code: those this library raises on
+    purpose, and those of the user's own code, with the lines they came through. Every other
     exception is a bug and keeps its traceback (exit code 1)."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         from mrlm import distributed
         from mrlm.core.errors import MRLMError
+        from mrlm.core.frames import is_users
 
         try:
             return super().invoke(ctx)
-        except MRLMError as error:
-            if distributed.failed():
-                _say(f"error: {error}")
-            raise typer.Exit(error.exit_code) from error
+        except (typer.Exit, typer.Abort):
+            raise
         except KeyboardInterrupt as interrupt:
             if distributed.is_main():
                 _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
             raise typer.Exit(130) from interrupt
+        except Exception as error:
+            if not isinstance(error, MRLMError) and not is_users(error):
+                raise
+            if distributed.failed():
+                _say(f"error: {_described(error)}")
+            code = error.exit_code if isinstance(error, MRLMError) else 1
+            raise typer.Exit(code) from error
+
+
+def _described(error: BaseException) -> str:
+    """An error as it is shown: with the user's frames, or the whole traceback."""
+    from mrlm.core.frames import explain, is_users, whole
+
+    if logging.getLogger("mrlm").level == logging.DEBUG:
+        return f"{explain(error)}\n{whole(error)}"
+    more = "\n(--verbose shows the whole traceback)" if is_users(error) else ""
+    return explain(error) + more
 
 
 def app() -> typer.Typer:
@@ -51,16 +69,21 @@ def app() -> typer.Typer:
     found = typer.Typer(
         name="mrlm",
         cls=Commands,
-        help="Multi-agent reinforcement learning of language models.",
         epilog="Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted after "
         "saving.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
+
+    @found.callback()
+    def options(verbose: Verbose = False) -> None:
+        """Multi-agent reinforcement learning of language models."""
+
     for name in COMMANDS:
         module = importlib.import_module(f"mrlm.cli.{name}")
-        found.command(name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
+        command = with_verbose(getattr(module, name))
+        found.command(name, cls=getattr(module, "COMMAND_CLASS", None))(command)
     return found
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +36,31 @@ Worlds = Annotated[
     typer.Option("--environment", "-e", help="A world by name; may be given several times."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
+
+
+def _set_verbose(value: bool) -> None:
+    if value:
+        logging.getLogger("mrlm").setLevel(logging.DEBUG)
+
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", callback=_set_verbose, help="Show whole tracebacks.")
+]
+
+
+def with_verbose(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the option `--verbose`, which every one takes."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, verbose: bool = False, **options: Any) -> None:
+        command(*args, **options)
+
+    known = inspect.signature(command, eval_str=True)
+    added = inspect.Parameter(
+        "verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose
+    )
+    wrapped.__signature__ = known.replace(parameters=[*known.parameters.values(), added])  # type: ignore[attr-defined]
+    return wrapped
 
 
 def config_to_play(

@@ -240,9 +240,9 @@ class Scorers:
         except RewardError as error:
             for _, future in batch:
                 if not future.done():
-                    future.set_exception(
-                        RewardError(str(error)).with_traceback(error.__traceback__)
-                    )
+                    own = RewardError(str(error)).with_traceback(error.__traceback__)
+                    own.__cause__ = error.__cause__
+                    future.set_exception(own)
             return
         except asyncio.CancelledError:
             for _, future in batch:

@@ -20,6 +20,7 @@ from mrlm.core.types import Episode, Group, StepResult, Task
 from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat
 from mrlm.play.deck import Deck, Job, WorldSpec, count_tasks
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
+from mrlm.play.failures import Failures
 from mrlm.play.ledger import Ledger
 from mrlm.play.race import Race
 from mrlm.play.world import World
@@ -101,6 +102,7 @@ class Play:
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self.surplus = surplus
         self.ledger: Ledger = Ledger()
+        self.failures: Failures = Failures()
         self._races: list[Race] = []
         if surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
@@ -294,7 +296,7 @@ class Play:
             if not all(episode.failed for episode in family):
                 break
             first = family[0]
-            log.info("episode %s failed (%s); attempt %d", first.id, first.error, attempt + 2)
+            log.info("episode %s: attempt %d", first.id, attempt + 2)
             family = await self._episode(world, task, key, seats, opening, siblings)
         for episode in family:
             episode.greedy = greedy
@@ -352,6 +354,8 @@ class Play:
         for each in scene.family:
             for agent in each.agents.values():
                 agent.close()
+            if each.failure is not None:
+                self.failures.note(each.episode, each.failure)
         return [each.episode for each in scene.family]
 
     def _agent(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> Agent:
@@ -368,5 +372,5 @@ class Play:
         if episodes and all(episode.failed for episode in episodes):
             raise EpisodeError(
                 f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
-            )
+            ) from self.failures.latest
         return groups

@@ -6,20 +6,18 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.frames import explain
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Message, Reward, StepResult, Task
 from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.engine import Pulse
-
-log: logging.Logger = logging.getLogger("mrlm")
 
 Share = Literal["own", "team"] | Mapping[str, float]
 
@@ -59,6 +57,8 @@ class World:
         self.agents = agents
         self.timeout = timeout
         self.result: StepResult = StepResult()
+        self.failure: Exception | None = None
+        """What the episode failed with."""
         self._pulse = pulse
         self._opening = opening
         self._watched = watched
@@ -241,8 +241,7 @@ class World:
             episode.metrics["prompt_too_long"] = 1.0
             return
         episode.status = "error"
-        episode.error = str(error) if isinstance(error, EpisodeError) else repr(error)
-        log.warning("episode %s failed: %s", episode.id, episode.error, exc_info=error)
+        episode.error, self.failure = explain(error), error
 
     async def _step(self, actions: Mapping[str, Message], share: Share) -> StepResult:
         if not actions:

@@ -6,6 +6,7 @@ import logging
 import secrets
 
 from mrlm.core.errors import ConfigError, MRLMError, RewardError
+from mrlm.core.frames import explain, whole
 from mrlm.serving import mrlm_pb2 as pb
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -48,9 +49,10 @@ def failure_of(error: Exception, what: str, opening: bool = False) -> pb.Failure
 
 
 def told(error: BaseException, what: str) -> str:
-    """Log an error in full under a fresh number. Returns what may be said of it elsewhere: its
-    class, its words where they were written for users, and the number."""
+    """Log an error, with the user's frames, under a fresh number. Returns what may be said of it
+    elsewhere: its class, its words where they were written for users, and the number."""
     number = secrets.token_hex(4)
-    log.error("[%s] %s failed: %r", number, what, error, exc_info=error)
+    log.error("[%s] %s failed: %s", number, what, explain(error))
+    log.debug("[%s] %s", number, whole(error))
     words = f": {error}" if isinstance(error, MRLMError) else ""
     return f"{what} failed with {type(error).__name__}{words} ({number} in the server's log)"

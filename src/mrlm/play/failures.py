@@ -1,0 +1,35 @@
+"""Failed episodes as the log shows them: each kind of failure once, with the user's frames. The
+record of every episode has its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+
+from mrlm.core.frames import explain, origin, title, whole
+from mrlm.core.types import Episode
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+class Failures:
+    """The failures of the episodes of one `Play`.
+
+    Attributes:
+        latest: the exception of the last episode that failed here.
+    """
+
+    def __init__(self) -> None:
+        self.latest: BaseException | None = None
+        self._known: set[Hashable] = set()
+
+    def note(self, episode: Episode, error: BaseException) -> None:
+        """Log an episode that failed. The whole traceback is logged at the level DEBUG."""
+        self.latest = error
+        kind = origin(error)
+        if kind in self._known:
+            log.debug("episode %s failed in the same place: %s", episode.id, title(error))
+            return
+        self._known.add(kind)
+        log.warning("episode %s failed: %s", episode.id, explain(error))
+        log.debug("%s", whole(error))

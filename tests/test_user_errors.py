@@ -1,0 +1,173 @@
+"""Errors of the user's own code name the user's file and line, in the terminal and in what a run
+writes down; `--verbose` shows everything."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from commands import Mrlm, run
+from mrlm import GRPOTrainer, SimulatedEnvironment
+from mrlm.core.errors import EpisodeError
+from mrlm.core.frames import MOST_FRAMES, explain, user_frames
+
+_ = run
+
+MINE = """\
+import asyncio
+from mrlm import Message, Observation, Reward, SimulatedEnvironment
+from mrlm.algorithms.grpo import GRPO
+
+
+class Good(SimulatedEnvironment):
+    def reset(self, seed=0):
+        return Observation([Message("Spell cat.")])
+
+    def step(self, action):
+        return Observation(done=True), Reward(float(len(action.content)))
+
+
+class BadReset(Good):
+    def reset(self, seed=0):
+        return Observation([Message({}["question"])])  # here: BadReset
+
+
+class BadStep(Good):
+    def step(self, action):
+        return helper(action)
+
+
+def helper(action):
+    raise ValueError("helper is broken")  # here: BadStep
+
+
+class BadInit(Good):
+    def __init__(self):
+        self.words = {}["question"]  # here: BadInit
+
+
+async def bad_workflow(task, agents, env):
+    opening = (await env.reset()).observations["agent"].messages
+    await agents.nobody.act(opening)  # here: bad_workflow
+
+
+async def grouped(task, agents, env):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(later())
+
+
+async def later():
+    raise ValueError("later is broken")  # here: grouped
+
+
+def bad_reward(texts):
+    return [1 / 0]  # here: bad_reward
+
+
+def bad_formatter(row):
+    return row["nope"]  # here: bad_formatter
+
+
+class Credit(GRPO):
+    def credit_group(self, group):
+        return {}["advantages"]  # here: Credit
+"""
+CONFIG: dict[str, Any] = {
+    "experiment_name": "mine",
+    "output_dir": "run",
+    "model": {"model_name_or_path": "mrlm/tiny"},
+    "environments": [{"env_type": "mine_errors:Good"}],
+    "training": {"num_iterations": 1, "batch_size": 2, "report_to": "none"},
+    "generation": {"max_new_tokens": 2},
+}
+ROWS = {"env_type": "reward", "dataset": "rows.jsonl"}
+REWARD = {**ROWS, "reward_func": "mine_errors:bad_reward"}
+FORMATTER = {**REWARD, "formatters": "mine_errors:bad_formatter"}
+
+CASES: dict[str, tuple[list[str], str]] = {
+    "BadReset": (["environments.0.env_type=mine_errors:BadReset"], "KeyError: 'question'"),
+    "BadStep": (["environments.0.env_type=mine_errors:BadStep"], "ValueError: helper is broken"),
+    "BadInit": (["environments.0.env_type=mine_errors:BadInit"], "KeyError: 'question'"),
+    "bad_workflow": (["workflow.name=mine_errors:bad_workflow"], "there is no agent 'nobody'"),
+    "grouped": (["workflow.name=mine_errors:grouped"], "ValueError: later is broken"),
+    "bad_reward": ([f"environments=[{json.dumps(REWARD)}]"], "ZeroDivisionError"),
+    "bad_formatter": ([f"environments=[{json.dumps(FORMATTER)}]"], "KeyError('nope')"),
+    "Credit": (["training.algorithm=mine_errors:Credit"], "KeyError: 'advantages'"),
+}
+EPISODES = ("BadReset", "BadStep", "bad_workflow", "grouped")
+"""What fails episodes; the others end the run."""
+
+
+@pytest.fixture(autouse=True)
+def mine(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine_errors.py").write_text(MINE)
+    Path("rows.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    Path("config.yaml").write_text(yaml.safe_dump(CONFIG))
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.delitem(__import__("sys").modules, "mine_errors", raising=False)
+
+
+def place(case: str) -> str:
+    """The line of a traceback that shows where a case goes wrong."""
+    lines = MINE.splitlines()
+    (number,) = [n for n, line in enumerate(lines, 1) if line.endswith(f"# here: {case}")]
+    return f'mine_errors.py", line {number}, in '
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_terminal_shows_the_users_lines_and_no_others(case: str, run: Mrlm) -> None:
+    overrides, said = CASES[case]
+    done = run("train", "--config", "config.yaml", *overrides)
+    assert done.code in (1, 2) and "Traceback" not in done.err
+    message = done.err[done.err.index("error: ") :]
+    assert said in message and place(case) in message
+    files = {line.split('"')[1] for line in message.splitlines() if line.startswith('  File "')}
+    assert files == {str(Path("mine_errors.py").absolute())}
+
+
+def test_verbose_shows_the_whole_traceback(run: Mrlm) -> None:
+    overrides, _ = CASES["BadReset"]
+    for command in (["--verbose", "train"], ["train", "--verbose"]):
+        done = run(*command, "--config", "config.yaml", *overrides)
+        assert done.code == 1 and "Traceback (most recent call last)" in done.err
+        assert "rollout.py" in done.err and place("BadReset") in done.err
+
+
+def test_a_failure_is_shown_once_however_many_episodes_it_ends(run: Mrlm) -> None:
+    overrides, _ = CASES["BadStep"]
+    done = run("train", "--config", "config.yaml", *overrides)
+    assert done.err.count("warning: episode") == 1
+
+
+def test_a_trainer_raises_with_the_original_error_as_its_cause() -> None:
+    class Broken(SimulatedEnvironment):
+        def reset(self, seed: int = 0) -> Any:
+            raise LookupError("no words")
+
+    trainer = GRPOTrainer(
+        environment=Broken, num_generations=2, max_new_tokens=2, output_dir="trained"
+    )
+    with pytest.raises(EpisodeError, match=r"test_user_errors\.py") as caught:
+        trainer.train(num_iterations=1)
+    assert isinstance(caught.value.__cause__, LookupError)
+    last = traceback.extract_tb(caught.value.__cause__.__traceback__)[-1]
+    assert last.name == "reset" and last.filename == __file__
+
+
+def test_a_deep_recursion_is_shown_by_its_ends() -> None:
+    def deeper(depth: int) -> None:
+        if depth == 0:
+            raise RuntimeError("deep" * 10_000)
+        deeper(depth - 1)
+
+    with pytest.raises(RuntimeError) as caught:
+        deeper(200)
+    assert len(user_frames(caught.value.__traceback__)) > 200
+    text = explain(caught.value)
+    assert 2 <= text.count("  File ") <= MOST_FRAMES and " more ..." in text
+    assert len(text) < 4000 and f"({len('RuntimeError: ') + 40_000} characters)" in text
