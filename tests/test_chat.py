@@ -96,6 +96,7 @@ def test_siblings_are_rendered_once_and_share_no_list(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chat = chat_of(tokenizer, tokenizer.chat_template)
+    assert chat.control, "how the template opens roles is looked up once"
     applied = chat._apply
     rendered: list[Any] = []
 

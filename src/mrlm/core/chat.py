@@ -4,6 +4,9 @@ Two promises. A conversation that goes on keeps the tokens it already has: the n
 last prompt, the sampled ids and the ids of what came after, unless the template itself rewrites the
 past, in which case the prompt is rendered anew (and becomes a sample of its own). And text that no
 engine sampled is trained on exactly where the assistant wrote it.
+
+Messages are text: a control token that one spells is read as the letters it is written with
+(`core/control.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from jinja2 import TemplateError
 
+from mrlm.core.control import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
+from mrlm.core.turns import alternating, plain, without_system
 from mrlm.core.types import Message, Role, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -38,8 +43,8 @@ KEPT = 256
 
 @dataclass(slots=True)
 class Prompt:
-    """What a policy is about to read: the rendered text and its ids. `forked` says that the
-    template rewrote the past."""
+    """What a policy is about to read: the rendered text, guarded where a message spells a control
+    token, and its ids. `forked` says that the template rewrote the past."""
 
     text: str
     ids: list[int]
@@ -74,7 +79,8 @@ class Chat:
             self._say("the tokenizer has no chat template; a plain 'Role: text' one is used")
             template = PLAIN_TEMPLATE
         self.template: str = template
-        self.marked: bool = bool(MARKED.search(template))
+        # marks are found by characters, which tokenizers in plain Python do not count
+        self.marked: bool = bool(MARKED.search(template)) and tokenizer.is_fast
         self._knows_tools = "tool" in template
         self._takes_tools = bool(TAKES_TOOLS.search(template))
         self._ids = lru_cache(KEPT)(self._encoded)
@@ -84,6 +90,10 @@ class Chat:
     def encode(self, text: str) -> list[int]:
         """Ids of a rendered text; the template has put every special token in already."""
         return [*self._ids(text)]
+
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of a text that no template rendered: none of them is a control token."""
+        return self.encode(self.control.guard(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without special tokens."""
@@ -95,8 +105,9 @@ class Chat:
         generate: bool = True,
         trained: Callable[[int], bool] = lambda index: True,
     ) -> str:
-        """Text of a conversation. What a strict template refuses (a system message in the middle,
-        two of one role in a row) is merged or given another role, and the log says so once."""
+        """Text of a conversation, for `encode`: control tokens that messages spell are guarded.
+        What a strict template refuses (a system message in the middle, two of one role in a row)
+        is merged or given another role, and the log says so once."""
         return self._acceptable(messages, trained, generate)[1]
 
     def _text(self, messages: Sequence[Message]) -> str:
@@ -112,7 +123,7 @@ class Chat:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _encoded(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return tuple(self.control.encode(text))
 
     def prompt(
         self, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
@@ -128,7 +139,8 @@ class Chat:
         if after is None:
             return Prompt(text, self.encode(text))
         previous, turn = after
-        tail = self._tail(text, previous.text, turn.message.content if turn.message else "")
+        said = self.control.guard(turn.message.content) if turn.message else ""
+        tail = self._tail(text, previous.text, said)
         if tail is None:
             self._say(
                 "the chat template rewrites earlier turns, so each turn becomes a sample of its own"
@@ -154,7 +166,7 @@ class Chat:
         Raises:
             ChatTemplateError: the template neither marks generations nor keeps its prefixes.
         """
-        acceptable, _ = self._acceptable(messages, trained, generate=False)
+        acceptable, text = self._acceptable(messages, trained, generate=False)
         wanted = [
             i
             for i, m in enumerate(acceptable)
@@ -163,7 +175,7 @@ class Chat:
         spans: list[Span] | None = None
         ids: list[int] = []
         if self.marked:
-            ids, spans = self._marked_spans(acceptable)
+            ids, spans = self._marked_spans(acceptable, text)
         if spans is None:
             ids, spans = self._prefix_spans(acceptable)
         spans = [span for span in spans if span.message in wanted and span.end > span.start]
@@ -173,11 +185,29 @@ class Chat:
             span.message = acceptable[span.message]["sources"][-1]
         return ids, spans
 
+    # -- what is control ---------------------------------------------------------------------------
+
+    @cached_property
+    def control(self) -> Control:
+        """What no message may write into a prompt."""
+        return Control(self.tokenizer, self._openings(), self._say)
+
+    def _openings(self) -> dict[str, list[str]]:
+        """What the template writes before a message, by its role."""
+        user, said = "\ue0001", "\ue0002"
+        talk = [(user, "user"), (said, "assistant"), (user, "user")]
+        messages = [{"role": role, "content": text} for text, role in talk]
+        try:
+            parts = re.split(f"{user}|{said}", self._apply(messages, generate=True))
+        except TemplateError:
+            return {}
+        return {"user": parts[0:3:2], "assistant": parts[1:4:2]}
+
     # -- what the template sees --------------------------------------------------------------------
 
     def _apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
         return self.tokenizer.apply_chat_template(
-            _plain(messages),
+            plain(messages),
             chat_template=self.template,
             tokenize=False,
             add_generation_prompt=generate,
@@ -202,13 +232,13 @@ class Chat:
     ) -> tuple[list[dict[str, Any]], str]:
         """The first of three ways to write the conversation that the template does not refuse, and
         its text."""
-        plain = [self._as_dict(message, index) for index, message in enumerate(messages)]
+        found = [self._as_dict(message, index) for index, message in enumerate(messages)]
         refused: TemplateError | None = None
         for attempt, rewrite in enumerate(
             (
-                lambda: plain,
-                lambda: _alternating(plain, trained),
-                lambda: _without_system(_alternating(plain, trained)),
+                lambda: found,
+                lambda: alternating(found, trained),
+                lambda: without_system(alternating(found, trained)),
             )
         ):
             candidate = rewrite()
@@ -233,25 +263,40 @@ class Chat:
             message.role is Role.TOOL and not self._knows_tools
         ):
             role = "user"
-        entry: dict[str, Any] = {"role": role, "content": message.content, "sources": [index]}
+        guard, guard_all = self.control.guard, self.control.guard_all
+        entry: dict[str, Any] = {"role": role, "content": guard(message.content)}
+        entry["sources"] = [index]
         if message.tool_calls:
-            entry["tool_calls"] = list(message.tool_calls)
+            entry["tool_calls"] = guard_all(message.tool_calls)
         if message.metadata.get("tools"):
-            entry["tools"] = list(message.metadata["tools"])
+            entry["tools"] = guard_all(message.metadata["tools"])
         return entry
 
     # -- where the assistant wrote -----------------------------------------------------------------
 
-    def _marked_spans(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[Span] | None]:
+    def _marked(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[int]]:
+        """Ids of a conversation, and a one for each that the template marks as generated."""
         encoded = self.tokenizer.apply_chat_template(
-            _plain(messages),
+            plain(messages),
             chat_template=self.template,
             tokenize=True,
             return_dict=True,
             return_assistant_tokens_mask=True,
             **self._variables(messages),
         )
-        ids, mask = list(encoded["input_ids"]), list(encoded["assistant_masks"])
+        return list(encoded["input_ids"]), list(encoded["assistant_masks"])
+
+    def _marked_spans(
+        self, messages: list[dict[str, Any]], text: str
+    ) -> tuple[list[int], list[Span] | None]:
+        ids, mask = self._marked(messages if GUARD not in text else unguarded(messages))
+        if GUARD in text:
+            parts = self.control.spelled(ids, text)
+            if parts is None:
+                ids, mask = self._marked(self.control.escape(messages))
+            else:
+                ids = [each for part in parts for each in part]
+                mask = [bit for bit, part in zip(mask, parts, strict=True) for _ in part]
         starts = [i for i, bit in enumerate(mask) if bit and (i == 0 or not mask[i - 1])]
         ends = [
             i + 1 for i, bit in enumerate(mask) if bit and (i + 1 == len(mask) or not mask[i + 1])
@@ -321,50 +366,3 @@ class Chat:
         if sentence not in self._said:
             self._said.add(sentence)
             log.warning(sentence)
-
-
-def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as templates take them."""
-    return [
-        {key: value for key, value in message.items() if key not in ("sources", "tools")}
-        for message in messages
-    ]
-
-
-def _alternating(
-    messages: list[dict[str, Any]], trained: Callable[[int], bool]
-) -> list[dict[str, Any]]:
-    """No system message after the first, no two of one role in a row; of neighbouring assistants
-    those that are not trained speak as users."""
-    result: list[dict[str, Any]] = []
-    for index, message in enumerate(messages):
-        role = "user" if message["role"] == "system" and index else message["role"]
-        crowded = (index and messages[index - 1]["role"] == "assistant") or (
-            index + 1 < len(messages) and messages[index + 1]["role"] == "assistant"
-        )
-        if role == "assistant" and crowded and not any(trained(j) for j in message["sources"]):
-            role = "user"
-        if result and result[-1]["role"] == role:
-            result[-1] = {
-                **result[-1],
-                "content": f"{result[-1]['content']}\n\n{message['content']}",
-                "sources": [*result[-1]["sources"], *message["sources"]],
-            }
-        else:
-            result.append({**message, "role": role})
-    return result
-
-
-def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system message joins the first user message."""
-    if not messages or messages[0]["role"] != "system":
-        return messages
-    if len(messages) > 1 and messages[1]["role"] == "user":
-        first = {
-            **{key: value for key, value in messages[0].items() if key == "tools"},
-            **messages[1],
-            "content": f"{messages[0]['content']}\n\n{messages[1]['content']}",
-            "sources": [0, *messages[1]["sources"]],
-        }
-        return [first, *messages[2:]]
-    return [{**messages[0], "role": "user"}, *messages[1:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mrlm.core.control import Control
 from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 
@@ -34,6 +35,7 @@ class ScriptedEngine:
         """Every call so far, for tests."""
         self._said = 0
         self._version = 0
+        self._control = Control(tokenizer)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order."""
@@ -53,7 +55,7 @@ class ScriptedEngine:
         else:
             text = self.script[self._said % len(self.script)]
             self._said += 1
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = self._control.encode_text(text)
         limit = request.sampling.max_new_tokens
         if len(ids) >= limit:
             cut = ids[:limit]

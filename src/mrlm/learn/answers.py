@@ -33,7 +33,7 @@ def answer_logprobs(
     read = chat.prompt(list(messages)).ids
     samples: list[Sample] = []
     for number, text in enumerate(answers):
-        said = [*chat.encode(text), *([chat.tokenizer.eos_token_id] if ended else [])]
+        said = [*chat.encode_text(text), *([chat.tokenizer.eos_token_id] if ended else [])]
         drawn = SamplingParams(temperature=temperature)
         turn = Turn(policy.name, policy.name, read, said, sampling=drawn)
         samples.append(Sample([*read, *said], [turn], [len(read)], number, number))

@@ -309,7 +309,7 @@ class CentralCritic(Critic):
         ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         found: list[State] = []
         for step, text in joint_texts(episode, self._text_of):
-            ids = [*ids, *chat.encode(text)]
+            ids = [*ids, *chat.encode_text(text)]
             if len(ids) > limit:
                 self._say_cut(limit)
             state = State(self.name, self.name, ids[-limit:], [mark], taken=step.turns)

@@ -216,7 +216,7 @@ class Reader:
         before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]
         found: list[Turn] = []
         for text in texts:
-            ids = [*self.body.chat.encode(text), mark]
+            ids = [*self.body.chat.encode_text(text), mark]
             kept = ids[-(limit - 1) :]
             if len(before) + len(ids) > limit:
                 self._say_cut(limit)

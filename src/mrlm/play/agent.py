@@ -239,7 +239,7 @@ class Told(Agent):
         self, prompt: Prompt, seen: Sequence[Message], params: SamplingParams, index: int
     ) -> Turn:
         text, chat = self.words(self._seen), self.seat.chat
-        ids = [] if chat is None else [*chat.encode(text), chat.tokenizer.eos_token_id]
+        ids = [] if chat is None else [*chat.encode_text(text), chat.tokenizer.eos_token_id]
         turn = Turn(
             self.name, self.seat.policy, prompt.ids, ids, sampling=params, trained=self.seat.trained
         )

@@ -1,0 +1,235 @@
+"""Text is never control: which tokens only a chat template may write into a prompt, and how a text
+that spells one of them is tokenised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+GUARD = "\ufdd0"
+"""Stands behind the first character of a control token that a text spells, while the text goes
+through a template. It is a Unicode noncharacter, so no text has a use for it."""
+
+ESCAPE = " "
+"""Takes the guard's place where a tokenizer has no ordinary tokens for the spelling."""
+
+
+class Control:
+    r"""The control tokens of one tokenizer.
+
+    These are its special tokens and, where a template opens roles with added tokens that are not
+    marked as special (DeepSeek's are not), those. Markup that a model writes itself (`<think>`,
+    `<tool_call>`) is text, also where it is a token of its own.
+
+    `guard` marks what a text spells, the template is rendered with guarded texts, and `encode`
+    turns the result into ids: tokens that stand in the template become what they are, tokens that
+    stand in a text become the ordinary ids of their spelling. A text that spells none goes through
+    both unchanged.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        openings: role -> what the template writes before a message of that role. Where the
+            assistant's holds no control token at all (`\\nAssistant:\\n`), messages that spell it
+            are escaped with a backslash, since no token tells them apart.
+        say: called with a sentence when a text spells control.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        openings: Mapping[str, Sequence[str]] | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._say = say
+        added = {token.content: token for token in tokenizer.added_tokens_decoder.values()}
+        names = {name for name, token in added.items() if token.special}
+        names |= {str(name) for name in tokenizer.all_special_tokens}
+        ordinary = [name for name in added if name not in names and name.strip()]
+        openings = openings or {}
+        names |= _role_tokens(ordinary, names, openings)
+        self._ids: dict[str, int] = {
+            name: tokenizer.convert_tokens_to_ids(name) for name in names if name
+        }
+        self._known: frozenset[int] = frozenset(self._ids.values())
+        self._pattern: re.Pattern[str] = _any_of(self._ids)
+        markers = [
+            text
+            for text in openings.get("assistant", ())
+            if text.strip() and not self._pattern.search(text)
+        ]
+        self._marker: re.Pattern[str] | None = _markers(markers)
+        self._spellings: dict[str, list[int] | None] = {}
+        self._matched_normal = any(added[name].normalized for name in names if name in added)
+
+    def guard(self, text: str) -> str:
+        """The text with a mark in everything in it that spells control."""
+        if GUARD in text:
+            text = text.replace(GUARD, "")
+        found = self._pattern.search(text)
+        if found is None and self._normal is not None:
+            normal = self._normal(text)
+            found = self._pattern.search(normal)
+            text = normal if found else text
+        if found is not None:
+            self._say(
+                f"a message spells the control token {found.group()!r}; it is read as ordinary text"
+            )
+            text = self._pattern.sub(_guarded, text)
+        if self._marker is not None and (marked := self._marker.search(text)):
+            self._say(
+                f"the chat template begins a role with the ordinary text {marked.group().strip()!r}"
+                ", which a message spells too; it is escaped there with a backslash. A template "
+                "with tokens for roles cannot be imitated"
+            )
+            text = self._marker.sub(_escaped, text)
+        return text
+
+    def guard_all(self, value: Any) -> Any:
+        """Plain data (tool calls, schemas of tools) with every text in it guarded."""
+        return _mapped(value, self.guard)
+
+    def encode(self, guarded: str) -> list[int]:
+        """Ids of a rendered text whose messages were guarded."""
+        if GUARD not in guarded:
+            return self._plain(guarded)
+        parts = self.spelled(self._plain(unguarded(guarded)), guarded)
+        if parts is None:
+            return self._plain(self.escape(guarded))
+        return [each for part in parts for each in part]
+
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of a text in which nothing is control."""
+        return self.encode(self.guard(text))
+
+    def spelled(self, ids: Sequence[int], guarded: str) -> list[list[int]] | None:
+        """For each of the ids of a text, its own id, or the ids of the spelling where a message
+        spelled it. `None` if the tokenizer has no ordinary tokens for it, or reads tokens that were
+        not looked for: then the text must be escaped.
+
+        Args:
+            ids: of the text without guards.
+            guarded: the text with them.
+        """
+        *places, length = _places(guarded)
+        forged = {place for place in places if place < length}
+        text = unguarded(guarded)
+        found = [(match.group(), match.start() + 1) for match in self._pattern.finditer(text)]
+        held = [place for place, each in enumerate(ids) if each in self._known]
+        if [self._ids[name] for name, _ in found] != [ids[place] for place in held]:
+            return None
+        parts = [[each] for each in ids]
+        for place, (name, start) in zip(held, found, strict=True):
+            if start in forged:
+                spelling = self._spelling(name)
+                if spelling is None:
+                    return None
+                parts[place] = spelling
+        return parts
+
+    def escape(self, guarded: Any) -> Any:
+        """Rendered text, or plain data, in which what was guarded is broken by a space."""
+        self._say(
+            "the tokenizer has no ordinary tokens for a control token that a message spells; a "
+            "space is put into it"
+        )
+        return _mapped(guarded, lambda text: text.replace(GUARD, ESCAPE))
+
+    def _plain(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    @cached_property
+    def _normal(self) -> Callable[[str], str] | None:
+        """How the tokenizer normalises a text before it looks for control tokens, if it does."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        normalizer = getattr(backend, "normalizer", None)
+        return normalizer.normalize_str if self._matched_normal and normalizer else None
+
+    def _spelling(self, name: str) -> list[int] | None:
+        if name not in self._spellings:
+            self._spellings[name] = self._spell(name)
+        return self._spellings[name]
+
+    def _spell(self, name: str) -> list[int] | None:
+        """The ids of a control token's letters: it is cut in two, so that neither half is one."""
+        for cut in range(1, len(name)):
+            ids = [*self._within(name[:cut]), *self._within(name[cut:])]
+            if not self._known.intersection(ids) and name in self.tokenizer.decode(ids):
+                return ids
+        return None
+
+    def _within(self, text: str) -> list[int]:
+        """Ids of a text as it is read behind another, without what is put before a first word."""
+        for before in ("\n", "a"):
+            known, whole = self._plain(before), self._plain(before + text)
+            if whole[: len(known)] == known:
+                return whole[len(known) :]
+        return self._plain(text)
+
+
+def unguarded(value: Any) -> Any:
+    """Text or plain data without guards."""
+    return _mapped(value, lambda text: text.replace(GUARD, ""))
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_mapped(key, change): _mapped(each, change) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(each, change) for each in value]
+    return value
+
+
+def _role_tokens(
+    ordinary: Sequence[str], special: set[str], openings: Mapping[str, Sequence[str]]
+) -> set[str]:
+    """The added tokens that open a role though they are not special. What follows the first one
+    before an assistant's message is markup of the message (`<think>`)."""
+    pattern, found = _any_of([*ordinary, *special]), set[str]()
+    for role, texts in openings.items():
+        most = 1 if role == "assistant" else None
+        for text in texts:
+            found.update(match.group() for match in islice(pattern.finditer(text), most))
+    return found.difference(special)
+
+
+def _any_of(names: Any) -> re.Pattern[str]:
+    """Finds the longest of the names; nothing where there are none."""
+    longest = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+
+
+def _markers(texts: Sequence[str]) -> re.Pattern[str] | None:
+    """Finds texts that begin roles, also where a message begins or ends in the middle of one."""
+    found = []
+    for text in sorted(set(texts), key=len, reverse=True):
+        core = text.strip()
+        before, _, after = text.partition(core)
+        lead, trail = (re.escape(part) for part in (before, after))
+        found.append(rf"(?:\A\s*|{lead}){re.escape(core)}(?:{trail}|\s*\Z)")
+    return re.compile("|".join(found)) if found else None
+
+
+def _guarded(match: re.Match[str]) -> str:
+    name = match.group()
+    return f"{name[0]}{GUARD}{name[1:]}" if len(name) > 1 else f"\\u{ord(name):04x}"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    text = match.group()
+    start = len(text) - len(text.lstrip())
+    return f"{text[:start]}\\{text[start:]}"
+
+
+def _places(guarded: str) -> list[int]:
+    """Where guards stand, counted in the text without them; at the end its length."""
+    found, place = [], 0
+    for part in guarded.split(GUARD):
+        place += len(part)
+        found.append(place)
+    return found
