@@ -43,6 +43,13 @@ def test_a_program_of_the_readme_runs(number: int, launcher: Launcher) -> None:
     assert started.wait() == 0, started.err.read_text()[-2000:]
 
 
+@pytest.mark.parametrize("number", range(len(blocks("docs/own_loop.md", "python"))))
+def test_a_program_of_the_page_of_own_loops_runs(number: int, launcher: Launcher) -> None:
+    Path("program.py").write_text(blocks("docs/own_loop.md", "python")[number])
+    started = launcher.start([str(Path("program.py").absolute())], Path.cwd())
+    assert started.wait() == 0, started.err.read_text()[-2000:]
+
+
 def test_the_commands_of_the_readme_run_on_its_yaml(launcher: Launcher) -> None:
     (text,) = blocks("README.md", "yaml")
     name = re.match(r"# (\S+\.yaml)", text)

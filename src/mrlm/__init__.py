@@ -149,6 +149,8 @@ if TYPE_CHECKING:
     from mrlm.learn.batch import Loss as Loss
     from mrlm.learn.batch import Outputs as Outputs
     from mrlm.learn.learner import Learner as Learner
+    from mrlm.learn.loss_tensor import LossTensor as LossTensor
+    from mrlm.learn.team import TeamLearner as TeamLearner
     from mrlm.replaying import Replay as Replay
     from mrlm.replaying import replay as replay
     from mrlm.run import Callback as Callback
@@ -232,6 +234,8 @@ _WHERE = {
     "mrlm.learn.algorithm": ("Algorithm",),
     "mrlm.learn.batch": ("Batch", "Loss", "Outputs"),
     "mrlm.learn.learner": ("Learner",),
+    "mrlm.learn.loss_tensor": ("LossTensor",),
+    "mrlm.learn.team": ("TeamLearner",),
     "mrlm.experiments": ("run_experiment",),
     "mrlm.runs": ("EvalResult", "TrainResult", "evaluate"),
     "mrlm.serving.client.environment": ("RemoteEnvironment",),

@@ -10,7 +10,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy import Policy, as_policy
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import Request
 
@@ -42,14 +42,8 @@ class Generator:
         seed: int = 0,
         batch_size: int = 256,
     ) -> None:
-        if isinstance(model, Policy):
-            policy = model
-        else:
-            adapter = getattr(model, "active_adapter", None)
-            policy = Policy(
-                "policy", model, tokenizer, adapter=adapter if isinstance(adapter, str) else None
-            )
-        self.policy = policy
+        policy = as_policy("policy", model, tokenizer)
+        self.policy: Policy = policy
         self.sampling: SamplingParams = SamplingParams(
             max_new_tokens, temperature, top_p, top_k, min_p, tuple(stop)
         )

@@ -246,7 +246,7 @@ class Turn:
         return self.node.count("/") + 1 if self.node else 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Rollout:
     """One agent's part of one episode.
 

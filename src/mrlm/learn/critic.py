@@ -11,7 +11,7 @@ import copy
 import logging
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,17 @@ class Critic:
         """The loss of all its values of credited groups, for a loop of the user's own."""
         batch = self._pack(self.samples(groups, credited=True))
         return algorithm.value_loss(batch, self.body.values(batch))
+
+    def losses(
+        self, groups: Sequence[Group], algorithm: Algorithm, rng: random.Random
+    ) -> Iterator[Tensor]:
+        """The losses of `update` one after the other, for a loop of the user's own that steps the
+        critic between them."""
+        samples = self.samples(groups, credited=True)
+        for _ in range(algorithm.critic_passes):
+            for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
+                batch = self._pack(minibatch)
+                yield algorithm.value_loss(batch, self.body.values(batch))
 
     def annotate(self, groups: Sequence[Group]) -> None:
         """Write `values` on the turns."""

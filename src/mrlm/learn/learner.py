@@ -21,10 +21,12 @@ from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack
 from mrlm.learn.credit import column
 from mrlm.learn.critic import AnswerCritic, Critic, beside
+from mrlm.learn.first_pass import FirstPass
 from mrlm.learn.grouping import minibatches, openings, samples_of
 from mrlm.learn.handmade import Reader, compared
+from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy import Policy, as_policy
 from mrlm.learn.reference import renew
 from mrlm.learn.sharing import exchange_columns, nothing, parts, rounds
 from mrlm.learn.snapshots import catch_up
@@ -66,12 +68,7 @@ class Learner:
     ) -> None:
         if algorithm is None:
             raise ConfigError("Learner needs an algorithm: Learner(model, tokenizer, GRPO())")
-        if isinstance(model, Policy):
-            self._policy = model
-        else:
-            adapter = getattr(model, "active_adapter", None)
-            adapter = adapter if isinstance(adapter, str) else None
-            self._policy = Policy("policy", model, tokenizer, adapter=adapter, reference=reference)
+        self._policy = as_policy("policy", model, tokenizer, reference)
         self.algorithm = algorithm
         self.agents: frozenset[str] | None = None if agents is None else frozenset(agents)
         self.settings: LearnerSettings = settings or LearnerSettings()
@@ -79,6 +76,7 @@ class Learner:
         self.nonfinite: int = 0
         self._stepper: Stepper | None = None
         self.critic: Critic | None = None
+        self._first = FirstPass()
         self.mirror: Policy | None = None
         """A copy that engines sample from while this learns."""
         shared = "values" in algorithm.needs and algorithm.topology == "shared"
@@ -138,15 +136,20 @@ class Learner:
         """The rollouts with their credit, packed as `calculate_loss` sees them. Arguments as
         there."""
         groups = self._groups(rollouts, rewards, group_by)
-        return self._batch(groups)
+        return self.packed(self._credited(groups, rollouts))
 
     def calculate_loss(
         self,
         rollouts: Sequence[Rollout],
         rewards: Sequence[float] | None = None,
         group_by: Callable[[Rollout], Any] | None = None,
-    ) -> Loss:
-        """The loss of some rollouts; only MODEL messages are trained on.
+    ) -> LossTensor:
+        """The loss of some rollouts, a scalar tensor; only MODEL messages are trained on. Numbers
+        to log are `loss.metrics`.
+
+        The first loss of a rollout begins its update: later ones compare with the log-probs and
+        values of that moment (the ratio of PPO and GRPO), until `forget` is called or the rollout
+        is deleted.
 
         Args:
             rollouts: built by hand or by a `Generator`.
@@ -160,32 +163,50 @@ class Learner:
                 single rollout.
         """
         groups = self._groups(rollouts, rewards, group_by)
-        batch = self._batch(groups)
-        if len(batch) == 0:
-            zero = torch.stack([value.sum() * 0.0 for value in self.parameters()]).sum()
-            return Loss(zero)
-        loss = self.algorithm.loss(batch, self._forward(batch))
+        loss = self.loss_of(self._credited(groups, rollouts))
+        total, metrics = loss.total, dict(loss.metrics)
         if self.critic is not None:
             value = self.critic.loss(groups, self.algorithm)
-            loss.total, loss.metrics["value_loss"] = loss.total + value, value.detach()
-        return loss
+            total, metrics["value_loss"] = total + value, value.detach()
+        return LossTensor.of(total, metrics)
 
-    def _batch(self, groups: list[Group]) -> Batch:
+    def packed(self, samples: Sequence[Sample]) -> Batch:
+        """Samples with credit as one batch."""
+        return pack(samples, pad_id=self._policy.pad_id, device=self._policy.device)
+
+    def loss_of(self, samples: Sequence[Sample]) -> Loss:
+        """The loss of samples with credit as one batch; `calculate_loss` makes them of rollouts."""
+        batch = self.packed(samples)
+        return self.algorithm.loss(batch, self._forward(batch))
+
+    def forget(self) -> None:
+        """Begin a new update: the next loss compares with the policy as it is now, also on rollouts
+        that had a loss before."""
+        self._first.forget()
+
+    def _credited(self, groups: list[Group], rollouts: Sequence[Rollout]) -> list[Sample]:
         if self.algorithm.topology in ("central", "mixed"):
             raise ConfigError(
                 f"{type(self.algorithm).__name__} needs a critic that sees every agent, and a "
-                "learner sees one policy: train with its trainer or a config, or use PPO here"
+                "learner sees one policy: TeamLearner({agent: (model, tokenizer)}, algorithm) "
+                "trains a team"
             )
-        self._annotate(groups, self.algorithm.needs)
-        if self.critic is not None:
-            self.critic.annotate(groups)
+        episodes = [episode for group in groups for episode in group]
+        sources = [(rollouts[int(episode.id)], list(episode.turns)) for episode in episodes]
+        if not all(self._first.recall(*source) for source in sources):
+            self._annotate(groups, self.algorithm.needs)
+            if self.critic is not None:
+                self.critic.annotate(groups)
+            for source in sources:
+                self._first.recall(*source)
+                self._first.keep(*source)
         self.algorithm.credit(groups)
         samples = self.algorithm.samples(groups, self.policy)
         if not samples:
             raise ConfigError(
                 "there is nothing to train on: no rollout has a MODEL message of a trained agent"
             )
-        return pack(samples, pad_id=self._policy.pad_id, device=self._policy.device)
+        return samples
 
     def _groups(
         self,

@@ -5,6 +5,7 @@ the algorithm's business."""
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,22 +170,10 @@ class MixedCritic(CentralCritic):
     ) -> dict[str, float]:
         """Learn the returns on the turns that `annotate` has read: `mixing.epochs` steps, each on
         all rows. Arguments and result as for every critic."""
-        self.fit, rows = None, self.rows
-        if rows is None:
+        found = self.take_returns(groups)
+        if found is None:
             return {}
-        paid = [step.turns[0].returns is not None for step in rows.steps]
-        if not any(paid):
-            return {}
-        rate, history = self.stepper.begin(step), []
-        kept = rows.where(paid)
-        numbers = [float(np.mean(step.turns[0].returns)) for step in kept.steps]  # pyright: ignore
-        returns = torch.tensor(numbers, dtype=torch.float32, device=kept.chosen.device)
-        scale = self.team.network.scale
-        if not scale:
-            scale.copy_(returns.square().mean().sqrt())
-        with torch.no_grad():
-            known = self._mixed(self.team.network, kept) * self.scale
-        self.fit = (returns.double().cpu().numpy(), known.double().cpu().numpy())
+        (kept, returns), rate, history = found, self.stepper.begin(step), []
         for _ in range(self.mixing.epochs):
             self.stepper.clear()
             with span("forward", self.title):
@@ -197,6 +186,41 @@ class MixedCritic(CentralCritic):
         means = np.mean([row for row in history if np.isfinite(row).all()] or [(0.0, 0.0)], axis=0)
         metrics = dict(zip(("value_loss", "critic_grad_norm"), map(float, means), strict=True))
         return metrics | {"critic_learning_rate": rate}
+
+    def loss(self, groups: Sequence[Group], algorithm: Algorithm) -> Tensor:
+        found = self.take_returns(groups)
+        if found is None:
+            return self.scale * 0.0
+        self._follow()
+        kept, returns = found
+        return self._loss(kept, returns / self.scale)
+
+    def losses(
+        self, groups: Sequence[Group], algorithm: Algorithm, rng: random.Random
+    ) -> Iterator[Tensor]:
+        found = self.take_returns(groups)
+        for _ in range(self.mixing.epochs if found else 0):
+            kept, returns = found  # pyright: ignore[reportGeneralTypeIssues]
+            yield self._loss(kept, returns / self.scale)
+            self._follow()
+
+    def take_returns(self, groups: Sequence[Group]) -> tuple[Rows, Tensor] | None:
+        """The rows that `annotate` has read and credit gave returns to, with these returns (B,);
+        notes in `fit` what was mixed for them. `None` where there are none."""
+        self.fit, rows = None, self.rows
+        paid = [] if rows is None else [step.turns[0].returns is not None for step in rows.steps]
+        if rows is None or not any(paid):
+            return None
+        kept = rows.where(paid)
+        numbers = [float(np.mean(step.turns[0].returns)) for step in kept.steps]  # pyright: ignore
+        returns = torch.tensor(numbers, dtype=torch.float32, device=kept.chosen.device)
+        scale = self.team.network.scale
+        if not scale:
+            scale.copy_(returns.square().mean().sqrt())
+        with torch.no_grad():
+            known = self._mixed(self.team.network, kept) * self.scale
+        self.fit = (returns.double().cpu().numpy(), known.double().cpu().numpy())
+        return kept, returns
 
     def _loss(self, rows: Rows, returns: Tensor) -> Tensor:
         """Half the squared error of what is mixed; and, where advantages are counterfactuals, of

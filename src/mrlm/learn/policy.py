@@ -433,6 +433,26 @@ class Policy:
             self.value_head.load_state_dict(load_file(folder / HEADS))
 
 
+def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = None) -> Policy:
+    """What a user hands over as a policy.
+
+    Args:
+        name: of a policy that is made here.
+        model: a causal language model, a PEFT model (its active adapter is meant), a `Policy`, or a
+            tuple `(model, tokenizer)` or `(model, tokenizer, adapter)`.
+        tokenizer: its tokenizer, where `model` is not a tuple.
+        reference: a frozen model to compare with.
+    """
+    if isinstance(model, Policy):
+        return model
+    adapter = None
+    if isinstance(model, tuple):
+        model, tokenizer, adapter = (*model, None)[:3]
+    adapter = adapter or getattr(model, "active_adapter", None)
+    adapter = adapter if isinstance(adapter, str) else None
+    return Policy(name, model, tokenizer, adapter=adapter, reference=reference)
+
+
 def _causal(model: Any) -> Any:
     """The causal language model inside a PEFT model, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -1,0 +1,76 @@
+"""The loss of an own loop: an ordinary scalar tensor with the numbers worth logging beside it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+class LossTensor(Tensor):
+    """A scalar tensor with `metrics`: name -> number of what the loss was made of, without
+    gradient. Everything PyTorch does with a scalar works (`loss / 2`, `loss + penalty`,
+    `GradScaler.scale(loss)`, `accelerator.backward(loss)`); what is computed from it has the same
+    metrics, from several losses those of all, the last one's where names are equal.
+
+    Example:
+        >>> loss = LossTensor.of(torch.tensor(3.0, requires_grad=True), {"kl": 0.5})
+        >>> half = loss / 2
+        >>> half.item(), half.metrics
+        (1.5, {'kl': 0.5})
+    """
+
+    _metrics: dict[str, float]
+
+    @classmethod
+    def of(cls, total: Tensor, metrics: Mapping[str, Tensor | float]) -> LossTensor:
+        """A loss with its metrics.
+
+        Args:
+            total: scalar, with its gradient function.
+            metrics: by name.
+        """
+        found = total.as_subclass(cls)
+        found._metrics = {name: float(value) for name, value in metrics.items()}
+        return found
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers to log, by name."""
+        return getattr(self, "_metrics", {})
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})  # pyright: ignore
+        if isinstance(found, cls):
+            metrics: dict[str, float] = {}
+            for loss in _losses(args):
+                metrics |= loss.metrics
+            found._metrics = metrics
+        return found
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.detach().as_subclass(Tensor), format_spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LossTensor:
+        return LossTensor.of(copy.deepcopy(self.as_subclass(Tensor), memo), self.metrics)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return repr(self.as_subclass(Tensor))
+
+
+def _losses(args: Iterable[Any]) -> Iterator[LossTensor]:
+    """The losses among arguments of a function, those in lists included."""
+    for argument in args:
+        if isinstance(argument, LossTensor):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from _losses(argument)

@@ -1,0 +1,163 @@
+"""Learners in ordinary PyTorch loops: the loss is a tensor, and later epochs compare with the
+first."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mrlm import GRPO, PPO, Generator, Learner, LossTensor, Message, MessageType, Rollout
+
+ANSWERS = ("4", "5", "four", "22")
+REWARDS = [1.0, 0.0, 0.5, 0.25]
+
+
+def written() -> list[Rollout]:
+    """Answers to one question, written by hand."""
+    return [
+        Rollout().add_messages(Message("2+2="), Message(text, MessageType.MODEL))
+        for text in ANSWERS
+    ]
+
+
+def gradients(model: Any) -> list[Tensor | None]:
+    return [None if weight.grad is None else weight.grad.clone() for weight in model.parameters()]
+
+
+def plain(loss: Tensor, model: Any) -> None:
+    loss.backward()
+
+
+def halved(loss: Tensor, model: Any) -> None:
+    (loss / 2).backward()
+
+
+def accumulated(loss: Tensor, model: Any) -> None:
+    loss /= 4
+    loss.backward()
+
+
+def regularised(loss: Tensor, model: Any) -> None:
+    (loss + 0.1 * sum(weight.square().sum() for weight in model.parameters())).backward()
+
+
+def scaled(loss: Tensor, model: Any) -> None:
+    torch.amp.GradScaler("cpu", init_scale=8.0).scale(loss).backward()
+
+
+def stacked(loss: Tensor, model: Any) -> None:
+    torch.stack([loss, 2 * loss]).sum().backward()
+
+
+def accelerated(loss: Tensor, model: Any) -> None:
+    from accelerate import Accelerator
+
+    Accelerator(cpu=True).backward(loss)
+
+
+@pytest.mark.parametrize(
+    ("backward", "factor"),
+    [(halved, 0.5), (accumulated, 0.25), (scaled, 8.0), (stacked, 3.0), (accelerated, 1.0)],
+    ids=lambda x: getattr(x, "__name__", str(x)),
+)
+@pytest.mark.parametrize("critic", ["shared", "separate"])
+def test_whatever_is_done_with_the_loss_its_gradient_follows(
+    backward: Callable[..., None], factor: float, critic: Any, model: Any, tokenizer: Any
+) -> None:
+    learner = Learner(model, tokenizer, PPO(critic=critic))
+    rollouts, found = written(), []
+    for way in (plain, backward):
+        model.zero_grad()
+        way(learner.calculate_loss(rollouts, REWARDS), model)
+        found.append(gradients(model))
+    assert any(slope is not None and float(slope.norm()) > 0 for slope in found[0])
+    for expected, slope in zip(*found, strict=True):
+        if expected is None or slope is None:
+            assert expected is slope
+        else:
+            torch.testing.assert_close(slope, factor * expected, rtol=1e-4, atol=2e-6)
+
+
+def test_a_penalty_may_be_added_to_the_loss(model: Any, tokenizer: Any) -> None:
+    learner = Learner(model, tokenizer, GRPO())
+    learner.calculate_loss(written(), REWARDS).backward()
+    expected = gradients(model)
+    model.zero_grad()
+    regularised(learner.calculate_loss(written(), REWARDS), model)
+    for weight, slope in zip(model.parameters(), expected, strict=True):
+        assert weight.grad is not None
+        wanted = 0.2 * weight.detach() + (0.0 if slope is None else slope)
+        torch.testing.assert_close(weight.grad, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_the_loss_is_a_tensor_whose_metrics_survive_arithmetic(model: Any, tokenizer: Any) -> None:
+    loss = Learner(model, tokenizer, GRPO()).calculate_loss(written(), REWARDS)
+    assert isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad
+    assert {"policy_loss", "approx_kl"} <= loss.metrics.keys()
+    assert all(type(value) is float for value in loss.metrics.values())
+    for other in (loss / 2, loss + torch.ones(()), torch.stack([loss, loss]).mean(), loss.detach()):
+        assert isinstance(other, LossTensor) and other.metrics == loss.metrics
+    assert f"{loss:.4f}" == f"{loss.item():.4f}" and "LossTensor" not in repr(loss)
+    assert float(copy.deepcopy(loss.detach())) == loss.item()
+
+
+# -- epochs ----------------------------------------------------------------------------------------
+
+
+def sampled(model: Any, tokenizer: Any, **sampling: Any) -> list[Rollout]:
+    rollouts = [Rollout().add_messages(Message("2+2=")) for _ in REWARDS]
+    Generator(model, tokenizer, max_new_tokens=6, **sampling).batch_generate(rollouts)
+    return rollouts
+
+
+@pytest.mark.parametrize("kind", ["by hand", "top_p", "plain"])
+def test_the_ratio_is_taken_to_the_first_epoch(kind: str, model: Any, tokenizer: Any) -> None:
+    """`approx_kl` grows from epoch to epoch, and what moved beyond the range is clipped."""
+    if kind == "by hand":
+        rollouts = written()
+    else:
+        rollouts = sampled(model, tokenizer, top_p=0.9 if kind == "top_p" else 1.0)
+    learner = Learner(model, tokenizer, GRPO(clip_range=0.05))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    moved, clipped = [], []
+    for _ in range(4):
+        loss = learner.calculate_loss(rollouts, REWARDS)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        moved.append(loss.metrics["approx_kl"])
+        clipped.append(loss.metrics["clip_fraction"])
+    assert moved[0] == pytest.approx(0.0, abs=1e-6) and clipped[0] == 0.0
+    assert moved[3] > moved[1] > 1e-5 and clipped[3] > 0.0
+    learner.forget()
+    begun = learner.calculate_loss(rollouts, REWARDS).metrics["approx_kl"]
+    if kind != "plain":  # what the engine recorded stays
+        assert begun == pytest.approx(0.0, abs=1e-6)
+
+
+def test_values_of_the_first_epoch_serve_the_later_ones(model: Any, tokenizer: Any) -> None:
+    learner = Learner(model, tokenizer, PPO(whiten_advantages=False))
+    rollouts = written()
+    optimizer = torch.optim.SGD(learner.parameters(), lr=0.5)
+    batches = []
+    for _ in range(2):
+        batches.append(learner.batch(rollouts, REWARDS))
+        learner.calculate_loss(rollouts, REWARDS).backward()
+        optimizer.step()
+    torch.testing.assert_close(batches[0].advantages, batches[1].advantages)
+    learner.forget()
+    assert float((learner.batch(rollouts, REWARDS).values - batches[0].values).abs().max()) > 1e-3
+
+
+def test_what_was_remembered_goes_with_its_rollouts(model: Any, tokenizer: Any) -> None:
+    learner = Learner(model, tokenizer, GRPO())
+    rollouts = written()
+    learner.calculate_loss(rollouts, REWARDS)
+    assert len(learner._first._known) == len(rollouts)
+    del rollouts
+    assert not learner._first._known
