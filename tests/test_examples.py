@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parent.parent / "examples"
 
 SHORT: dict[str, str] = {
     "quickstart.simple_ppo": "--steps 1",
+    "comlrl_story": "--steps 1 --turns 2",
     "custom_algorithm": "--steps 1",
     "debate_with_judge": "--steps 1 --shown 2",
     "evaluate_and_collect": "--steps 8 --episodes 64",

@@ -425,7 +425,8 @@ def test_who_is_demonstrated_sits_where_it_sits(tokenizer: Any) -> None:
     assert said == {"o": "x moves", "x": "o moves"}
 
 
-def test_a_function_of_the_users_between_turns(tokenizer: Any) -> None:
+@pytest.mark.parametrize("mode", ["replace", "append"])
+def test_a_function_of_the_users_between_turns(tokenizer: Any, mode: Any) -> None:
     from test_play import Echo
 
     calls: list[Any] = []
@@ -441,9 +442,11 @@ def test_a_function_of_the_users_between_turns(tokenizer: Any) -> None:
         return [f"b said {completions[1]}", [Message("x"), Message("y")]]
 
     script = {"a": ["1", "2"], "b": ["3", "4"]}
-    episode, heard = acted(tokenizer, Turns(external_transition=between), script, Echo(2))
+    workflow = Turns(external_transition=between, transition_mode=mode)
+    episode, heard = acted(tokenizer, workflow, script, Echo(2))
     start = heard[0][1][0]
-    assert heard[2:] == [("a", [start, ">1", "b said 3"]), ("b", [start, ">3", "x", "y"])]
+    before = {"a": [start, ">1"], "b": [start, ">3"]} if mode == "append" else {"a": [], "b": []}
+    assert heard[2:] == [("a", [*before["a"], "b said 3"]), ("b", [*before["b"], "x", "y"])]
     assert calls == [("", ["1", "3"], 2, [[start], [start]], [["1"], ["3"]])]
     assert episode.status == "done"
 

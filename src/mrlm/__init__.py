@@ -142,6 +142,7 @@ if TYPE_CHECKING:
     from mrlm.engines.reward_model import RewardModel as RewardModel
     from mrlm.environments.math import BoxedReward as BoxedReward
     from mrlm.environments.qa import QASolverEnv as QASolverEnv
+    from mrlm.environments.reward import RewardProcessors as RewardProcessors
     from mrlm.experiments import run_experiment as run_experiment
     from mrlm.generate import Generator as Generator
     from mrlm.learn.algorithm import Algorithm as Algorithm
@@ -230,6 +231,7 @@ _WHERE = {
     "mrlm.engines.reward_model": ("RewardModel",),
     "mrlm.environments.math": ("BoxedReward",),
     "mrlm.environments.qa": ("QASolverEnv",),
+    "mrlm.environments.reward": ("RewardProcessors",),
     "mrlm.generate": ("Generator",),
     "mrlm.learn.algorithm": ("Algorithm",),
     "mrlm.learn.batch": ("Batch", "Loss", "Outputs"),

@@ -183,6 +183,10 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
         ConfigError: something asked for does not exist or does not fit.
     """
     check_trackers(config.training.report_to)
+    if config.training.wandb and "wandb" not in config.training.report_to:
+        raise ConfigError(
+            "training.wandb: the tracker wandb is not in training.report_to; add it, or remove this"
+        )
     algorithm = config.algorithm_settings()
     worlds = make_worlds(config, parts)
     rows = rows_of(config, parts)

@@ -32,6 +32,8 @@ class Parts:
         worlds: environments as instances, classes or functions, instead of `config.environments`.
         eval_worlds: the same, which are evaluated and never trained on.
         workflow: a coroutine function, instead of `config.workflow`.
+        external_transition: writes the prompts between two turns, instead of
+            `config.workflow.external_transition`.
         rows: data for supervised and preference learning, instead of `config.data.dataset`.
         system_prompts: agent -> system prompt.
         callbacks: hooks of the run.
@@ -41,6 +43,7 @@ class Parts:
     worlds: list[Any] = field(default_factory=list)
     eval_worlds: list[Any] = field(default_factory=list)
     workflow: Any = None
+    external_transition: Any = None
     rows: Any = None
     system_prompts: dict[str, str] = field(default_factory=dict)
     callbacks: Sequence[Callback] = ()

@@ -33,7 +33,7 @@ class Trainer:
         data: environments to play in, or rows to learn from (also: `train_dataset`,
             `preference_dataset`).
         config: an `ExperimentConfig`; anything given beside it must not contradict it.
-        model, tokenizer: what every policy starts from.
+        model, tokenizer: what every policy starts from (also: `agent_model`, `processing_class`).
         agents: agent -> model reference; equal references share one policy. A list names models for
             agents in order.
         num_agents: how many agents, where the environment does not say.
@@ -43,10 +43,16 @@ class Trainer:
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
         reward_func, formatters: reward function(s) and one prompt formatter per agent, over
             `train_dataset`.
+        reward_processor: number -> number, applied to every reward.
+        external_transition: writes the prompts between two turns (with `num_turns` above 1), called
+            by keyword as CoMLRL does: `(prompt, agent_completions, num_agents,
+            prompt_history_per_agent, response_history_per_agent) -> [prompt, ...]`, or by position.
         train_dataset, eval_dataset: rows; for algorithms that play they become a reward-function
             world.
         args: an `XConfig`, whose words are those of other trainers.
         callbacks: `Callback` objects.
+        wandb_config: log to Weights & Biases, with these arguments of `wandb.init` (`project`,
+            `entity`, `name`, ...).
         share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter
             each on one base.
         **words: any flat word (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`,
@@ -65,6 +71,7 @@ class Trainer:
         config: ExperimentConfig | None = None,
         *,
         model: Any = None,
+        agent_model: Any = None,
         tokenizer: Any = None,
         processing_class: Any = None,
         agents: Mapping[str, Any] | Sequence[Any] | None = None,
@@ -74,16 +81,19 @@ class Trainer:
         workflow: Any = None,
         reward_func: Any = None,
         reward_funcs: Any = None,
+        reward_processor: Any = None,
         formatters: Any = None,
+        external_transition: Any = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         preference_dataset: Any = None,
         args: FlatWords | None = None,
         callbacks: Sequence[Callback] = (),
+        wandb_config: Mapping[str, Any] | None = None,
         share_policy: bool | str | None = None,
         **words: Any,
     ) -> None:
-        model = _one_of("model", policy_or_model, model)
+        model = _one_of("model", policy_or_model, model, agent_model)
         tokenizer = _one_of("tokenizer", tokenizer, processing_class)
         reward_func = _one_of("reward_func", reward_func, reward_funcs)
         worlds, rows = _worlds_or_rows(data)
@@ -100,6 +110,15 @@ class Trainer:
             self.config = self.config.merged({"workflow": {"name": workflow}})
         else:
             self._parts.workflow = workflow
+        if wandb_config is not None:
+            trackers = [*self.config.training.report_to, "wandb"]
+            changes = {"report_to": list(dict.fromkeys(trackers)), "wandb": dict(wandb_config)}
+            self.config = self.config.merged({"training": changes})
+        if isinstance(external_transition, str):
+            words = {"workflow.external_transition": external_transition}
+            self.config = apply_words(self.config, words)
+        else:
+            self._parts.external_transition = external_transition
         plays = "rows" not in self._settings().requires
         if rows is not None and plays and reward_func is not None:
             world = registry.load("environments", "reward")
@@ -111,12 +130,23 @@ class Trainer:
                     reward_func,
                     formatters,
                     agents=names or _agent_names(count),
+                    reward_processor=reward_processor,
                     eval_dataset=eval_dataset,
                 )
             )
             rows = None
-        elif reward_func is not None:
-            raise ConfigError("reward_func= needs train_dataset= (and an algorithm that plays)")
+        else:
+            parts = {
+                "reward_func": reward_func,
+                "reward_processor": reward_processor,
+                "formatters": formatters,
+            }
+            given = next((name for name, part in parts.items() if part is not None), None)
+            if given is not None:
+                raise ConfigError(
+                    f"{given}= is for prompts that are played: it needs train_dataset=, "
+                    "reward_func= and an algorithm that plays"
+                )
         self._parts.worlds, self._parts.rows = worlds, rows
         self._parts.eval_worlds = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)

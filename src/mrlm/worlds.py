@@ -3,13 +3,20 @@ the workflow that plays it."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from mrlm.casting import Parts
 from mrlm.config import EnvironmentConfig, ExperimentConfig
 from mrlm.core import registry
-from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.environment import (
+    TURN_SETTINGS,
+    Environment,
+    SimulatedEnvironment,
+    as_environment,
+)
 from mrlm.core.errors import ConfigError
 from mrlm.play.deck import WorldSpec
 
@@ -37,6 +44,7 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
                 f"{name}-{i}" for i in range(2, len(made) + 2) if f"{name}-{i}" not in taken
             )
         workflow = _workflow(config, parts, template, section)
+        template, make, workflow = _with_turns(template, make, workflow)
         specs.append(
             WorldSpec(
                 name=name,
@@ -96,17 +104,55 @@ def _class_name(template: Environment) -> str:
     return type(template).__name__.removesuffix("Environment").lower() or "environment"
 
 
+def _with_turns(
+    template: Environment, make: Callable[[], Environment], workflow: Any
+) -> tuple[Environment, Callable[[], Environment], Any]:
+    """Environment and workflow, with the turns and the prompts between them left to the environment
+    where it has no rules of its own for them."""
+    settings = {name: getattr(workflow, name, usual) for name, usual in TURN_SETTINGS.items()}
+    found = template.with_turns(settings)
+    if found is None:
+        return template, make, workflow
+
+    def made() -> Environment:
+        environment = make()
+        return environment.with_turns(settings) or environment
+
+    theirs = {name: usual for name, usual in TURN_SETTINGS.items() if name != "max_turns"}
+    if any(settings[name] != usual for name, usual in theirs.items()):
+        workflow = dataclasses.replace(workflow, **theirs)
+    return found, made, workflow
+
+
 def _workflow(
     config: ExperimentConfig, parts: Parts, template: Environment, section: EnvironmentConfig
 ) -> Any:
+    given = parts.external_transition
     if parts.workflow is not None:
-        return parts.workflow() if inspect.isclass(parts.workflow) else parts.workflow
+        workflow: Any = parts.workflow() if inspect.isclass(parts.workflow) else parts.workflow
+        if given is not None:
+            _accept_transition(workflow, "the workflow")
+            workflow = dataclasses.replace(workflow, external_transition=given)
+        return workflow
     plugin = registry.load("workflows", config.workflow.name)
+    if given is not None:
+        _accept_transition(plugin, f"workflow.name={config.workflow.name!r}")
     if not inspect.isclass(plugin):
         return plugin
     arguments = config.workflow.constructor_arguments(plugin)
+    if given is not None:
+        arguments["external_transition"] = given
     accepts = inspect.signature(plugin).parameters
     counts = template.counts_turns  # the world says how many steps that makes
     if section.max_turns is not None and "max_turns" in accepts and not counts:
         arguments.setdefault("max_turns", section.max_turns)
     return plugin(**arguments)
+
+
+def _accept_transition(workflow: Any, name: str) -> None:
+    """Refuse a workflow without prompts between turns."""
+    if not hasattr(workflow, "external_transition"):
+        raise ConfigError(
+            f"external_transition: {name} does not call it; use the workflow turns, tree or "
+            "self_play, or give it to the environment reward"
+        )

@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "experiment_name",
     "output_dir",
     "training.report_to*",
+    "training.wandb*",
     "training.profile",
     # cadences
     "training.logging_steps",

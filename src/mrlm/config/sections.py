@@ -101,6 +101,8 @@ class TrainingConfig(Section):
         default_factory=lambda: ["tensorboard"]
     )
     """Trackers beside the metrics file that is always written; `none` is an empty list."""
+    wandb: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of `wandb.init` for the tracker `wandb`, such as `project`, `entity`, `name`."""
     max_nonfinite_steps: Count = 3
     """Steps in a row with a non-finite loss or gradient after which the run stops, or goes back."""
     rollback: Whole = 0

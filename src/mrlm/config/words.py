@@ -127,6 +127,9 @@ WORDS: dict[str, Word] = {
     "min_p": Word("generation.min_p"),
     "num_turns": Word("workflow.max_turns"),
     "max_turns": Word("workflow.max_turns"),
+    "external_transition": Word("workflow.external_transition"),
+    "transition_mode": Word("workflow.transition_mode"),
+    "external_prompt_passthrough": Word("workflow.external_prompt_passthrough"),
     "early_termination_threshold": Word("workflow.termination_threshold"),
     # where it is written, how often
     "output_dir": Word("output_dir"),
@@ -210,6 +213,9 @@ class FlatWords:
     min_p: float | None = None
     num_turns: int | None = None
     max_turns: int | None = None
+    external_transition: str | None = None
+    transition_mode: str | None = None
+    external_prompt_passthrough: bool | None = None
     early_termination_threshold: float | None = None
     output_dir: str | None = None
     experiment_name: str | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError, RewardError
@@ -14,6 +14,14 @@ from mrlm.core.running import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 
 Split = Literal["train", "eval"]
+TURN_SETTINGS = {
+    "max_turns": None,
+    "external_transition": None,
+    "transition_mode": "replace",
+    "external_prompt_passthrough": False,
+}
+"""Settings of a workflow that are an environment's where it has no rules of its own for them, with
+their defaults."""
 
 
 class Environment:
@@ -78,6 +86,15 @@ class Environment:
     def spawn(self) -> Environment:
         """A fresh world of the same settings."""
         return copy.deepcopy(self)
+
+    def with_turns(self, settings: Mapping[str, Any]) -> Environment | None:
+        """This environment with the turns that the workflow says; `None` where its own rules
+        decide.
+
+        Args:
+            settings: those of `TURN_SETTINGS`.
+        """
+        return None
 
     def close(self) -> None:
         """Let go of whatever the episode holds."""

@@ -43,6 +43,20 @@ class Sample:
         return self.task_id, repr(self.texts)
 
 
+class RewardProcessors:
+    """Makers of functions for `reward_processor`, as CoMLRL has them."""
+
+    @staticmethod
+    def scale(factor: float = 1.0) -> Callable[[float], float]:
+        """Multiplies every reward by `factor`."""
+        return lambda reward: reward * factor
+
+    @staticmethod
+    def shift(value: float = 0.0) -> Callable[[float], float]:
+        """Adds `value` to every reward."""
+        return lambda reward: reward + value
+
+
 class Scorer:
     """One reward function and how it is to be called.
 

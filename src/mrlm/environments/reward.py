@@ -1,5 +1,5 @@
-"""Reward function: rows of a data set as prompts, every agent answers once, and the user's own
-function pays."""
+"""Reward function: rows of a data set as prompts, answered by every agent in one turn or several,
+and the user's own function gives the reward of each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mrlm.core.environment import Environment, Split
-from mrlm.core.errors import ConfigError, DataError, EpisodeError
+from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
+from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.environments._rows import Table, at_least, seats
+from mrlm.environments._scoring import RewardProcessors as RewardProcessors
 from mrlm.environments._scoring import Sample, Scorers
 from mrlm.play.tasks import OnBadRow, row_messages
+from mrlm.play.transition import Dialogue, Mode, Transition, Turning, observed
 
-Formatter = Callable[[JSON], Any]
+Formatter = Callable[..., Any]
 
 
 class RewardEnvironment(Environment):
-    """Every agent gets a prompt made from the row and answers once, all side by side; all of them
-    earn the same reward.
+    """Every agent gets a prompt made from the row and answers it, all side by side; all of them get
+    the same reward. With `max_turns` they answer again: the reward function is called after every
+    turn with the answers of that turn, and `external_transition` writes the next prompts.
 
     A reward function with parameters named `prompts` or `completions` is called in the batched form
     `f(prompts, completions, **columns) -> list[float | None]`: columns come as lists, `None` means
@@ -38,6 +41,15 @@ class RewardEnvironment(Environment):
             of the agents, or a dictionary by agent. The row's `prompt` when `None`.
         agents: names of the seats.
         num_agents: how many seats `agent_0`, `agent_1`, ... there are, instead of `agents`.
+        reward_processor: number -> number, applied to the sum of what the functions return, or
+            `module:name`.
+        max_turns: turns of an episode; 1 where neither it nor the workflow's `max_turns` is set.
+        external_transition: writes the prompts of the next turn, as the setting of that name of the
+            workflow `turns` says; the workflow's where it is set there. `prompt` is the row's.
+        transition_mode: `replace`: what it returns stands in the place of the row's `prompt`, goes
+            through `formatters`, and begins a new conversation. `append`: it is added to the
+            conversation as it is.
+        external_prompt_passthrough: with `replace`, do not pass it through `formatters`.
         reward_model: folder of a trained reward model (the algorithm `reward_model`), whose scores
             are added like those of another function.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (of fewer than
@@ -52,8 +64,6 @@ class RewardEnvironment(Environment):
         RewardError: from `step`; names the function, the sample and the value.
     """
 
-    max_turns: int | None = 1
-
     def __init__(
         self,
         dataset: Any = None,
@@ -62,6 +72,11 @@ class RewardEnvironment(Environment):
         agents: Sequence[str] | str | None = None,
         num_agents: int | None = None,
         *,
+        reward_processor: Any = None,
+        max_turns: int | None = None,
+        external_transition: Any = None,
+        transition_mode: Mode = "replace",
+        external_prompt_passthrough: bool = False,
         reward_model: str | None = None,
         eval_dataset: Any = None,
         split: str | None = None,
@@ -82,6 +97,7 @@ class RewardEnvironment(Environment):
         self.agents: tuple[str, ...] = _seats(agents, num_agents)
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
+        self._processor = _function(reward_processor, "reward_processor")
         self._table = Table(
             dataset,
             eval_dataset=eval_dataset,
@@ -91,6 +107,12 @@ class RewardEnvironment(Environment):
             required=() if self._formatters else ("prompt",),
             seed=seed,
         )
+        self._turns = Turning(
+            max_turns, external_transition, transition_mode, external_prompt_passthrough
+        )
+        self.max_turns: int | None = self._turns.count
+        self._dialogue = Dialogue(self.agents)
+        self._turn = 0
         self._conversational = isinstance(self._table.row(0, "train")[1].get("prompt"), list)
         self._task = Task("none")
         self._prompts: dict[str, list[Message]] = {}
@@ -110,12 +132,24 @@ class RewardEnvironment(Environment):
     def spawn(self) -> RewardEnvironment:
         return copy.copy(self)
 
+    def with_turns(self, settings: Mapping[str, Any]) -> RewardEnvironment:
+        """A copy with the turns of the workflow, where it has none of its own.
+
+        Raises:
+            ConfigError: a setting has one value here and another in the workflow, there are several
+                turns and no `external_transition`, or the other way round.
+        """
+        found = copy.copy(self)
+        found._turns = self._turns.joined(settings)
+        found._turns.check()
+        found.max_turns = found._turns.count
+        return found
+
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._turns.check()
         self._task = task = task or self.task(seed or 0)
-        row = self._columns(task)
-        row["prompt"] = task.info.get(
-            "row_prompt", "\n".join(message.content for message in task.prompt)
-        )
+        self._dialogue, self._turn = Dialogue(self.agents), 0
+        row = self._row(task)
         self._prompts = {
             agent: self._shown(agent, row, task.id) if self._formatters else list(task.prompt)
             for agent in self.agents
@@ -143,12 +177,58 @@ class RewardEnvironment(Environment):
             self._columns(self._task),
         )
         components = await self._scorers.score(sample)
-        value = sum(components.values())
+        value = self._processed(sum(components.values()))
         rewards = {agent: Reward(value, dict(components)) for agent in self.agents}
-        return StepResult(rewards=rewards, done=True)
+        self._turn += 1
+        if self._turns.transition is None or self._turn >= self._turns.count:
+            return StepResult(rewards=rewards, done=True)
+        return StepResult(await self._following(self._turns.transition, actions), rewards)
+
+    def _processed(self, value: float) -> float:
+        """The reward, after the user's `reward_processor`."""
+        if self._processor is None:
+            return value
+        where = f"reward_processor, task {self._task.id!r}, reward {value!r}"
+        try:
+            found = self._processor(value)
+        except Exception as error:  # a user's function may raise anything
+            raise RewardError(f"{where}: it raised {error!r}") from error
+        return validated_reward(found, where).value
+
+    async def _following(
+        self, transition: Transition, actions: Mapping[str, Message]
+    ) -> dict[str, Observation]:
+        """What every agent is shown in the next turn."""
+        for agent, shown in self._prompts.items():
+            self._dialogue.show(agent, shown)
+            self._dialogue.answer(agent, actions[agent])
+        row, name = self._row(self._task), self._task.id
+        prompt = "\n".join(message.content for message in row_messages(row["prompt"], name))
+        found = await self._dialogue.following(transition, prompt, name)
+        for agent, given in found.items():
+            if self._formatters and self._turns.formatted:
+                given = self._formatted(agent, {**row, "prompt": given}, name, given)
+            self._prompts[agent] = row_messages(given, f"{transition.where}, task {name!r}")
+        mode = self._turns.mode
+        return {agent: observed(shown, mode) for agent, shown in self._prompts.items()}
 
     def state(self) -> str:
-        return "\n".join(f"{agent}: {shown[-1].content}" for agent, shown in self._prompts.items())
+        """What every agent was shown and has answered so far."""
+        said = self._dialogue
+        lines = [
+            f"{agent}: {text}"
+            for turn in range(self._turn)
+            for part in (said.prompts, said.answers)
+            for agent in self.agents
+            for text in part[agent][turn : turn + 1]
+        ]
+        now = [f"{agent}: {shown[-1].content}" for agent, shown in self._prompts.items()]
+        return "\n".join([*lines, *now])
+
+    def _row(self, task: Task) -> JSON:
+        """The row of a task, with its prompt."""
+        prompt = "\n".join(message.content for message in task.prompt)
+        return {**self._columns(task), "prompt": task.info.get("row_prompt", prompt)}
 
     def _columns(self, task: Task) -> JSON:
         columns = {name: value for name, value in task.info.items() if name != "row_prompt"}
@@ -164,13 +244,22 @@ class RewardEnvironment(Environment):
     def _shown(self, agent: str, row: JSON, name: str) -> list[Message]:
         if not self._formatters:
             return row_messages(row["prompt"], name)
+        made = self._formatted(agent, row, name)
+        return row_messages(made, f"formatter of agent {agent!r}, task {name!r}")
+
+    def _formatted(self, agent: str, row: JSON, name: str, external: Any = None) -> Any:
+        """What an agent's formatter makes of a row; `external` is what stands in the place of the
+        row's prompt, for a formatter with a parameter `external_prompts`."""
+        formatter = self._formatters[agent]
+        more: dict[str, Any] = {}
+        if external is not None and accepted_parameters(formatter, ("external_prompts",)):
+            more["external_prompts"] = external
         try:
-            made = self._formatters[agent](dict(row))
+            return formatter(dict(row), **more)
         except Exception as error:  # a user's function may raise anything
             raise DataError(
                 f"formatter of agent {agent!r}, task {name!r}: it raised {error!r}"
             ) from error
-        return row_messages(made, f"formatter of agent {agent!r}, task {name!r}")
 
 
 def _seats(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[str, ...]:
@@ -204,12 +293,18 @@ def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
 
 
 def _formatter(given: Any) -> Formatter:
-    function = load("environments", given) if isinstance(given, str) and ":" in given else given
-    if not callable(function):
-        raise ConfigError(
-            f"a formatter is a function row -> prompt or 'module:name', not {given!r}"
-        )
-    return function
+    found = _function(given, "formatters (row -> prompt)")
+    if found is None:
+        raise ConfigError("formatters: one of them is None; give a function row -> prompt")
+    return found
+
+
+def _function(given: Any, name: str) -> Callable[..., Any] | None:
+    """A function, or the one of that name."""
+    found = load("environments", given) if isinstance(given, str) and ":" in given else given
+    if found is not None and not callable(found):
+        raise ConfigError(f"{name}: expected a function or 'module:name', not {given!r}")
+    return found
 
 
 PLUGIN = RewardEnvironment

@@ -7,6 +7,7 @@ import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -221,6 +222,11 @@ class World:
         """
         await self._step(actions, share)
         return self.end()
+
+    def working(self) -> AbstractAsyncContextManager[None]:
+        """Around a call of the user's code outside the environment: batches of requests wait for
+        it, as they do for the environment."""
+        return self._pulse.working()
 
     def end(self, truncated: bool = False) -> Episode:
         """Close the episode. `truncated`: it was cut short rather than over."""

@@ -18,7 +18,7 @@ class WandB:
     Args:
         folder: the run's folder; local files go there.
         run_name: name of the run.
-        config: the resolved config.
+        config: the resolved config; `training.wandb` in it are further arguments of `wandb.init`.
         state: id of the run that is continued.
     """
 
@@ -30,14 +30,16 @@ class WandB:
         import wandb  # pyright: ignore[reportMissingImports]
 
         known = None if state is None else state["id"]
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run_name,
-            config=config,
-            dir=str(folder),
-            id=known,
-            resume="allow" if known else None,
-        )
+        given = config.get("training", {}).get("wandb") or {}
+        arguments = {
+            "project": os.environ.get("WANDB_PROJECT", PROJECT),
+            "name": run_name,
+            "config": config,
+            "dir": str(folder),
+            "id": known,
+            "resume": "allow" if known else None,
+        }
+        self._run = wandb.init(**{**arguments, **given})
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step."""

@@ -12,6 +12,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
 from mrlm.play.world import Share, World
+from mrlm.workflows._between import hear
 
 Paid = Literal["team", "last"] | dict[str, float]
 
@@ -141,7 +142,7 @@ class Team:
         while not (result.done or result.truncated) and env.num_steps < limit:
             for observation in result.observations.values():
                 for name in talk.names:
-                    talk.show(name, observation.messages)
+                    hear(talk.seen[name], observation)
             message = await self.answer(talk)
             for name in talk.names:
                 talk.tell(name, [message])

@@ -11,16 +11,29 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mrlm.core.errors import ConfigError, RewardError
-from mrlm.core.types import Message, Task
+from mrlm.core.types import Task
 from mrlm.play.agent import Agents
+from mrlm.play.transition import Dialogue
 from mrlm.play.world import World
+from mrlm.workflows._between import Between, Seen, hear
 
-Seen = dict[str, list[Message]]
-State = tuple[World, Seen]
+
+@dataclass(slots=True)
+class State:
+    """A world of the tree, and what its agents were shown and answered on the way to it."""
+
+    world: World
+    seen: Seen
+    dialogue: Dialogue | None
+
+    def forked(self, world: World) -> State:
+        """The same state in a copy of the world."""
+        seen = {name: list(messages) for name, messages in self.seen.items()}
+        return State(world, seen, self.dialogue and self.dialogue.fork())
 
 
 @dataclass
-class Tree:
+class Tree(Between):
     """Like `turns`, but every joint step is followed by `branches` different next ones (the turn
     trees of arXiv 2508.04652). Each turn is sampled once and learned from once. An evaluation goes
     one way.
@@ -32,27 +45,25 @@ class Tree:
     that failed ends its own branch only; what led to it is learned from in the other branches.
 
     Args:
-        max_turns: joint steps until an episode is cut short; `None`: the world's own limit.
         branches: tries from every state after the first.
         select: which answers are followed up: `all`, or the `best` to each state.
-        termination_threshold: a state whose answers are paid more than this on average is solved
-            well enough: they are not followed up. `None` is off.
         max_leaves: most episodes that may grow from one task.
+
+    The other settings are those of `Between`.
 
     Raises:
         ConfigError: a tree would have more leaves than `max_leaves`, or a setting is out of range.
     """
 
-    max_turns: int | None = None
     branches: int = 2
     select: Literal["all", "best"] = "all"
-    termination_threshold: float | None = None
     max_leaves: int = 1024
 
     forks = True
     opens = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.branches < 2:
             raise ConfigError(
                 f"workflow tree: branches={self.branches}, and a tree needs at least 2; "
@@ -89,64 +100,65 @@ class Tree:
 
     async def __call__(self, task: Task, agents: Agents, env: World) -> None:
         await env.reset()
-        await self._grow(env, [(world, {name: [] for name in agents}) for world in env.open()])
+        first = State(env, {name: [] for name in agents}, self.dialogue(env))
+        await self._grow(task, env, [first.forked(world) for world in env.open()])
         env.hand_over()
 
-    async def _grow(self, root: World, states: Sequence[State]) -> None:
+    async def _grow(self, task: Task, root: World, states: Sequence[State]) -> None:
         """Answers to one state, each in a world of its own, and everything that follows."""
-        taken = await asyncio.gather(*(self._tried(*state) for state in states))
-        scored = [world for (world, _), stepped in zip(states, taken, strict=True) if stepped]
-        going = [(world, seen) for world, seen in states if world.episode.status == "running"]
-        if root.forking and (followed := self._followed(scored)):
-            for world, _ in going:
-                if world not in followed:
-                    world.prune()
-            going = [state for state in going if state[0] in followed]
-        elif root.forking:
-            for world, _ in going:
-                world.end(truncated=True)
-            going = []
+        taken = await asyncio.gather(*map(self._tried, states))
+        scored = [state.world for state, stepped in zip(states, taken, strict=True) if stepped]
+        going = [state for state in states if state.world.episode.status == "running"]
+        if root.forking:
+            followed = self._followed(scored)
+            for state in going:
+                if not followed:
+                    state.world.end()
+                elif state.world not in followed:
+                    state.world.prune()
+            going = [state for state in going if state.world in followed]
         more = (self.branches - 1) * len(going) if root.forking else 0
         self.check_leaves(len(root.family) + more, f"branches={self.branches}")
-        jobs = []
-        for world, seen in going:
-            copies = [
-                (twin, {name: list(messages) for name, messages in seen.items()})
-                for twin in world.fork(self.branches)
-            ]
-            jobs.append(self._grow(root, copies))
-        await asyncio.gather(*jobs)
+        await asyncio.gather(*(self._branch(task, root, state) for state in going))
+
+    async def _branch(self, task: Task, root: World, state: State) -> None:
+        """The next joint step of a world, `branches` times; every branch begins with the prompts
+        that the user's function writes here, once."""
+        await self.following(task, state.world, state.dialogue)
+        await self._grow(task, root, [*map(state.forked, state.world.fork(self.branches))])
 
     def _followed(self, scored: list[World]) -> list[World]:
         """Those of the answers to one state that are followed up, where they go on at all."""
-        paid = [world.episode.step_rewards[-1] for world in scored]
+        rewards = [world.episode.step_rewards[-1] for world in scored]
         limit = self.termination_threshold
-        if not scored or (limit is not None and sum(paid) / len(paid) > limit):
+        if not scored or (limit is not None and sum(rewards) / len(rewards) > limit):
             return []
-        return [scored[paid.index(max(paid))]] if self.prunes else scored
+        return [scored[rewards.index(max(rewards))]] if self.prunes else scored
 
-    async def _tried(self, world: World, seen: Seen) -> bool:
+    async def _tried(self, state: State) -> bool:
         """One joint step, and whether it was taken; whatever goes wrong in it ends this branch."""
         try:
-            await self._step(world, seen)
+            await self._step(state)
         except (ConfigError, RewardError):
             raise
         except Exception as error:
-            world.fail(error)
+            state.world.fail(error)
             return False
         return True
 
-    async def _step(self, env: World, seen: Seen) -> None:
-        limit = self.max_turns or env.environment.max_turns or 64
+    async def _step(self, state: State) -> None:
+        env, seen = state.world, state.seen
         observations = env.result.observations
         speakers = [name for name, each in observations.items() if not each.done]
         for name in speakers:
-            seen[name].extend(observations[name].messages)
+            hear(seen[name], observations[name])
+            if state.dialogue is not None:
+                state.dialogue.show(name, observations[name].messages)
         said = await asyncio.gather(*(env.agents[name].act(seen[name]) for name in speakers))
-        for name, message in zip(speakers, said, strict=True):
-            seen[name].append(message)
-        result = await env.step(dict(zip(speakers, said, strict=True)))
-        if result.done or result.truncated or env.num_steps >= limit:
+        actions = dict(zip(speakers, said, strict=True))
+        self.answered(seen, state.dialogue, actions)
+        result = await env.step(actions)
+        if result.done or result.truncated or env.num_steps >= self.limit(env):
             env.end(truncated=not result.done)
 
 

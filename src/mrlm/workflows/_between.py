@@ -1,0 +1,102 @@
+"""What happens between two joint steps of a workflow over seats: how many steps there are, when an
+episode ends early, and which prompts a function of the user's writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Task
+from mrlm.play.tasks import row_messages
+from mrlm.play.transition import Dialogue, Mode, Transition, check_mode, observed
+from mrlm.play.world import World
+
+Seen = dict[str, list[Message]]
+
+
+@dataclass
+class Between:
+    """The settings that `turns` and `tree` share.
+
+    Args:
+        max_turns: joint steps until the episode is cut short; `None`: the environment's own limit.
+            The environment `reward` has as many turns as this says.
+        external_transition: `external_transition(prompt, agent_completions, num_agents,
+            prompt_history_per_agent, response_history_per_agent) -> list[prompt]`, by these names
+            or in this order, or its name as `module:function`. After every joint step that is not
+            the last it writes what each agent is shown next, instead of the environment's messages.
+            `prompt` is the task's text; `agent_completions` the last answer of each agent (empty if
+            it has not answered yet); the histories are everything it was shown and answered so far,
+            a list for each agent. Returns one text (or list of messages) for each; those of agents
+            whose turn it is not are not used.
+        transition_mode: `replace`: what it returns is the agent's whole next prompt. `append`: it
+            is added to the agent's conversation.
+        external_prompt_passthrough: in the environment `reward`, do not pass what it returns
+            through the agents' `formatters`.
+        termination_threshold: an episode (in a tree: a state) whose team reward for a joint step
+            (in a tree: the mean over the answers to it) is above this ends there; an
+            evaluation plays all turns. `None` is off.
+
+    Raises:
+        ConfigError: a setting is out of range, or `external_transition` raised an error or did not
+            return one prompt per agent.
+    """
+
+    max_turns: int | None = None
+    external_transition: Callable[..., Any] | str | None = None
+    transition_mode: Mode = "replace"
+    external_prompt_passthrough: bool = False
+    termination_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        check_mode(self.transition_mode, f"workflow {type(self).__module__.rsplit('.', 1)[-1]}")
+        if self.max_turns is not None and self.max_turns < 1:
+            raise ConfigError(f"workflow: max_turns={self.max_turns}, and at least 1 is needed")
+        given = self.external_transition
+        self._transition = None if given is None else Transition(given)
+
+    def limit(self, env: World) -> int:
+        """Most joint steps of an episode."""
+        return self.max_turns or env.environment.max_turns or 64
+
+    def dialogue(self, env: World) -> Dialogue | None:
+        """The histories that the user's function is called with, where there is one: of all agents,
+        in the order of the environment's seats."""
+        if self._transition is None:
+            return None
+        names = [name for name in env.environment.agents if name in env.agents]
+        return Dialogue(names or list(env.agents))
+
+    def answered(
+        self, seen: Seen, dialogue: Dialogue | None, actions: Mapping[str, Message]
+    ) -> None:
+        """Note what agents answered, in their conversations and in the histories."""
+        for name, message in actions.items():
+            seen[name].append(message)
+            if dialogue is not None:
+                dialogue.answer(name, message)
+
+    async def following(self, task: Task, env: World, dialogue: Dialogue | None) -> None:
+        """Put what the user's function writes in the place of the environment's messages, where
+        there is a next step."""
+        if self._transition is None or dialogue is None:
+            return
+        prompt = "\n".join(message.content for message in task.prompt)
+        async with env.working():
+            found = await dialogue.following(self._transition, prompt, task.id)
+        where = f"{self._transition.where}, task {task.id!r}"
+        mode = self.transition_mode
+        written = {name: observed(row_messages(o, where), mode) for name, o in found.items()}
+        env.result.observations = {
+            name: written.get(name, each) if not each.done else each
+            for name, each in env.result.observations.items()
+        }
+
+
+def hear(seen: list[Message], observation: Observation) -> None:
+    """Add what an agent is shown to its conversation, or begin a new one with it."""
+    if observation.info.get("new_conversation"):
+        seen.clear()
+    seen.extend(observation.messages)
