@@ -11,7 +11,8 @@ from typing import Any
 
 from mrlm.core.chat import Chat
 from mrlm.core.types import Completion, Message, Role, SamplingParams
-from mrlm.serving.desk import Refusal, checked_sampling
+from mrlm.serving.admission import check_size, checked_sampling
+from mrlm.serving.refusals import Refusal
 
 JSON = dict[str, Any]
 ROLES: dict[str, Role] = {
@@ -39,7 +40,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
 }
 """What changes an answer and is not offered here, with the values that change nothing."""
-TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+OPENS, CLOSES = "<tool_call>", "</tool_call>"
 MOST_CHOICES = 64
 
 
@@ -93,6 +94,16 @@ class Fields:
             raise Refusal("bad", f"{name} must be a text or a list of texts", name)
         return tuple(value)
 
+    def choices(self) -> int:
+        """Completions of each prompt."""
+        return self.whole("n", 1, 1, MOST_CHOICES)
+
+    def count(self) -> int:
+        """Completions that are requested in all, known before any prompt is looked at."""
+        prompts: Any = self.body.get("prompt")
+        several = isinstance(prompts, list) and not (prompts and isinstance(prompts[0], int))
+        return self.choices() * (len(prompts) if several else 1)
+
     def seed(self) -> int:
         """The seed of the request, drawn here if it has none."""
         given = self.whole("seed", secrets.randbits(63), -(1 << 63), (1 << 64) - 1)
@@ -113,11 +124,20 @@ class Fields:
 
     # -- conversations -----------------------------------------------------------------------------
 
-    def messages(self) -> list[Message]:
-        """The conversation; tools that the template is to explain come with its first message."""
+    def messages(self, max_context: int) -> list[Message]:
+        """The conversation; tools that the template is to explain come with its first message. One
+        that cannot fit into `max_context` tokens is refused as it came."""
         given = self.body.get("messages")
         if not isinstance(given, list) or not given:
             raise Refusal("bad", "messages must be a list with at least one message", "messages")
+        if len(given) > max_context:
+            text = f"the maximum context length is {max_context} tokens"
+            raise Refusal("long", f"{text}; {len(given)} messages do not fit", "messages")
+        try:
+            size = _characters(given) + _characters(self.body.get("tools"))
+        except RecursionError:
+            raise Refusal("bad", "messages and tools are nested too deep", "messages") from None
+        check_size(size, max_context)
         found = [_message(each, f"messages[{place}]") for place, each in enumerate(given)]
         tools = self.tools()
         if tools:
@@ -138,6 +158,15 @@ class Fields:
         if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
             raise Refusal("bad", "tools must be a list of objects", "tools")
         return given
+
+
+def _characters(value: Any) -> int:
+    """How many characters the texts of a JSON value have."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
 
 
 def _message(given: Any, where: str) -> Message:
@@ -230,20 +259,32 @@ def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
     """The message of a completion and why it ended. Calls that a model writes as
     `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become calls where tools were
     given."""
+    calls, rest = _calls_in(found.text) if tools else ([], found.text)
+    if not calls:
+        return {"role": "assistant", "content": found.text}, found.finish_reason
+    content = rest.strip() or None
+    return {"role": "assistant", "content": content, "tool_calls": calls}, "tool_calls"
+
+
+def _calls_in(text: str) -> tuple[list[JSON], str]:
+    """The calls of a text, and the text without them, in time that grows with its length. What only
+    looks like a call stays text."""
+    first, *parts = text.split(OPENS)
     calls: list[JSON] = []
-    for written in TOOL_CALL.findall(found.text) if tools else ():
+    rest = [first]
+    for part in parts:
+        inside, closed, after = part.partition(CLOSES)
         try:
-            call = json.loads(written)
+            call: Any = json.loads(inside) if closed else None
             function = {"name": str(call["name"]), "arguments": json.dumps(call["arguments"])}
-        except (ValueError, KeyError, TypeError):
-            continue  # words that only look like a call stay words
+        except (ValueError, KeyError, TypeError, RecursionError):
+            rest += [OPENS, part]
+            continue
+        rest.append(after)
         calls.append(
             {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": function}
         )
-    if not calls:
-        return {"role": "assistant", "content": found.text}, found.finish_reason
-    rest = TOOL_CALL.sub("", found.text).strip() or None
-    return {"role": "assistant", "content": rest, "tool_calls": calls}, "tool_calls"
+    return calls, "".join(rest)
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from mrlm.core.types import Message
 from mrlm.workflows._team import Talk, Team
+
+_MARKED = string.whitespace + "*"
+_BULLET = _MARKED + string.digits + "-."
+"""What may stand around a name at the beginning of a line."""
 
 
 @dataclass
@@ -58,7 +62,7 @@ def parts_of(plan: str, names: Sequence[str]) -> dict[str, str]:
     known = {name.casefold(): name for name in names}
     for line in plan.splitlines():
         head, colon, part = line.partition(":")
-        name = known.get(re.sub(r"^[\s\-*\d.]+|[\s*]+$", "", head).casefold())
+        name = known.get(head.lstrip(_BULLET).rstrip(_MARKED).casefold())
         if colon and name and part.strip():
             found.setdefault(name, []).append(part.strip())
     return {name: "\n".join(found[name]) for name in names if name in found}

@@ -55,7 +55,7 @@ _ANCHOR = re.compile(  # every repetition is bounded or possessive: replies may 
 )
 _SPACED = re.compile(r" ?([/^*×÷]) ?")
 _RUN = re.compile(
-    r"(?<![A-Za-z\d.\\])[-+$]?[\d.][\d.,/^*+\-!×÷%()]*+(?![A-Za-z](?![A-Za-z]))"
+    r"(?<![A-Za-z\d.\\])[-+$]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
     r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
 )
 _SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
@@ -125,7 +125,11 @@ def _is_expression(text: str) -> bool:
 
 def _number_in(text: str) -> str | None:
     together = _SPACED.sub(r"\1", " ".join(text.split()))
-    runs = [match for match in _RUN.finditer(together) if any(map(str.isdigit, match[0]))]
+    runs = [
+        match
+        for match in _RUN.finditer(together)
+        if match[1] is None and any(map(str.isdigit, match[0]))  # a letter makes it `2x`
+    ]
     if not runs:
         return None
     unit = LEADING.match(together, runs[-1].end())

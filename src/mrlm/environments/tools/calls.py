@@ -23,6 +23,8 @@ OPENS, CLOSES = "<tool_call>", "</tool_call>"
 ANSWER_OPENS, ANSWER_CLOSES = "<answer>", "</answer>"
 _BEGINS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}[ ]?\(")
 _LINE = re.compile(_BEGINS.pattern + r".*\)")
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+"""A string of JSON, whole, or a bracket."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _scanned(text: str, place: int) -> tuple[Any, int]:
     """A JSON value that begins at a place, and where it ends."""
     if not text:
         raise _Refused("the call is empty")
-    _bounded(text[place:], "{[")
+    _bounded_value(text, place)
     try:
         return _STRICT.raw_decode(text, place)
     except json.JSONDecodeError as error:
@@ -266,6 +268,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(one) for key, one in value.items()}
     raise ValueError("not plain data")
+
+
+def _bounded_value(text: str, place: int) -> None:
+    """The same of a JSON value that begins at a place, up to its end: a message that holds many
+    values is looked at once."""
+    depth = 0
+    for found in _STRUCTURE.finditer(text, place):
+        if found.end() - place > MAX_CALL:
+            break
+        if found[0][0] in "{[":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _Refused(f"a call is nested at most {MAX_DEPTH} levels deep")
+        elif found[0][0] in "}]":
+            depth -= 1
+        if depth <= 0:
+            return
+    if len(text) - place > MAX_CALL:
+        raise _Refused(f"a call is at most {MAX_CALL} characters long")
 
 
 def _bounded(text: str, brackets: str) -> None:
