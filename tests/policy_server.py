@@ -16,6 +16,7 @@ from pathlib import Path
 from forking import Launcher, Started
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.serving.admission import Limits
 from mrlm.serving.desk import Desk
 from mrlm.serving.http import Door
 from mrlm.serving.http_server import HttpServer
@@ -82,7 +83,7 @@ class Doors:
         self, desk: Desk, token: str | None = None, max_body: int = 4 << 20, services: int = 4 << 20
     ) -> None:
         self.desk = desk
-        self.http = HttpServer(Door(desk, token, max_body)).start()
+        self.http = HttpServer(Door(desk, token, Limits(body=max_body))).start()
         self.url = self.http.url
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -28,11 +28,12 @@ from mrlm.play.engine import Request
 from mrlm.play.gate import Gate
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc, policy_client
-from mrlm.serving.desk import Desk, Refusal
+from mrlm.serving.desk import Desk
 from mrlm.serving.fields import spoken
 from mrlm.serving.http import Door
 from mrlm.serving.http_server import HttpServer
 from mrlm.serving.policy_client import PolicyClient
+from mrlm.serving.refusals import Refusal
 from mrlm.speakers import house_of
 from policy_server import Doors
 
@@ -216,7 +217,7 @@ def test_what_goes_wrong_inside_stays_inside(
         reply = http.post("/v1/chat/completions", json=body)
         assert reply.status_code == 500 and "secret" not in reply.text
     assert http.post("/v1/chat/completions", json=body).status_code == 200
-    monkeypatch.setattr(doors.desk, "max_waiting", 0)
+    monkeypatch.setattr(doors.desk, "waiting", doors.desk.max_waiting)
     reply = http.post("/v1/chat/completions", json=body)
     assert reply.status_code == 429 and float(reply.headers["retry-after"]) > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import closing
 from pathlib import Path
@@ -130,6 +131,7 @@ def serve(
     from mrlm.serving.policies import add_policies
 
     server = Server(settings, [add_policies(desk)], list(desk.served))
+    gc.freeze()  # else a request that makes many lists has all libraries looked through
     with closing(desk), open_door(desk, settings, http_port) as url:
         run(server, grace, lambda started: _say(started, url))
 

@@ -14,6 +14,20 @@ class Answer(NamedTuple):
     failure: pb.Failure | None = None
 
 
+MOST_PARTS = 10_000
+"""Messages, actions or names in one request."""
+
+
+def excess(request: pb.Request) -> str | None:
+    """What a request holds more of than is looked at; `None` where nothing is."""
+    counts = {
+        "messages": max(len(request.reset.task.prompt), len(request.expert.messages)),
+        "actions": max(len(request.step.actions), len(request.step.order)),
+    }
+    name = next((name for name, count in counts.items() if count > MOST_PARTS), None)
+    return None if name is None else f"a request holds at most {MOST_PARTS} {name}"
+
+
 def as_answer(reply: pb.Reply, seq: int, session: str = "") -> Answer:
     """A reply to a call of that number."""
     told = pb.Reply()

@@ -12,40 +12,25 @@ import concurrent.futures
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import MRLMError
-from mrlm.core.types import Completion, SamplingParams
+from mrlm.core.types import Completion
 from mrlm.play.engine import Batcher, Engine, Pulse, Request
 from mrlm.play.gate import Gate
+from mrlm.serving.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 T = TypeVar("T")
-Kind = Literal["unknown", "bad", "long", "busy", "asleep", "slow", "failed", "forbidden"]
 RETRY_AFTER = 1.0
 """Seconds after which a client that found no room may try again."""
-
-
-class Refusal(MRLMError):
-    """A request that is not answered.
-
-    Args:
-        kind: why, for the doors to translate: `unknown` (no such policy), `bad` and `long` (the
-            request can never be answered), `busy` and `asleep` (later, perhaps), `slow` (the
-            deadline passed), `forbidden`, `failed` (this server's fault; its log says more).
-        message: what the client may know.
-        field: the part of the request that is wrong.
-    """
-
-    def __init__(self, kind: Kind, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.kind: Kind = kind
-        self.field: str | None = field
 
 
 class Holder(Protocol):
@@ -139,10 +124,12 @@ class Desk:
         gone."""
         self.asleep: bool = False
         self.waiting: int = 0
-        """Requests that wait or are answered now."""
+        """Requests that are read, wait or are answered now."""
         self.answered: int = 0
         self.tokens: int = 0
         """Tokens sampled so far."""
+        self._counting = threading.Lock()
+        self._reader = ThreadPoolExecutor(1, "mrlm-reader")  # tokenizers are not for several
         self._gate = Gate()
         engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
         self._engines = engines
@@ -170,6 +157,7 @@ class Desk:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=30)
         self._loop.close()
+        self._reader.shutdown(wait=False, cancel_futures=True)
 
     # -- what doors ask ----------------------------------------------------------------------------
 
@@ -185,17 +173,45 @@ class Desk:
             raise Refusal("unknown", f"there is no policy {name[:100]!r} here; there are {known}")
         return found
 
+    @contextmanager
+    def room(self, count: int) -> Iterator[None]:
+        """Room for so many requests as long as the block lasts, taken before any of them is read.
+
+        Raises:
+            Refusal: they are more than can ever be answered together (`bad`), or there is no room
+                now (`busy`).
+        """
+        if count > self.max_waiting:
+            raise Refusal(
+                "bad",
+                f"{count} completions are requested at once and this server answers at most "
+                f"{self.max_waiting}; send fewer prompts, or a smaller n",
+            )
+        if self.asleep:
+            raise Refusal("asleep", "this server sleeps; wake it first")
+        with self._counting:
+            if self.waiting + count > self.max_waiting:
+                raise Refusal("busy", f"{self.waiting} requests are waiting; send it again later")
+            self.waiting += count
+        try:
+            yield
+        finally:
+            with self._counting:
+                self.waiting -= count
+
+    async def read(self, job: Callable[[], T]) -> T:
+        """What a job returns that parses, tokenises or writes: the jobs of all doors run one after
+        the other in a thread of their own, so that no door's event loop waits."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, job)
+
     def ask(self, requests: Sequence[Request]) -> concurrent.futures.Future[list[Completion]]:
-        """One completion for each request, in order. They are sampled together with what else has
-        been asked by then; each has random numbers of its own, so that this decides nothing.
+        """One completion for each request, in order, for a caller that has `room` for them. They
+        are sampled together with what else has been asked by then; each has random numbers of its
+        own, so that this decides nothing.
 
         Raises:
             Refusal: through the future, or at once.
         """
-        for request in requests:
-            self._check(request)
-        if self.waiting + len(requests) > self.max_waiting:
-            raise Refusal("busy", f"{self.waiting} requests are waiting already; ask again later")
         return self._submit(self._ask(list(requests)))
 
     def update(
@@ -280,25 +296,30 @@ class Desk:
             raise Refusal("failed", "this server is closing")
         return asyncio.run_coroutine_threadsafe(_guarded(job), self._loop)
 
-    def _check(self, request: Request) -> None:
-        served = self.find(request.policy)
-        if self.asleep:
-            raise Refusal("asleep", "this server sleeps; wake it first")
-        if not request.prompt_ids:
-            raise Refusal("bad", "the prompt has no tokens")
-        size = len(served.chat.tokenizer)
-        if not all(0 <= token < size for token in request.prompt_ids):
-            raise Refusal("bad", f"the prompt has token ids outside 0 to {size - 1}")
-        room = served.max_context - len(request.prompt_ids)
-        if request.sampling.max_new_tokens > room:
-            raise Refusal(
-                "long",
-                f"the maximum context length is {served.max_context} tokens; the prompt has "
-                f"{len(request.prompt_ids)} and {request.sampling.max_new_tokens} more are asked",
-            )
+    def _check(self, requests: Sequence[Request]) -> None:
+        """Refuse requests that cannot be answered; a prompt that several share is looked at
+        once."""
+        known: set[int] = set()
+        for request in requests:
+            served, ids = self.find(request.policy), request.prompt_ids
+            room = served.max_context - len(ids)
+            if request.sampling.max_new_tokens > room:
+                raise Refusal(
+                    "long",
+                    f"the maximum context length is {served.max_context} tokens; the prompt has "
+                    f"{len(ids)} and {request.sampling.max_new_tokens} more are asked",
+                )
+            if id(ids) in known:
+                continue
+            known.add(id(ids))
+            if not ids:
+                raise Refusal("bad", "the prompt has no tokens")
+            size = len(served.chat.tokenizer)
+            if min(ids) < 0 or max(ids) >= size:
+                raise Refusal("bad", f"the prompt has token ids outside 0 to {size - 1}")
 
     async def _ask(self, requests: list[Request]) -> list[Completion]:
-        self.waiting += len(requests)
+        await self.read(lambda: self._check(requests))
         try:
             async with asyncio.timeout(self.timeout), self._gate.passing():
                 if self.asleep:
@@ -312,8 +333,6 @@ class Desk:
                         job.cancel()
         except TimeoutError:
             raise Refusal("slow", f"no answer within {self.timeout:g} s") from None
-        finally:
-            self.waiting -= len(requests)
         for request, each in zip(requests, found, strict=True):
             each.policy_version = versions[request.policy]
         self.answered += len(found)
@@ -371,23 +390,3 @@ async def _guarded(job: Coroutine[Any, Any, T]) -> T:
     except Exception as error:
         log.error("a request failed: %s", error, exc_info=not isinstance(error, MRLMError))
         raise Refusal("failed", "the server failed to answer; its log says why") from error
-
-
-def checked_sampling(sampling: SamplingParams) -> SamplingParams:
-    """Sampling parameters that an engine can use.
-
-    Raises:
-        Refusal: one is out of range.
-    """
-    ranges: list[tuple[str, bool, str]] = [
-        ("max_new_tokens", sampling.max_new_tokens >= 1, "at least 1"),
-        ("temperature", 0 <= sampling.temperature <= 100, "from 0 to 100"),
-        ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
-        ("top_k", sampling.top_k >= 0, "at least 0, which is off"),
-        ("min_p", 0 <= sampling.min_p <= 1, "from 0 to 1"),
-        ("stop", len(sampling.stop) <= 16 and all(sampling.stop), "at most 16 texts, none empty"),
-    ]
-    for name, good, allowed in ranges:
-        if not good:
-            raise Refusal("bad", f"{name} must be {allowed}", name)
-    return sampling

@@ -15,10 +15,10 @@ from typing import Any
 from mrlm.core.errors import ChatTemplateError, ConfigError
 from mrlm.core.types import Completion, Message
 from mrlm.play.engine import Request as Asked
-from mrlm.serving.desk import RETRY_AFTER, Desk, Refusal, Served
+from mrlm.serving.admission import Limits, check_size, parsed
+from mrlm.serving.desk import RETRY_AFTER, Desk, Served
 from mrlm.serving.fields import (
     JSON,
-    MOST_CHOICES,
     Fields,
     chat_logprobs,
     completion_logprobs,
@@ -27,6 +27,7 @@ from mrlm.serving.fields import (
     spoken,
     usage,
 )
+from mrlm.serving.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -34,8 +35,6 @@ DEFAULT_TOKENS = 1024
 """Tokens of a chat answer where the client does not say; fewer where the model has less room."""
 DEFAULT_TEXT_TOKENS = 16
 """The same for text completions, as the protocol says."""
-BODY_SECONDS = 30.0
-"""In which the whole body of a request has to arrive."""
 STATUS: dict[str, tuple[int, str, str | None]] = {
     "unknown": (404, "invalid_request_error", "model_not_found"),
     "bad": (400, "invalid_request_error", None),
@@ -66,12 +65,13 @@ class Door:
     Args:
         desk: answers.
         token: every request has to show it as `Authorization: Bearer`; `None` for none.
-        max_body: bytes of the largest request.
+        limits: what is let in.
     """
 
-    def __init__(self, desk: Desk, token: str | None = None, max_body: int = 4 << 20) -> None:
+    def __init__(self, desk: Desk, token: str | None = None, limits: Limits | None = None) -> None:
         self.desk = desk
-        self.max_body = max_body
+        self.limits: Limits = limits or Limits()
+        self._held = 0
         self._token = None if token is None else _digest(token)
 
     def app(self) -> Any:
@@ -118,85 +118,95 @@ class Door:
         fields = Fields(body)
         served = self.desk.find(fields.text("model"))
         tools = fields.tools()
-        prompt = _rendered(served, fields.messages())
-        room = max(1, served.max_context - len(prompt))
-        limit = fields.whole("max_tokens", min(room, DEFAULT_TOKENS), 1, 1 << 31)
-        limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
-        asked = self._asked(served, fields, [prompt], limit)
         streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
-        found = await self._answered(asked)
-        choices: list[JSON] = []
-        for place, each in enumerate(found):
-            message, reason = spoken(each, tools)
-            scores = chat_logprobs(served.chat, each) if logprobs else None
-            choices.append(
-                {"index": place, "message": message, "logprobs": scores, "finish_reason": reason}
-            )
-        counts = usage(len(prompt), found)
-        if not streamed:
-            return Answer(
-                head("chat.completion", served.name) | {"choices": choices, "usage": counts}
-            )
-        first = head("chat.completion.chunk", served.name)
-        return Answer(_chat_events(first, choices, _counted(fields, counts)), events=True)
+
+        def asked() -> list[Asked]:
+            prompt = _rendered(served, fields.messages(served.max_context))
+            room = max(1, served.max_context - len(prompt))
+            limit = fields.whole("max_tokens", min(room, DEFAULT_TOKENS), 1, 1 << 31)
+            limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
+            return _requests(served, fields, [prompt], limit)
+
+        def answer(sent: list[Asked], found: list[Completion]) -> Answer:
+            choices: list[JSON] = []
+            for place, each in enumerate(found):
+                message, reason = spoken(each, tools)
+                scores = chat_logprobs(served.chat, each) if logprobs else None
+                choice = {"index": place, "message": message, "logprobs": scores}
+                choices.append(choice | {"finish_reason": reason})
+            counts = usage(len(sent[0].prompt_ids), found)
+            if streamed:
+                first = head("chat.completion.chunk", served.name)
+                return Answer(_chat_events(first, choices, _counted(fields, counts)), events=True)
+            first = head("chat.completion", served.name)
+            return Answer(first | {"choices": choices, "usage": counts})
+
+        return await self._answered(fields.count(), asked, answer)
 
     async def complete(self, body: JSON, request: Any) -> Answer:
         """Completions of texts or of lists of token ids."""
         fields = Fields(body)
         served = self.desk.find(fields.text("model"))
-        prompts = _prompts(served, body.get("prompt"))
         limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
-        asked = self._asked(served, fields, prompts, limit)
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
         shows_ids, streamed = fields.flag("return_token_ids"), fields.flag("stream")
-        found = await self._answered(asked)
-        choices: list[JSON] = []
-        for place, (each, sent) in enumerate(zip(found, asked, strict=True)):
-            choice: JSON = {
-                "index": place,
-                "text": each.text,
-                "logprobs": completion_logprobs(served.chat, each) if scored else None,
-                "finish_reason": each.finish_reason,
-                "stop_reason": None,
-            }
-            if shows_ids:
-                choice |= {"token_ids": each.token_ids, "prompt_token_ids": sent.prompt_ids}
-            choices.append(choice)
-        counts = usage(sum(map(len, prompts)), found)
-        first = head("text_completion", served.name)
-        if not streamed:
-            return Answer(first | {"choices": choices, "usage": counts})
-        return Answer(_text_events(first, choices, _counted(fields, counts)), events=True)
+
+        def answer(sent: list[Asked], found: list[Completion]) -> Answer:
+            choices: list[JSON] = []
+            for place, (each, one) in enumerate(zip(found, sent, strict=True)):
+                choice: JSON = {
+                    "index": place,
+                    "text": each.text,
+                    "logprobs": completion_logprobs(served.chat, each) if scored else None,
+                    "finish_reason": each.finish_reason,
+                    "stop_reason": None,
+                }
+                if shows_ids:
+                    choice |= {"token_ids": each.token_ids, "prompt_token_ids": one.prompt_ids}
+                choices.append(choice)
+            read = sum(len(one.prompt_ids) for one in sent[:: fields.choices()])
+            counts, first = usage(read, found), head("text_completion", served.name)
+            if not streamed:
+                return Answer(first | {"choices": choices, "usage": counts})
+            return Answer(_text_events(first, choices, _counted(fields, counts)), events=True)
+
+        return await self._answered(
+            fields.count(),
+            lambda: _requests(served, fields, _prompts(served, body.get("prompt")), limit),
+            answer,
+        )
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _asked(
-        self, served: Served, fields: Fields, prompts: list[list[int]], limit: int
-    ) -> list[Asked]:
-        sampling = fields.sampling(limit)
-        count, seed = fields.whole("n", 1, 1, MOST_CHOICES), fields.seed()
-        return [
-            Asked(served.name, prompt, sampling, _another(seed, place * count + choice))
-            for place, prompt in enumerate(prompts)
-            for choice in range(count)
-        ]
-
-    async def _answered(self, asked: list[Asked]) -> list[Completion]:
-        return await asyncio.wrap_future(self.desk.ask(asked))
+    async def _answered(
+        self,
+        count: int,
+        asked: Callable[[], list[Asked]],
+        answer: Callable[[list[Asked], list[Completion]], Answer],
+    ) -> Answer:
+        """Room first, then the requests, then what they are answered with; what takes long is not
+        done on this event loop."""
+        with self.desk.room(count):
+            sent = await self.desk.read(asked)
+            found = await asyncio.wrap_future(self.desk.ask(sent))
+        return await self.desk.read(lambda: answer(sent, found))
 
     def _guarded(self, route: Route) -> Any:
         """A route behind the checks that all of them have."""
         from starlette.responses import JSONResponse, StreamingResponse
 
         async def answer(request: Any) -> Any:
+            data = bytearray()
             try:
                 self._check_token(request)
-                body = await self._body(request)
+                await self._receive(request, data)
+                limits = self.limits
+                body = await self.desk.read(lambda: parsed(data, limits.parts)) if data else {}
                 found = await route(body, request)
                 found = found if isinstance(found, Answer) else Answer(found)
                 if found.events:
                     return StreamingResponse(found.body, media_type="text/event-stream")
-                return JSONResponse(found.body)
+                return await self.desk.read(lambda: JSONResponse(found.body))
             except Refusal as refusal:
                 status, kind, code = STATUS[refusal.kind]
                 return _error(status, str(refusal), kind, code, refusal.field)
@@ -205,6 +215,8 @@ class Door:
             except Exception:
                 log.exception("a request to %s failed", request.url.path)
                 return _error(500, "the server failed; its log says why", "server_error")
+            finally:
+                self._held -= len(data)
 
         return answer
 
@@ -219,30 +231,29 @@ class Door:
         if scheme.lower() != "bearer" or not good:
             raise _Unheard(401, "the token is missing or wrong", "authentication_error")
 
-    async def _body(self, request: Any) -> JSON:
-        """The JSON object of a request; empty where it has no body."""
+    async def _receive(self, request: Any, data: bytearray) -> None:
+        """Read the body of a request, as far as there is room for it. It is counted in `_held`."""
         if request.method == "GET":
-            return {}
-        data = bytearray()
+            return
+        limits, kind = self.limits, "invalid_request_error"
+        large = _Unheard(413, f"the request is larger than {limits.body} bytes", kind)
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > limits.body:
+            raise large
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(limits.body_seconds):
                 async for chunk in request.stream():
                     data += chunk
-                    if len(data) > self.max_body:
-                        text = f"the request is larger than {self.max_body} bytes"
-                        raise _Unheard(413, text, "invalid_request_error")
+                    self._held += len(chunk)
+                    if len(data) > limits.body:
+                        raise large
+                    if self._held > limits.bodies:
+                        raise Refusal(
+                            "busy", "too many large requests at once; send it again later"
+                        )
         except TimeoutError:
-            text = f"the request did not arrive within {BODY_SECONDS:g} s"
-            raise _Unheard(408, text, "invalid_request_error") from None
-        if not data:
-            return {}
-        try:
-            found = json.loads(data, parse_constant=_no_number)
-        except (ValueError, RecursionError):
-            raise Refusal("bad", "the body is no JSON") from None
-        if not isinstance(found, dict):
-            raise Refusal("bad", "the body must be a JSON object")
-        return found
+            text = f"the request did not arrive within {limits.body_seconds:g} s"
+            raise _Unheard(408, text, kind) from None
 
 
 class _Unheard(Exception):
@@ -255,10 +266,6 @@ class _Unheard(Exception):
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(text)
 
 
 def _error(
@@ -297,6 +304,15 @@ def _model(served: Served) -> JSON:
     }
 
 
+def _requests(served: Served, fields: Fields, prompts: list[list[int]], limit: int) -> list[Asked]:
+    sampling, seed, count = fields.sampling(limit), fields.seed(), fields.choices()
+    return [
+        Asked(served.name, prompt, sampling, _another(seed, place * count + choice))
+        for place, prompt in enumerate(prompts)
+        for choice in range(count)
+    ]
+
+
 def _rendered(served: Served, messages: list[Message]) -> list[int]:
     try:
         return served.chat.prompt(messages).ids
@@ -311,13 +327,17 @@ def _prompts(served: Served, given: Any) -> list[list[int]]:
         plain = isinstance(value, list) and bool(value)
         return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
 
+    def encoded(text: str) -> list[int]:
+        check_size(len(text), served.max_context)
+        return served.chat.encode(text)
+
     if isinstance(given, str) and given:
-        return [served.chat.encode(given)]
+        return [encoded(given)]
     several: list[Any] = given if isinstance(given, list) else []
     if ids(given):
         return [several]
     if several and all(isinstance(each, str) and each for each in several):
-        return [served.chat.encode(each) for each in several]
+        return [*map(encoded, several)]
     if several and all(map(ids, several)):
         return several
     raise Refusal("bad", "prompt must be a text, token ids, or a list of one of them", "prompt")

@@ -36,6 +36,8 @@ class HttpServer:
         app = door.app()
         import uvicorn
 
+        from mrlm.serving.connections import Connections, protocol
+
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=1024)
@@ -49,6 +51,8 @@ class HttpServer:
         self.url += str(self.port)
         settings = uvicorn.Config(
             app,
+            http=protocol(Connections(door.limits)),
+            loop="mrlm.serving.connections:Loop",
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -9,8 +9,10 @@ from typing import Any
 
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
-from mrlm.serving.desk import Desk, Refusal, Served, checked_sampling
+from mrlm.serving.admission import checked_sampling
+from mrlm.serving.desk import Desk, Served
 from mrlm.serving.fields import JSON, Fields
+from mrlm.serving.refusals import Refusal
 
 PARTS = frozenset({"weights", "kv_cache"})
 """What sleeps and wakes."""
@@ -149,19 +151,27 @@ class Sglang:
         served = self.desk.find(name) if isinstance(name, str) else whole_model(self.desk)
         sampling, seed = _sampling(body.get("sampling_params"))
         prompts: Any = body.get("input_ids")
-        single = _ids(prompts)
+        single = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
         given: list[Any] = [prompts] if single else prompts
-        if not isinstance(given, list) or not given or not all(map(_ids, given)):
+        if not isinstance(given, list) or not given:
             raise Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
-        asked = [
-            Request(served.name, ids, sampling, (seed + n) % (1 << 64))
-            for n, ids in enumerate(given)
-        ]
-        found = await asyncio.wrap_future(self.desk.ask(asked))
         scored = fields.flag("return_logprob")
+
+        def asked() -> list[Request]:
+            if not all(map(_ids, given)):
+                text = "input_ids must be a list of token ids, or several"
+                raise Refusal("bad", text, "input_ids")
+            return [
+                Request(served.name, ids, sampling, (seed + n) % (1 << 64))
+                for n, ids in enumerate(given)
+            ]
+
+        with self.desk.room(len(given)):
+            sent = await self.desk.read(asked)
+            found = await asyncio.wrap_future(self.desk.ask(sent))
         answers = [
-            _generated(each, len(sent.prompt_ids), scored)
-            for each, sent in zip(found, asked, strict=True)
+            _generated(each, len(one.prompt_ids), scored)
+            for each, one in zip(found, sent, strict=True)
         ]
         return answers[0] if single else answers
 

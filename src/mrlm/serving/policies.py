@@ -8,19 +8,21 @@ import hashlib
 import logging
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc
-from mrlm.serving.desk import RETRY_AFTER, Desk, Refusal, Served, checked_sampling
+from mrlm.serving.admission import checked_sampling, count_repeated
+from mrlm.serving.desk import RETRY_AFTER, Desk, Served
+from mrlm.serving.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -39,16 +41,35 @@ CODES: dict[str, grpc.StatusCode] = {
 }
 
 
+NAME = "mrlm.v1.Policies"
+PROMPTS = 2
+"""Number of the field of a `GenerateRequest` that holds its prompts."""
+
+
 def add_policies(desk: Desk) -> Callable[[grpc.aio.Server], None]:
     """What puts the service on a server: `Server(settings, [add_policies(desk)])`."""
-    return lambda server: mrlm_pb2_grpc.add_PoliciesServicer_to_server(Policies(desk), server)
+    return Policies(desk).add_to
 
 
-class Policies(mrlm_pb2_grpc.PoliciesServicer):
+class Policies:
     """The service, over a desk."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Let a server answer for this service. Requests for completions come as the bytes they
+        are, so that they are counted before they are parsed."""
+        unary = grpc.unary_unary_rpc_method_handler
+        handlers: dict[str, Any] = {
+            "List": unary(self.List, pb.ListRequest.FromString, _bytes),
+            "GetTokenizer": unary(self.GetTokenizer, pb.PolicyName.FromString, _bytes),
+            "Generate": unary(self.Generate),
+            "UpdateWeights": grpc.stream_unary_rpc_method_handler(
+                self.UpdateWeights, pb.WeightsChunk.FromString, _bytes
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
 
     async def List(self, request: Any, context: Context) -> Any:
         served = list(self.desk.served.values())
@@ -60,13 +81,13 @@ class Policies(mrlm_pb2_grpc.PoliciesServicer):
             holder = self.desk.find(request.policy).holder
             return pb.Files(files=await asyncio.to_thread(holder.tokenizer_files))
 
-    async def Generate(self, request: Any, context: Context) -> Any:
+    async def Generate(self, data: bytes, context: Context) -> bytes:
         async with _refusing(context):
-            asked = [_request(request.policy, prompt) for prompt in request.prompts]
-            if not asked:
-                raise Refusal("bad", "the request has no prompts")
-            found = await asyncio.wrap_future(self.desk.ask(asked))
-            return pb.GenerateReply(completions=[_completion(each) for each in found])
+            with self.desk.room(count_repeated(data, PROMPTS, self.desk.max_waiting)):
+                sent = await self.desk.read(lambda: _requests(data))
+                found = await asyncio.wrap_future(self.desk.ask(sent))
+            return await self.desk.read(lambda: _reply(found))
+        raise AssertionError("a refusal ends the call")
 
     async def UpdateWeights(self, request_iterator: AsyncIterator[Any], context: Context) -> Any:
         async with _refusing(context):
@@ -104,6 +125,24 @@ class Policies(mrlm_pb2_grpc.PoliciesServicer):
         if not secrets.compare_digest(digest.hexdigest(), header.sha256):
             raise Refusal("bad", "the weights arrived damaged (sha256 differs); send them again")
         return header
+
+
+def _bytes(message: Any) -> bytes:
+    return message.SerializeToString()
+
+
+def _requests(data: bytes) -> list[Request]:
+    try:
+        request = pb.GenerateRequest.FromString(data)
+    except DecodeError:
+        raise Refusal("bad", "that is no GenerateRequest") from None
+    if not request.prompts:
+        raise Refusal("bad", "the request has no prompts")
+    return [_request(request.policy, prompt) for prompt in request.prompts]
+
+
+def _reply(found: Sequence[Completion]) -> bytes:
+    return pb.GenerateReply(completions=map(_completion, found)).SerializeToString()
 
 
 def _completion(found: Completion) -> Any:

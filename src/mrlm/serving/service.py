@@ -74,6 +74,9 @@ class EnvironmentsService:
 
     async def _renew(self, data: bytes, context: Context) -> bytes:
         request = await parsed(pb.RenewRequest, data, context)
+        if len(request.sessions) > self._sessions.rules.max_sessions:
+            text = f"there are at most {self._sessions.rules.max_sessions} sessions to renew"
+            await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
         lost = self._sessions.renew(list(request.sessions))
         return pb.RenewReply(lost=lost, epoch=self._sessions.rules.epoch).SerializeToString()
 

@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.answers import Answer, as_answer, failed, refused
+from mrlm.serving.answers import Answer, as_answer, excess, failed, refused
 from mrlm.serving.frames import NOBODY, End, Op
 from mrlm.serving.metrics import Metrics
 from mrlm.serving.pool import LostError, Pool, Worker
@@ -112,6 +112,8 @@ class Sessions:
         kind = request.WhichOneof("call") or "none"
         if kind == "none":
             answer = refused(request, pb.Failure.BAD, "that is no request of this protocol")
+        elif (text := excess(request)) is not None:
+            answer = refused(request, pb.Failure.BAD, text)
         elif kind == "open":
             answer = await self._opened(request)
         else:

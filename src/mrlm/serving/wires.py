@@ -10,6 +10,12 @@ KEEPALIVE_WAIT = 10.0
 """Seconds it may take to say so."""
 CONNECTING = 5.0
 """Seconds an attempt to connect may take, with all that TLS asks."""
+HANDSHAKE = 10.0
+"""Seconds in which whoever connects has to speak the protocol."""
+CONNECTIONS = 1024
+"""Open to a server at the same time."""
+STREAMS = 8192
+"""Calls under way on one connection."""
 
 Options = list[tuple[str, int]]
 
@@ -30,6 +36,9 @@ def server_options(most_bytes: int = MOST_BYTES) -> Options:
     return [
         *_options(most_bytes),
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE * 1000)),
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+        ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE * 500)),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", int(KEEPALIVE * 500)),
     ]

@@ -1,0 +1,236 @@
+"""What the doors of a server let in is decided before it works: a real server, asked for more than
+it can ever do, by its CPU time, by its replies, and by whether others are answered meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx2 as httpx
+import pytest
+
+from forking import Launcher
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.admission import count_repeated
+from policy_server import Process, policy_process
+
+MOST = 0.1
+"""CPU seconds that refusing one request may cost the server."""
+TICKS = os.sysconf("SC_CLK_TCK")
+CHAT, TEXTS = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def server(
+    launcher: Launcher, tmp_path_factory: pytest.TempPathFactory, tiny_path: str
+) -> Iterator[Process]:
+    folder = tmp_path_factory.mktemp("server")
+    words = ("--policy", f"base={tiny_path}", "--environments", "math")
+    with policy_process(launcher, folder, *words) as found:
+        ask(found, CHAT, {"model": "base", "messages": message("hi"), "max_tokens": 1})  # warm
+        yield found
+
+
+def message(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def ask(server: Process, path: str, body: Any) -> httpx.Response:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.post(server.url + path, content=data, timeout=60, trust_env=False)
+
+
+def cpu(server: Process) -> float:
+    """CPU seconds of the server's process so far."""
+    fields = Path(f"/proc/{server.started.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+@contextmanager
+def healthy(server: Process) -> Iterator[list[float]]:
+    """Ask for its health all the time; the seconds that each answer took."""
+    waits: list[float] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        with httpx.Client(base_url=server.url, timeout=20, trust_env=False) as client:
+            while not over.is_set():
+                begun = time.monotonic()
+                reply = client.get("/health")
+                waits.append(time.monotonic() - begun if reply.status_code == 200 else 99.0)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield waits
+    finally:
+        over.set()
+        thread.join()
+
+
+LARGE: dict[str, tuple[str, Any, int]] = {
+    "20,000 prompts": (TEXTS, {"model": "base", "prompt": ["a"] * 20_000, "n": 64}, 400),
+    "4,000 prompts": (TEXTS, {"model": "base", "prompt": ["a"] * 4_000, "n": 64}, 400),
+    "20,000 prompts of ids": (TEXTS, {"model": "base", "prompt": [[5]] * 20_000}, 400),
+    "20,000 inputs": ("/generate", {"input_ids": [[5]] * 20_000}, 400),
+    "a 4 MB chat": (CHAT, {"model": "base", "messages": message("a " * 1_999_990)}, 400),
+    "a 4 MB prompt": (TEXTS, {"model": "base", "prompt": "a " * 2_000_000}, 400),
+    "a 4 MB tool": (
+        CHAT,
+        {"model": "base", "messages": message("a"), "tools": [{"type": "x" * 4_000_000}]},
+        400,
+    ),
+    "100,000 messages": (CHAT, {"model": "base", "messages": message("") * 100_000}, 400),
+    "20,000 messages": (CHAT, {"model": "base", "messages": message("") * 20_000}, 400),
+    "1,000,000 lists": (TEXTS, b'{"prompt": [' + b"[]," * 1_000_000 + b"[]]}", 400),
+    "300,000 names": (TEXTS, b"{%s}" % b",".join(b'"%d":1' % n for n in range(300_000)), 400),
+    "96 kB of brackets": (CHAT, b"[" * 96_000, 400),
+    "96 kB of broken calls": (
+        CHAT,
+        {"model": "base", "messages": message("<tool_call>{" * 11_000)},
+        400,
+    ),
+    "a stop of 1 MB": (TEXTS, {"model": "base", "prompt": "a", "stop": "x" * 1_000_000}, 400),
+    "5 MB": (CHAT, b"x" * 5_000_000, 413),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_can_never_fit_is_refused_before_it_costs(name: str, server: Process) -> None:
+    path, body, status = LARGE[name]
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    before = cpu(server)
+    with healthy(server) as waits:
+        time.sleep(0.02)
+        reply = ask(server, path, data)
+        time.sleep(0.02)
+    asked = len(waits)
+    spent = cpu(server) - before
+    assert reply.status_code == status, reply.text[:300]
+    assert max(waits) < 1.0
+    per_health = 0.004  # what a question for its health costs
+    assert spent - asked * per_health <= MOST, (spent, asked)
+
+
+def test_half_sent_heads_are_not_waited_for(server: Process) -> None:
+    """1,500 connections that begin a request and never end it."""
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    before = cpu(server)
+    with ExitStack() as held:
+        sockets: list[socket.socket] = []
+        for _ in range(1500):
+            one = held.enter_context(socket.create_connection(address, timeout=30))
+            one.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-slow: ")
+            sockets.append(one)
+        begun = time.monotonic()
+        reply = httpx.get(f"{server.url}/health", timeout=20, trust_env=False)
+        assert reply.status_code == 200 and time.monotonic() - begun < 1.0
+        assert cpu(server) - before < 1500 * 0.002
+        assert descriptors(server) < 400
+        limit = time.monotonic() + 20
+        while descriptors(server) > 60 and time.monotonic() < limit:
+            time.sleep(0.2)
+        assert descriptors(server) <= 60
+        assert all(ended(one) for one in sockets)
+
+
+def descriptors(server: Process) -> int:
+    return len(os.listdir(f"/proc/{server.started.pid}/fd"))
+
+
+def ended(one: socket.socket) -> bool:
+    """Whether the other end has closed a connection, perhaps with words."""
+    one.settimeout(5)
+    try:
+        while one.recv(4096):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+def test_an_address_keeps_the_connections_that_work(server: Process) -> None:
+    """A client whose requests are answered is let in though others hold all there are."""
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with ExitStack() as held, httpx.Client(base_url=server.url, trust_env=False) as client:
+        body = {"model": "base", "messages": message("hi"), "max_tokens": 2}
+        assert client.post(CHAT, json=body).status_code == 200
+        for _ in range(600):
+            held.enter_context(socket.create_connection(address, timeout=30))
+        assert client.post(CHAT, json=body, timeout=30).status_code == 200
+
+
+# -- gRPC ------------------------------------------------------------------------------------------
+
+
+def prompts(count: int) -> bytes:
+    """A request with empty prompts, two bytes each."""
+    return pb.GenerateRequest(policy="base").SerializeToString() + bytes([2 << 3 | 2, 0]) * count
+
+
+@pytest.mark.parametrize("count", [2_000_000, 20_000])
+def test_prompts_are_counted_before_they_are_read(count: int, server: Process) -> None:
+    before = cpu(server)
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.unary_unary("/mrlm.v1.Policies/Generate")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(prompts(count), timeout=30)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # pyright: ignore
+    assert cpu(server) - before <= MOST
+
+
+@pytest.mark.parametrize("field", ["sessions", "order", "prompt", "messages"])
+def test_requests_for_environments_are_counted_too(field: str, server: Process) -> None:
+    many = 300_000
+    session = "00" * 16
+    if field == "sessions":
+        path, data = "Renew", pb.RenewRequest(sessions=[""] * many).SerializeToString()
+    else:
+        request = pb.Request(session=session, seq=1)
+        if field == "order":
+            request.step.order.extend(["a"] * many)
+        elif field == "prompt":
+            request.reset.task.prompt.extend([pb.Message()] * many)
+        else:
+            request.expert.messages.extend([pb.Message()] * many)
+        path, data = "Call", request.SerializeToString()
+    before = cpu(server)
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.unary_unary(f"/mrlm.v1.Environments/{path}")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(data, timeout=30)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # pyright: ignore
+    assert cpu(server) - before <= MOST
+
+
+def test_connections_that_say_nothing_are_not_kept(server: Process) -> None:
+    """1,500 at the gRPC port: others are let in, and those are closed in time."""
+    host, _, port = server.address.rpartition(":")
+    with ExitStack() as held:
+        for _ in range(1500):
+            held.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        with grpc.insecure_channel(server.address) as channel:
+            stub = mrlm_pb2_grpc.EnvironmentsStub(channel)
+            assert stub.Info(pb.InfoRequest(), timeout=15, wait_for_ready=True).policies == ["base"]
+        limit = time.monotonic() + 25
+        while descriptors(server) > 60 and time.monotonic() < limit:
+            time.sleep(0.2)
+        assert descriptors(server) <= 60
+
+
+def test_fields_are_counted_as_far_as_needed() -> None:
+    assert count_repeated(prompts(5), 2, 100) == 5
+    assert count_repeated(prompts(500), 2, 100) == 101
+    full = pb.GenerateRequest(policy="x" * 300, prompts=[pb.Prompt(token_ids=range(300))] * 3)
+    assert count_repeated(full.SerializeToString(), 2, 100) == 3
+    for broken in (b"\xff" * 50, b"\x12", b"\x12\xff\xff\xff\xff\x7f", b"\x0b" * 9, b""):
+        assert count_repeated(broken, 2, 100) <= 50
