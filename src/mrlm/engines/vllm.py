@@ -3,14 +3,16 @@ weights reloaded after every update, asleep while nothing is sampled."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mrlm.core.errors import EngineError
+from mrlm.core.errors import EndpointError, EngineError
 from mrlm.engines._apart import JSON, ServerEngine, httpx
 from mrlm.engines._calls import Missing, Passing, judged, signed
+from mrlm.engines._heads import has_head, is_packed, is_tied, write_head
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
 
@@ -55,6 +57,8 @@ class VllmEngine(ServerEngine):
         )
         self.model = model
         self._models: dict[str, str] = {}
+        self._heads_apart: dict[str, bool] = {}
+        """Server -> whether it keeps a tied output head apart from the embedding."""
 
     def _route(self) -> str:
         return "/v1/completions"
@@ -91,8 +95,10 @@ class VllmEngine(ServerEngine):
     # -- weights -----------------------------------------------------------------------------------
 
     async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
-        await super()._prepare(client, name, since)
         url = self.url_of[name]
+        if name not in self._placed:
+            self._heads_apart.pop(url, None)  # it may have been started again in another way
+        await super()._prepare(client, name, since)
         if not self.policies[name].adapter and url not in self._models:
             self._models[url] = self.model or await self._model_at(client, url)
 
@@ -115,10 +121,35 @@ class VllmEngine(ServerEngine):
         if self.policies[name].adapter:
             await self._load_adapter(client, url, name, folder)
         else:
+            if await asyncio.to_thread(is_tied, folder) and await self._head_apart(client, url):
+                await asyncio.to_thread(write_head, folder)
             kwargs = {"weights_path": str(folder)}
             body = {"method": "reload_weights", "kwargs": kwargs}
             await self._post(client, url, "/collective_rpc", body)
         await self._post(client, url, "/reset_prefix_cache")
+
+    async def _head_apart(self, client: httpx.AsyncClient, url: str) -> bool:
+        """Whether a server keeps the output head of a tied model apart, so that it has to be given
+        by name. Older servers cannot tell, and do not.
+
+        Raises:
+            EngineError: its head is the embedding, in a packed form that is made once.
+        """
+        if url not in self._heads_apart:
+            try:
+                found = await self._post(client, url, "/weight_checker", {"action": "checksum"})
+            except EndpointError:
+                return False
+            checksums = found["checksums"]
+            self._heads_apart[url] = has_head(checksums)
+            if not has_head(checksums) and is_packed(checksums):
+                raise EngineError(
+                    f"the vLLM server at {url} packs its weights when it starts (as it does on a "
+                    "processor) and would keep the old output head, which this model shares with "
+                    "its embedding; start it with --hf-overrides "
+                    "'{\"tie_word_embeddings\": false}'"
+                )
+        return self._heads_apart[url]
 
     async def _load_adapter(
         self, client: httpx.AsyncClient, url: str, name: str, folder: Path

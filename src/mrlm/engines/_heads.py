@@ -1,0 +1,70 @@
+"""Output heads that share their weights with the embedding: whether a folder holds one, and the
+same head under a name of its own, for servers that keep it apart. It knows no server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from mrlm.core.errors import EngineError
+
+HEAD = "lm_head.weight"
+EMPTY: str = hashlib.sha256(b"").hexdigest()
+"""Checksum of a weight that a server has moved into a form of its own."""
+
+
+def is_tied(folder: Path) -> bool:
+    """Whether the model of a folder has no output head but its embedding."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return bool(config.get("tie_word_embeddings", False)) and _file_of(folder, HEAD) is None
+
+
+def write_head(folder: Path) -> None:
+    """Add the output head of a tied model to its folder by name, as a file beside the others.
+
+    Raises:
+        EngineError: the folder has no embedding that could be the head.
+    """
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    for name in ("model.embed_tokens.weight", "transformer.wte.weight"):
+        file = _file_of(folder, name)
+        if file is not None:
+            break
+    else:
+        raise EngineError(
+            f"{folder} has no weight 'model.embed_tokens.weight' that could be given to the server "
+            "as its output head; train a model whose head is its own"
+        )
+    with safe_open(file, "pt") as found:
+        tensor = found.get_tensor(name)
+    save_file({HEAD: tensor}, folder / "lm_head.safetensors", metadata={"format": "pt"})
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        known = json.loads(index.read_text(encoding="utf-8"))
+        known["weight_map"][HEAD] = "lm_head.safetensors"
+        index.write_text(json.dumps(known), encoding="utf-8")
+
+
+def has_head(checksums: Mapping[str, str]) -> bool:
+    """Whether a server that has these weights keeps its output head apart from the embedding."""
+    return any("lm_head." in name for name in checksums)
+
+
+def is_packed(checksums: Mapping[str, str]) -> bool:
+    """Whether a server has moved weights into a form of its own."""
+    return EMPTY in checksums.values()
+
+
+def _file_of(folder: Path, weight: str) -> Path | None:
+    """The file of a folder that holds a weight."""
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as found:
+            if weight in found.keys():  # noqa: SIM118  (it is no mapping)
+                return file
+    return None
