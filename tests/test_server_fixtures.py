@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from mrlm.core.errors import EndpointError, EngineError
 from mrlm.core.types import SamplingParams
-from mrlm.engines import _apart
+from mrlm.engines import _apart, vllm
 from mrlm.engines.sglang import SglangEngine
 from mrlm.engines.vllm import VllmEngine
 from mrlm.learn.adapters import add_adapter
@@ -110,6 +112,35 @@ def test_whole_models(kind: str, whole: Policy, tmp_path: Path) -> None:
     assert engine.retries == 2
     (folder,) = tmp_path.glob("*/ann/*")  # what the server was given last is still there
     assert (folder / "model.safetensors").is_file() and (folder / "config.json").is_file()
+
+
+def test_a_head_that_a_server_keeps_apart(whole: Policy, tmp_path: Path) -> None:
+    """A vLLM that packs its weights would keep an old head that is the embedding: the run ends with
+    the way out. One that keeps the head apart is given it by name."""
+    with replayed(scenes("vllm", "packed")) as (url, _):
+        engine = VllmEngine({"ann": whole}, url, sync_folder=str(tmp_path), max_retries=0)
+        with pytest.raises(EngineError, match=r"hf-overrides '{.tie_word_embeddings.: false}'"):
+            asyncio.run(engine.load_weights("ann", whole, 1))
+    with replayed(scenes("vllm", "packed apart")) as (url, _):
+        engine = VllmEngine({"ann": whole}, url, sync_folder=str(tmp_path))
+        asyncio.run(engine.load_weights("ann", whole, 1))
+    (file,) = tmp_path.glob("*/ann/*/lm_head.safetensors")
+    (head,) = load_file(file).values()
+    assert torch.equal(head, whole.model.get_output_embeddings().weight)
+
+
+def test_a_server_that_was_started_again_gets_its_weights_again(
+    whole: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no call failed in between, so that only the server's word on its weights tells."""
+    monkeypatch.setattr(vllm, "FRESH", 0.0)
+    first, later = scenes("vllm", "whole model"), scenes("vllm", "started again")
+    again = [each for each in first if "/v1/models" not in each["ask"]]
+    with replayed([*first, *later, *again]) as (url, _):
+        engine = VllmEngine({"ann": whole}, url, sync_folder=str(tmp_path))
+        for _ in range(2):
+            asyncio.run(engine.one(ASKED))
+    assert engine.pushes == 2
 
 
 @pytest.mark.parametrize(

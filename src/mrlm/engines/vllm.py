@@ -4,6 +4,9 @@ weights reloaded after every update, asleep while nothing is sampled."""
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +18,11 @@ from mrlm.engines._calls import Missing, Passing, judged, signed
 from mrlm.engines._heads import has_head, is_packed, is_tied, write_head
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+FRESH = 1.0
+"""Seconds for which a look at a server's weights is good."""
 
 
 class VllmEngine(ServerEngine):
@@ -59,6 +67,9 @@ class VllmEngine(ServerEngine):
         self._models: dict[str, str] = {}
         self._heads_apart: dict[str, bool] = {}
         """Server -> whether it keeps a tied output head apart from the embedding."""
+        self._marks: dict[str, tuple[str, float] | None] = {}
+        """Server -> what its weights are marked with, and when they last were; `None` where it
+        takes no marks."""
 
     def _route(self) -> str:
         return "/v1/completions"
@@ -96,11 +107,31 @@ class VllmEngine(ServerEngine):
 
     async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
         url = self.url_of[name]
+        await self._look(client, name)
         if name not in self._placed:
-            self._heads_apart.pop(url, None)  # it may have been started again in another way
+            self._heads_apart.pop(url, None)
         await super()._prepare(client, name, since)
         if not self.policies[name].adapter and url not in self._models:
             self._models[url] = self.model or await self._model_at(client, url)
+
+    async def _look(self, client: httpx.AsyncClient, name: str) -> None:
+        """See whether the server of a whole model still has the weights it was given: one that was
+        started again has those it began with. That takes longer than `FRESH`, so a look is good for
+        as long."""
+        url = self.url_of[name]
+        mark, seen = self._marks.get(url) or ("", 0.0)
+        if not mark or name not in self._placed or time.monotonic() - seen < FRESH:
+            return
+        try:
+            reply = await client.get(f"{url}/weight_info")
+            known = reply.json()["weight_version"] if reply.is_success else None
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            log.debug("no word of %s on its weights: %r", url, error)
+            known = None
+        if known == mark:
+            self._marks[url] = mark, time.monotonic()
+        else:
+            self._placed.pop(name, None)
 
     async def _model_at(self, client: httpx.AsyncClient, url: str) -> str:
         """The name of the model that is no adapter."""
@@ -126,7 +157,20 @@ class VllmEngine(ServerEngine):
             kwargs = {"weights_path": str(folder)}
             body = {"method": "reload_weights", "kwargs": kwargs}
             await self._post(client, url, "/collective_rpc", body)
+            await self._mark(client, url)
         await self._post(client, url, "/reset_prefix_cache")
+
+    async def _mark(self, client: httpx.AsyncClient, url: str) -> None:
+        """Mark the weights that a server has now, if it takes marks."""
+        if self._marks.get(url, ()) is None:
+            return
+        mark = secrets.token_hex(8)
+        try:
+            await self._post(client, url, "/update_weight_version", {"new_version": mark})
+        except EndpointError:
+            self._marks[url] = None
+        else:
+            self._marks[url] = mark, time.monotonic()
 
     async def _head_apart(self, client: httpx.AsyncClient, url: str) -> bool:
         """Whether a server keeps the output head of a tied model apart, so that it has to be given

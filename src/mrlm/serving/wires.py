@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 MOST_BYTES = 4 << 20
 """Bytes of a message, where nothing else is agreed."""
 KEEPALIVE = 20.0
@@ -12,8 +14,8 @@ CONNECTING = 5.0
 """Seconds an attempt to connect may take, with all that TLS asks."""
 HANDSHAKE = 10.0
 """Seconds in which whoever connects has to speak the protocol."""
-CONNECTIONS = 1024
-"""Open to a server at the same time."""
+CONNECTIONS = 4096
+"""Open to a server at the same time, where the machine allows it twice as many descriptors."""
 STREAMS = 8192
 """Calls under way on one connection."""
 
@@ -33,11 +35,12 @@ def _options(most_bytes: int) -> Options:
 
 def server_options(most_bytes: int = MOST_BYTES) -> Options:
     """Of a server: two cannot share a port, and clients may ask as often as ours do."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
         *_options(most_bytes),
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE * 1000)),
-        ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+        ("grpc.max_allowed_incoming_connections", min(CONNECTIONS, descriptors // 2)),
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE * 500)),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", int(KEEPALIVE * 500)),
