@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from traceback import FrameSummary
 from types import TracebackType
@@ -67,7 +67,7 @@ def is_users(error: BaseException) -> bool:
     return any(_block(each) for each in _chain(error))
 
 
-def origin(error: BaseException) -> tuple[type, str | None, int | None]:
+def origin(error: BaseException) -> Hashable:
     """The type of an exception and where it was raised (file, line): equal for failures that are
     the same."""
     last = traceback.StackSummary.extract(

@@ -71,7 +71,7 @@ class TeamLearner:
         policies = _policies(agents)
         self.policy_of: dict[str, Policy] = policies
         learning = _trained(agents, trained)
-        algorithm.check_cast({agent: policies[agent].name for agent in learning})
+        algorithm.check_cast({agent: policies[agent].name for agent in learning}, len(policies))
         taught = {policies[agent].name: policies[agent] for agent in learning}
         self.learners: list[Learner] = [
             Learner(policy, None, algorithm, settings=self.settings) for policy in taught.values()
