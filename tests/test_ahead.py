@@ -254,7 +254,8 @@ def test_evaluation_is_on_the_newest_weights(tmp_path: Path) -> None:
             (learner,) = run.learners
             engine = run.engines[learner.policy]
             assert engine.policies[learner.policy] is not learner.weights_of
-            assert engine.fingerprint(learner.policy) == learner.weights_of.fingerprint()
+            mirror = engine.policies[learner.policy]
+            assert mirror.fingerprint() == learner.weights_of.fingerprint()
             assert engine.versions[learner.policy] == learner.version == run.step
             evaluated.append(run.step)
 

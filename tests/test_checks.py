@@ -78,17 +78,3 @@ def test_groups_without_variance_are_said(run: Run, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING, "mrlm"):
         check_first_step(run, groups)
     assert "check variance: in none of the 4 groups" in caplog.text
-
-
-def test_an_engine_with_old_weights_is_found(run: Run) -> None:
-    """The engine keeps a copy instead of the weights that are trained."""
-    import copy
-
-    name = run.learners[0].policy
-    stale = copy.copy(run.learners[0].weights_of)
-    stale.model = copy.deepcopy(stale.model)
-    with torch.no_grad():
-        next(stale.model.parameters()).add_(0.1)
-    run_async(run.engines[name].load_weights(name, stale, 1))
-    with pytest.raises(CheckError, match=rf"check weights.*{name!r}"):
-        check_weights(run)

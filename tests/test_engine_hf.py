@@ -353,7 +353,7 @@ def test_finished_rows_are_dropped_from_the_batch(tokenizer: Any) -> None:
     assert rows[0] == 6 and rows[-1] == 1 and len(rows) <= 12
 
 
-def test_context_versions_and_fingerprints(model: Any, tokenizer: Any) -> None:
+def test_context_and_versions(model: Any, tokenizer: Any) -> None:
     short = Policy("short", build("gpt2"), tokenizer)
     policy = Policy("policy", model, tokenizer)
     engine = HFEngine({"policy": policy, "short": short})
@@ -367,10 +367,6 @@ def test_context_versions_and_fingerprints(model: Any, tokenizer: Any) -> None:
         )
     ]
     assert versions == [3, 0, 3]
-    before, other = engine.fingerprint("policy"), engine.fingerprint("short")
-    with torch.no_grad():
-        next(model.parameters())[7, 7] += 1e-4
-    assert engine.fingerprint("policy") != before and engine.fingerprint("short") == other
 
 
 def test_new_weights_are_sampled_from_at_once(model: Any, tokenizer: Any) -> None:

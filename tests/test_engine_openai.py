@@ -258,4 +258,4 @@ def test_tools_that_a_template_would_explain_are_refused() -> None:
             run_async(found.answer(Request("judge", [], SamplingParams(), 0, (), [tools])))
         with pytest.raises(EngineError, match="cannot be given weights"):
             run_async(found.load_weights("judge", None, 1))
-        assert found.fingerprint("judge") is None
+        assert found.tolerance("judge") is None

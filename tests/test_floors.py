@@ -31,6 +31,7 @@ FLOORS = {
             "rollback",
             "recorded",
             "checks",
+            "proof",
             "generate",
             "metrics",
             "profile",

@@ -32,7 +32,7 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
             everything is logged instead.
     """
     for problem in _problems(run, groups):
-        _report(run, problem)
+        report(run, problem)
     if "siblings" in run.algorithm.requires:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
         if not lively:
@@ -46,26 +46,14 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
 
 
 def check_weights(run: Run) -> None:
-    """After the first exchange of weights, engines and learners must hold the same, in every
-    process.
+    """After the first step, all processes must hold the same weights.
 
     Raises:
-        CheckError: an engine samples with other weights than those that were trained.
+        CheckError: they do not.
     """
-    for learner in run.learners:
-        engine = run.engines[learner.policy]
-        theirs, ours = engine.fingerprint(learner.policy), learner.weights_of.fingerprint()
-        if theirs is not None and not np.allclose(theirs, ours, rtol=1e-6):
-            _report(
-                run,
-                f"check weights: the engine of policy {learner.policy!r} does not hold the "
-                "weights that were trained "
-                f"(fingerprint {theirs} against {ours})",
-            )
-
     ours = [learner.weights_of.fingerprint() for learner in run.learners]
     if not all(np.allclose(ours, theirs, rtol=1e-6) for theirs in run.peers.gather(ours)):
-        _report(
+        report(
             run,
             "check weights: after the first step the processes do not hold the same weights. Does "
             "every one run the same program, with the same versions?",
@@ -150,7 +138,12 @@ def _comparable(turn: Turn) -> bool:
     return turn.logprobs is not None and not turn.sampling.truncates and not turn.sampling.greedy
 
 
-def _report(run: Run, problem: str) -> None:
+def report(run: Run, problem: str) -> None:
+    """Say what a check found.
+
+    Raises:
+        CheckError: unless `training.checks=warn`, which logs it.
+    """
     if run.config.training.checks == "error":
         raise CheckError(f"{problem} (training.checks=warn goes on all the same)")
     log.warning(problem)

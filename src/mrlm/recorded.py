@@ -83,7 +83,7 @@ class Recorded:
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         """There are none here."""
 
-    def fingerprint(self, policy: str) -> None:
+    def tolerance(self, policy: str) -> None:
         """There are no weights here."""
 
     def take_usage(self) -> dict[str, float]:

@@ -31,6 +31,7 @@ def make_engines(
         "batch_size": config.engine.batch_size,
         "cache_mib": config.engine.cache_mib,
         "timeout": config.engine.timeout,
+        "unseen_writes": False,  # whoever writes weights in a run hands them to `load_weights`
     }
     settings = {key: value for key, value in given.items() if key in accepts}
     settings |= config.engine.of_server()

@@ -3,6 +3,7 @@ that samples for them."""
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ class Weights:
         named = self.policy.model.named_parameters()
         return list(self.policy.named_parameters().values()) or [value for _, value in named]
 
+    def fingerprint(self) -> tuple[float, ...]:
+        return self.policy.fingerprint()
+
     def take_file(self, file: Path) -> None:
         take_file(self.policy, file)
 
@@ -64,8 +68,8 @@ class Sampled:
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
         await self.inner.load_weights(policy, weights.policy, version)
 
-    def fingerprint(self, policy: str) -> tuple[float, ...] | None:
-        return self.inner.fingerprint(policy)
+    def tolerance(self, policy: str) -> float | None:
+        return self.inner.tolerance(policy)
 
 
 class House:
@@ -92,7 +96,10 @@ class House:
 
     def served(self) -> list[Served]:
         """All policies, with a new engine."""
-        inner = self.plugin(policies=self.policies, **self.settings)
+        settings = dict(self.settings)
+        if "unseen_writes" in inspect.signature(self.plugin).parameters:
+            settings["unseen_writes"] = False  # new weights come through `load_weights`
+        inner = self.plugin(policies=self.policies, **settings)
         engine: Engine = Sampled(inner)
         return [self._served(name, engine) for name in self.policies]
 

@@ -21,6 +21,7 @@ from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
 from mrlm.play.ahead import Ahead
 from mrlm.play.engine import Remote, Rests
+from mrlm.proof import exchange, prove
 from mrlm.rollback import count_at, go_back
 from mrlm.run import Run
 
@@ -36,10 +37,12 @@ async def train(run: Run) -> Run:
     for callback in run.callbacks:
         callback.on_train_begin(run)
     run.population.grow(run.step)
-    if run.step == 0 and run.config.evaluation.at_start and _evaluates(run):
-        run.log.log(0, await evaluate(run))
     if run.step:
         await _share_weights(run)
+    else:
+        await prove(run, run.learners)
+    if run.step == 0 and run.config.evaluation.at_start and _evaluates(run):
+        run.log.log(0, await evaluate(run))
     checked = False
     stopping, interrupted = _agreed(run)
     while run.step < run.total_steps and not stopping:
@@ -118,7 +121,7 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
                 with complete():
                     metrics |= await algorithm.carry(stage, waiting, groups)
     with span("sync"):
-        await _share_weights(run)
+        await _share_weights(run, groups)
     if check and run.config.training.checks != "off":
         with span("checks"):
             check_weights(run)
@@ -308,16 +311,12 @@ async def _update(
     return {learner.policy: found for learner, found in zip(stage, metrics, strict=True)}
 
 
-async def _share_weights(run: Run) -> None:
-    """Give the engines the policies as they are, while nobody asks them for anything."""
+async def _share_weights(run: Run, groups: Sequence[Group] = ()) -> None:
+    """Give the engines the policies as they are, while nobody asks them for anything; `groups` are
+    what was trained on last."""
     if isinstance(run.source, Ahead):
         await run.source.rest({learner.policy: learner.version for learner in run.learners})
-    await asyncio.gather(
-        *(
-            run.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
-            for each in run.learners
-        )
-    )
+    await exchange(run, run.learners, groups)
 
 
 async def _rest(run: Run) -> None:

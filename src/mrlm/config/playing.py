@@ -225,6 +225,9 @@ class EngineConfig(Section):
     """Rows that are decoded at once; more wait, and come in as others finish."""
     cache_mib: Whole = 1024
     """Memory for keys and values that `lean` keeps from turn to turn, in MiB; 0 keeps none."""
+    tolerance: Positive | None = None
+    """How far log-probs of engine and trainer may be apart after an exchange of weights (nats, of
+    any token); what the engine takes for rounding if not set."""
     base_url: str | None = None
     """Of an engine that is a server: where it is, `http://host:port` (`mrlm`: `host:port`)."""
     servers: dict[str, str] | None = None
@@ -249,7 +252,7 @@ class EngineConfig(Section):
         """What is set of the keys that only engines with servers have."""
         found: dict[str, Any] = {}
         for key in type(self).model_fields:
-            if key not in ("name", "timeout", "batch_size", "cache_mib"):
+            if key not in ("name", "timeout", "batch_size", "cache_mib", "tolerance"):
                 found[key] = getattr(self, key)
         return {key: value for key, value in found.items() if value is not None}
 

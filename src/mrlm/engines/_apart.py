@@ -35,6 +35,8 @@ except ImportError as error:
         'engines with servers (vllm, sglang) need the package httpx2: pip install "mrlm[llm]"'
     ) from error
 
+ROUNDING = {False: 1e-3, True: 0.25}
+"""How far log-probs may be from the trainer's; `True` for 16 bits."""
 FIRST_WAIT = 0.5
 """Seconds before a call is repeated for the first time."""
 JSON = dict[str, Any]
@@ -187,9 +189,10 @@ class ServerEngine(ABC):
         async with self._line() as client, self._gate.alone():
             await self._place(client, policy)
 
-    def fingerprint(self, policy: str) -> tuple[float, ...] | None:
-        """Nobody can look at the weights of the server; what it says is compared instead."""
-        return None
+    def tolerance(self, policy: str) -> float | None:
+        """The server computes in an order of its own; `engine.tolerance` for one that computes in
+        another precision than the trainer."""
+        return ROUNDING[self.policies[policy].coarse]
 
     async def rest(self) -> None:
         """Put the servers to sleep until the next request, if that is wanted."""

@@ -1,5 +1,5 @@
-"""The lean forward of a Llama-like model, for sampling: fused copies of its weights, kept up to
-date, and what they compute. Where keys and values lie is the caller's business."""
+"""The lean forward of a Llama-like model, for sampling: fused copies of its weights, copied again
+after every change, and what they compute. Where keys and values lie is the caller's business."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from mrlm.learn import products
 from mrlm.learn.anatomy import Anatomy, Layer, linear_of
+from mrlm.learn.digest import digests
 
-PROBE = 64
-"""Numbers at the start of every parameter that are compared to see whether it changed: some
-optimisers write past the version counters."""
 FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 NORMS = ("norm_attention", "norm_mlp", "norm_q", "norm_k", "norm_after_attention", "norm_after_mlp")
 HIDDEN = -1e30
@@ -44,24 +42,32 @@ class Low:
     ups: list[Tensor | None]
 
 
-class Watch:
-    """Notices when parameters change."""
+class Changes:
+    """Says which tensors changed since the call before: those that `mark` named, or, where weights
+    are written without a word, those whose numbers are others.
 
-    def __init__(self) -> None:
-        self._stamps: list[tuple[int, int]] = []
-        self._starts: list[Tensor] = []
+    Args:
+        compared: all numbers of every tensor are compared at every call.
+    """
 
-    def changed(self, tensors: Sequence[Tensor]) -> list[bool]:
+    def __init__(self, compared: bool) -> None:
+        self.compared = compared
+        self._marked = True
+        self._digests: list[int] = []
+
+    def mark(self) -> None:
+        """All of them may have changed."""
+        self._marked = True
+
+    def take(self, tensors: Sequence[Tensor]) -> list[bool]:
         """Which of them are not what they were at the call before."""
-        stamps = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
-        starts = [t.detach().flatten()[:PROBE].clone() for t in tensors]
-        if len(stamps) != len(self._stamps):
-            found = [True] * len(stamps)
-        else:
-            pairs = zip(stamps, self._stamps, starts, self._starts, strict=True)
-            found = [one != two or not torch.equal(a, b) for one, two, a, b in pairs]
-        self._stamps, self._starts = stamps, starts
-        return found
+        marked, self._marked = self._marked, False
+        if not self.compared:
+            return [marked] * len(tensors)
+        before, self._digests = self._digests, digests(tensors)
+        if marked or len(before) != len(tensors):
+            return [True] * len(tensors)
+        return [one != two for one, two in zip(before, self._digests, strict=True)]
 
 
 class Decoder:
@@ -70,6 +76,8 @@ class Decoder:
     Args:
         anatomy: its parts.
         dtype: of the products; the stream between them has the type of the weights.
+        compared: weights may change without a call of `mark`, so all of them are compared with what
+            was copied before every use.
 
     Attributes:
         stored: the type of the products.
@@ -77,8 +85,9 @@ class Decoder:
             float32 leave it at that: what is small there is quicker than in bfloat16.
     """
 
-    def __init__(self, anatomy: Anatomy, dtype: torch.dtype) -> None:
+    def __init__(self, anatomy: Anatomy, dtype: torch.dtype, compared: bool = True) -> None:
         self.anatomy = anatomy
+        self.compared = compared
         self.stored: torch.dtype = dtype
         self.stream: torch.dtype = anatomy.embedding.dtype
         self.device: torch.device = anatomy.embedding.device
@@ -91,9 +100,9 @@ class Decoder:
         self.norms: list[dict[str, Tensor | None]] = [{} for _ in anatomy.layers]
         self.lows: list[dict[str, Low]] = [{} for _ in anatomy.layers]
         self._single = False
-        self._watch = Watch()
+        self._changes = Changes(compared)
         self._adapters: tuple[str, ...] = ()
-        self._adapter_watches: dict[str, Watch] = {}
+        self._adapter_changes: dict[str, Changes] = {}
         self._tables: dict[str, tuple[Tensor, Tensor]] = {}
         self._plain = self.dtype == self.stream == torch.float32
         self._ground = {
@@ -105,8 +114,15 @@ class Decoder:
 
     # -- weights -----------------------------------------------------------------------------------
 
+    def mark(self, adapter: str | None = None) -> None:
+        """The weights of an adapter, or those of the base, have changed: copy them before their
+        next use."""
+        changes = self._adapter_changes.get(adapter) if adapter else self._changes
+        if changes is not None:
+            changes.mark()
+
     def refresh(self, single: bool = False) -> bool:
-        """Copy anew what changed of the base; returns whether anything did.
+        """Copy again what changed of the base; returns whether anything did.
 
         Args:
             single: one row will be decoded: weights are stored otherwise for that.
@@ -127,7 +143,7 @@ class Decoder:
             weights = [getattr(layer, name) for name in NORMS]
             tensors += [module.weight for module in weights if module is not None]
         owners += [-1] * (len(tensors) - len(owners))
-        changed = self._watch.changed(tensors)
+        changed = self._changes.take(tensors)
         stale = changed if single == self._single else [True] * len(changed)
         if not any(stale):
             return False
@@ -149,7 +165,8 @@ class Decoder:
         for name in adapters:
             found = [linear_of(module, name).lora for module in self._modules()]
             tensors = [t for lora in found if lora for t in (lora.down, lora.up)]
-            if any(self._adapter_watches.setdefault(name, Watch()).changed(tensors)):
+            known = self._adapter_changes.setdefault(name, Changes(self.compared))
+            if any(known.take(tensors)):
                 changed.add(name)
         if changed or tuple(adapters) != self._adapters:
             self._adapters = tuple(adapters)

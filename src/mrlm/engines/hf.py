@@ -21,6 +21,8 @@ from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
 
+ROUNDING = {False: 1e-4, True: 0.25}
+"""How far log-probs may be from the trainer's; `True` for 16 bits."""
 COMPACT = 0.75
 """Finished rows are dropped when no more than this share is still running."""
 
@@ -69,9 +71,9 @@ class HFEngine:
         self.policies[policy] = weights
         self.versions[policy] = version
 
-    def fingerprint(self, policy: str) -> tuple[float, ...]:
-        """Numbers that change when the policy's weights do."""
-        return self.policies[policy].fingerprint()
+    def tolerance(self, policy: str) -> float | None:
+        """Both compute here, in different orders."""
+        return ROUNDING[self.policies[policy].coarse]
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """Batches of one policy and similar prompt length, then back into the order of the

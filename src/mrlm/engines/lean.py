@@ -45,13 +45,21 @@ class LeanEngine(HFEngine):
         batch_size: rows decoded at once.
         cache_mib: memory for keys and values that are kept from call to call, in MiB, over all
             models.
+        unseen_writes: weights may change without a call of `load_weights`, as in a training loop of
+            one's own: all of their numbers are compared before every call. Without it
+            `load_weights` is called after every change.
     """
 
     def __init__(
-        self, policies: Mapping[str, Policy], batch_size: int = 256, cache_mib: int = 1024
+        self,
+        policies: Mapping[str, Policy],
+        batch_size: int = 256,
+        cache_mib: int = 1024,
+        unseen_writes: bool = True,
     ) -> None:
         super().__init__(policies, batch_size)
         self.cache_mib = cache_mib
+        self.unseen_writes = unseen_writes
         self.stats: Stats = Stats()
         self._bases: dict[tuple[int, torch.dtype], _Base] = {}
         self.general: dict[int, str] = {}
@@ -59,13 +67,20 @@ class LeanEngine(HFEngine):
         self._lock = threading.Lock()
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """The weights are the learner's own; what was read with the old ones is forgotten, and what
-        other policies read, too: a run that is resumed begins with nothing, and must go on bit by
-        bit."""
+        """Copy the learner's weights before their next use: an adapter's own, or all of the model;
+        with the version that is known already (an exchange that is repeated) both. What was read
+        with the old ones is forgotten, and what other policies read, too: a run that is resumed
+        begins with nothing, and must go on bit by bit."""
+        whole = not weights.adapter or version == self.versions[policy]
         await super().load_weights(policy, weights, version)
         with self._lock:
-            for base in self._bases.values():
+            for (model, _), base in self._bases.items():
                 base.cache.flush()
+                if model == id(_inner(weights.model)):
+                    if weights.adapter:
+                        base.decoder.mark(weights.adapter)
+                    if whole:
+                        base.decoder.mark()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
         """One batch per base, the general path for what is not lean, then back into order."""
@@ -106,7 +121,7 @@ class LeanEngine(HFEngine):
         if base is None:
             shape = (len(anatomy.layers), 2 * anatomy.kv_heads, anatomy.head_dim)
             share = self.cache_mib / len({id(each.model) for each in self.policies.values()})
-            decoder = Decoder(anatomy, dtype)
+            decoder = Decoder(anatomy, dtype, self.unseen_writes)
             size = int(np.prod(shape)) * decoder.dtype.itemsize
             cache = PrefixCache(shape, int(share * 2**20 / size), decoder.dtype, decoder.device)
             base = self._bases[key] = _Base(decoder, cache)
@@ -115,7 +130,7 @@ class LeanEngine(HFEngine):
 
     def _give_up(self, model: Any, reason: str) -> None:
         """From now on the general path samples from a model."""
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        inner = _inner(model)
         self.general.setdefault(id(inner), reason)
         take_general_way(inner, reason)
 
@@ -172,6 +187,11 @@ class LeanEngine(HFEngine):
         )
         batch.run()
         return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
+
+
+def _inner(model: Any) -> Any:
+    """The model itself, or the one inside a PEFT model."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 PLUGIN = LeanEngine

@@ -18,6 +18,9 @@ from mrlm.learn.transfer import write_weights
 from mrlm.play.engine import Request
 from mrlm.serving.policy_client import PolicyClient
 
+ROUNDING = {False: 1e-3, True: 0.25}
+"""How far log-probs may be from the trainer's; `True` for 16 bits."""
+
 
 class MrlmEngine:
     """Speaks to policies of the same names and shapes on one server. It has to run with
@@ -80,7 +83,6 @@ class MrlmEngine:
         )
         self._placed: set[str] = set()
         self._lost = 0
-        self._seen: dict[str, tuple[float, ...]] = {}
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order.
@@ -110,9 +112,10 @@ class MrlmEngine:
         self.versions[policy] = version
         await self._place(policy)
 
-    def fingerprint(self, policy: str) -> tuple[float, ...] | None:
-        """What the server said of its weights when it was last given some."""
-        return self._seen.get(policy)
+    def tolerance(self, policy: str) -> float | None:
+        """The server computes as an engine here does; `engine.tolerance` for one that computes in
+        another precision than the trainer."""
+        return ROUNDING[self.policies[policy].coarse]
 
     async def _spoken(self, name: str, requests: list[Request]) -> Sequence[Completion]:
         """What the policy says, with the weights it was given."""
@@ -150,7 +153,6 @@ class MrlmEngine:
                 f"the server at {self._client.address} has no policy {name!r}, only "
                 f"{', '.join(known)}; start it with --policy {name}=..."
             )
-        self._seen[name] = known[name].fingerprint
         self._placed.add(name)
 
 

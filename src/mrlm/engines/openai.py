@@ -133,7 +133,7 @@ class OpenAIEngine:
         """
         raise EngineError(f"policy {policy!r} is behind an API and cannot be given weights")
 
-    def fingerprint(self, policy: str) -> None:
+    def tolerance(self, policy: str) -> None:
         """Nobody here knows its weights."""
 
     async def answer(self, request: Request) -> Completion:

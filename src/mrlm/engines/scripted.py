@@ -46,7 +46,7 @@ class ScriptedEngine:
         """There are no weights; the version is kept."""
         self._version = version
 
-    def fingerprint(self, policy: str) -> None:
+    def tolerance(self, policy: str) -> None:
         """There are no weights."""
 
     def _answer(self, request: Request) -> Completion:

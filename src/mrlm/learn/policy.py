@@ -107,6 +107,14 @@ class Policy:
         return next(self.model.parameters()).device
 
     @property
+    def coarse(self) -> bool:
+        """Whether products have 16 bits or fewer (also in float32, on a GPU that may shorten it):
+        two exact ways to compute a log-prob differ by hundredths then."""
+        if self.precision != "fp32" or self.model.dtype in (torch.bfloat16, torch.float16):
+            return True
+        return self.device.type == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
+
+    @property
     def max_context(self) -> int:
         """How many tokens the model can read."""
         config = self.model.config

@@ -58,9 +58,20 @@ class Engine(Protocol):
         """Take new weights of a policy; completions carry `version` from now on."""
         ...
 
-    def fingerprint(self, policy: str) -> tuple[float, ...] | None:
-        """Numbers that change when a policy's weights do; `None` for an engine that has no
-        weights."""
+    def tolerance(self, policy: str) -> float | None:
+        """How far its log-probs may be from those of the learner for rounding alone, in nats, for
+        any token; `None` for an engine that has no weights. What a run does with it
+        is in `mrlm.proof`."""
+        ...
+
+
+@runtime_checkable
+class Copies(Engine, Protocol):
+    """Has the weights of a policy several times over; which of them answers follows from the
+    request."""
+
+    async def everywhere(self, requests: Sequence[Request]) -> list[list[Completion]]:
+        """For every copy, one completion per request, in order."""
         ...
 
 

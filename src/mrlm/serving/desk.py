@@ -41,6 +41,10 @@ class Holder(Protocol):
         """Bytes that its weights take."""
         ...
 
+    def fingerprint(self) -> tuple[float, ...]:
+        """Numbers that change when the weights do."""
+        ...
+
     def take_file(self, file: Path) -> None:
         """New weights from one safetensors file: all of them, or an error and none."""
         ...
@@ -81,10 +85,9 @@ class Served:
     seen: tuple[int, tuple[float, ...]] | None = None
 
     def fingerprint(self) -> tuple[float, ...]:
-        """Numbers that change when the weights do; empty if the engine knows none. Reads all
-        weights, once for each version."""
+        """Numbers that change when the weights do. Reads all weights, once for each version."""
         if self.seen is None or self.seen[0] != self.version:
-            self.seen = (self.version, self.engine.fingerprint(self.name) or ())
+            self.seen = (self.version, self.holder.fingerprint())
         return self.seen[1]
 
 

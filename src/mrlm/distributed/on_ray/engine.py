@@ -35,16 +35,23 @@ class RayEngine:
         self.groups: dict[str, EngineGroup] = dict(groups)
         self.tokenizer: Any = tokenizer
         self.max_context: int = max_context
+        self._tolerances: dict[str, float | None] = {}
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order; the groups work side by side."""
+        return await self._answers(requests)
+
+    async def _answers(
+        self, requests: Sequence[Request], worker: int | None = None
+    ) -> list[Completion]:
+        """The same; with a number, all that a group is asked goes to that worker of it."""
         places: dict[EngineGroup, list[int]] = {}
         for place, request in enumerate(requests):
             places.setdefault(self.groups[request.policy], []).append(place)
         found: dict[int, Completion] = {}
 
         async def at(group: EngineGroup, chosen: list[int]) -> None:
-            said = await group.generate([requests[place] for place in chosen])
+            said = await group.generate([requests[place] for place in chosen], worker)
             found.update(zip(chosen, said, strict=True))
 
         await asyncio.gather(*(at(group, chosen) for group, chosen in places.items()))
@@ -54,9 +61,19 @@ class RayEngine:
         """Let every worker of a policy take its weights."""
         await self.groups[policy].load_weights(policy, weights, version)
 
-    def fingerprint(self, policy: str) -> tuple[float, ...] | None:
-        """Numbers that change when the weights that are sampled with do."""
-        return self.groups[policy].posts[0].ask_now("fingerprint", policy, True)
+    async def everywhere(self, requests: Sequence[Request]) -> list[list[Completion]]:
+        """What every worker answers; a group of fewer workers than another answers again."""
+        named = {request.policy for request in requests}
+        copies = max(len(self.groups[name].posts) for name in named)
+        jobs = (self._answers(requests, number) for number in range(copies))
+        return list(await asyncio.gather(*jobs))
+
+    def tolerance(self, policy: str) -> float | None:
+        """That of the engine in the workers."""
+        if policy not in self._tolerances:
+            found = self.groups[policy].posts[0].ask_now("tolerance", policy)
+            self._tolerances[policy] = found
+        return self._tolerances[policy]
 
     def forget(self) -> None:
         """Begin anew: what was given and asked before is not repeated."""
@@ -83,11 +100,14 @@ class EngineGroup:
         self._given: dict[str, tuple[Any, int]] = {}
         self._asked: list[list[list[Request]]] = [[] for _ in posts]
 
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order."""
+    async def generate(
+        self, requests: Sequence[Request], worker: int | None = None
+    ) -> list[Completion]:
+        """One completion per request, in order, by whichever worker its key says, or by one."""
         shares: list[list[int]] = [[] for _ in self.posts]
         for index, request in enumerate(requests):
-            shares[place_of(request.key, len(shares))].append(index)
+            place = place_of(request.key, len(shares)) if worker is None else worker % len(shares)
+            shares[place].append(index)
         jobs = [
             (number, indices, self._sample(number, [requests[index] for index in indices]))
             for number, indices in enumerate(shares)

@@ -42,6 +42,7 @@ class RemotePolicy:
         self.max_context: int = about.max_context
         self.pad_id: int = about.pad_id
         self.size: int = about.size
+        self.coarse: bool = about.coarse
         self.chat: Chat = chat
         self.device: torch.device = torch.device("cpu")
         """Where tensors of this process are."""
@@ -53,7 +54,7 @@ class RemotePolicy:
         Raises:
             CheckError: those who train it together do not hold the same weights.
         """
-        found = [post.ask_now("fingerprint", self.name, False) for post in self._post.members]
+        found = [post.ask_now("fingerprint", self.name) for post in self._post.members]
         if not all(np.allclose(found[0], other, rtol=1e-6) for other in found[1:]):
             raise CheckError(
                 f"check weights: the workers that train policy {self.name!r} do not hold the same "

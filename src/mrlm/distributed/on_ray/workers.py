@@ -76,6 +76,7 @@ class About:
     max_context: int
     pad_id: int
     size: int
+    coarse: bool
 
 
 class Worker:
@@ -119,7 +120,9 @@ class Worker:
         self.policies = self.recipe.policies()
         self.engine = self.recipe.engine(self.policies) if samples else None
         return {
-            name: About(policy.tokenizer, policy.max_context, policy.pad_id, policy.size)
+            name: About(
+                policy.tokenizer, policy.max_context, policy.pad_id, policy.size, policy.coarse
+            )
             for name, policy in self.policies.items()
         }
 
@@ -211,12 +214,14 @@ class Worker:
         assert self.engine is not None
         asyncio.run(self.engine.load_weights(name, self.policies[name], version))
 
-    def fingerprint(self, name: str, sampling: bool) -> tuple[float, ...] | None:
-        """Numbers that change when weights do: those sampled with, or those that are trained."""
-        if sampling:
-            assert self.engine is not None
-            return self.engine.fingerprint(name)
+    def fingerprint(self, name: str) -> tuple[float, ...]:
+        """Numbers that change when the weights that are trained do."""
         return self.policies[name].fingerprint()
+
+    def tolerance(self, name: str) -> float | None:
+        """That of the engine."""
+        assert self.engine is not None
+        return self.engine.tolerance(name)
 
     # -- what is kept ------------------------------------------------------------------------------
 

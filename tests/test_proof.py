@@ -1,0 +1,224 @@
+"""After every exchange of weights an engine proves that it samples with those that are trained: any
+one tensor that stays behind is found at the first step."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mrlm.build import build
+from mrlm.casting import Parts
+from mrlm.config import parse_config
+from mrlm.core.errors import CheckError
+from mrlm.core.running import run_async
+from mrlm.learn.digest import CHUNK, digests
+from mrlm.proof import gaps
+from mrlm.run import Run
+from mrlm.train import train
+
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class Withholding:
+    """An engine whose exchanges leave one tensor as it was at the start of the run.
+
+    Args:
+        inner: the engine.
+        policy: whose exchanges.
+        kept: name of the parameter.
+        times: how many exchanges do so; all if `None`.
+    """
+
+    def __init__(self, inner: Any, policy: Any, kept: str, times: int | None = None) -> None:
+        self.inner = inner
+        self.kept = kept
+        self.times = times
+        self.exchanges = 0
+        self._first = policy.model.get_parameter(kept).detach().clone()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        self.exchanges += 1
+        if self.times is None or self.exchanges <= self.times:
+            weights = copy.copy(weights)
+            weights._passes = {}
+            weights.model = copy.deepcopy(weights.model)
+            with torch.no_grad():
+                weights.model.get_parameter(self.kept).copy_(self._first)
+        await self.inner.load_weights(policy, weights, version)
+
+
+def make_run(folder: Path, engine: str = "lean", model: Any = None, **changes: Any) -> Run:
+    """A run of two iterations over one policy."""
+    data: dict[str, Any] = {
+        "experiment_name": "proof",
+        "output_dir": str(folder / "run"),
+        "environments": [{"env_type": "policy_server:Letters"}],
+        "policies": {"policy": {}},
+        "training": {
+            "algorithm": "grpo",
+            "num_iterations": 2,
+            "batch_size": 2,
+            "learning_rate": 5.0e-3,
+            "report_to": "none",
+        },
+        "grpo": {"group_size": 4},
+        "generation": {"max_new_tokens": 6},
+        "engine": {"name": engine},
+    }
+    config = parse_config(data, (), "test").merged(changes)
+    return build(config, Parts(models={"policy": (model, None)} if model is not None else {}))
+
+
+def withheld(run: Run, kept: str, times: int | None = None) -> Withholding:
+    """Let the run's engine keep a tensor."""
+    policy = run.learners[0].weights_of
+    engine = Withholding(run.engines["policy"], policy, kept, times)
+    run.engines["policy"] = engine
+    return engine
+
+
+def untied(path: str, folder: Path) -> str:
+    """The embedded model with a head of its own, as a folder."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(path)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+    return str(folder)
+
+
+def every_tensor() -> list[Any]:
+    """Of two layers, with every map of the second; the rest is slow."""
+    quick = ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"]
+    quick += [f"model.layers.1.{part}.weight" for part in ("self_attn.q_proj", "mlp.down_proj")]
+    names = ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"]
+    for layer in range(2):
+        for part in LAYERS:
+            block = "mlp" if part in LAYERS[4:] else "self_attn"
+            names.append(f"model.layers.{layer}.{block}.{part}.weight")
+        names += [
+            f"model.layers.{layer}.{norm}.weight"
+            for norm in ("input_layernorm", "post_attention_layernorm")
+        ]
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in quick)) for name in names]
+
+
+@pytest.mark.parametrize("engine", ["lean", "hf"])
+@pytest.mark.parametrize("kept", every_tensor())
+def test_a_tensor_that_stays_behind_is_found_at_the_first_step(
+    engine: str, kept: str, tmp_path: Path, tiny_path: str
+) -> None:
+    run = make_run(tmp_path, engine, **{"model.model_name_or_path": untied(tiny_path, tmp_path)})
+    late = withheld(run, kept)
+    with pytest.raises(CheckError, match=r"check weights: the engine of policy 'policy' does not"):
+        run_async(train(run))
+    run.log.close()
+    assert run.step == 0 and late.exchanges == 2, "once more in full, then the end"
+
+
+@pytest.mark.parametrize("engine", ["lean", "hf"])
+def test_a_tied_head_that_stays_behind_is_found(engine: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, engine)
+    withheld(run, "model.embed_tokens.weight")
+    with pytest.raises(CheckError, match="check weights"):
+        run_async(train(run))
+    run.log.close()
+
+
+@pytest.mark.parametrize("engine", ["lean", "hf"])
+@pytest.mark.parametrize("part", LAYERS[:1] + LAYERS[-1:])
+def test_an_adapter_that_stays_behind_is_found(engine: str, part: str, tmp_path: Path) -> None:
+    """The second factor moves first: as long as it is zero, the first has no gradient."""
+    pytest.importorskip("peft")
+    lora = {"lora": {"r": 4, "target_modules": [part]}}
+    run = make_run(tmp_path, engine, policies={"policy": lora})
+    adapter = run.learners[0].weights_of.adapter
+    block = "mlp" if part in LAYERS[4:] else "self_attn"
+    withheld(run, f"base_model.model.model.layers.1.{block}.{part}.lora_B.{adapter}.weight")
+    with pytest.raises(CheckError, match="check weights"):
+        run_async(train(run))
+    run.log.close()
+
+
+def test_an_exchange_that_failed_once_is_repeated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path)
+    late = withheld(run, "model.norm.weight", times=1)
+    with caplog.at_level(logging.WARNING, "mrlm"):
+        run_async(train(run))
+    run.log.close()
+    assert run.step == 2 and late.exchanges == 3
+    assert "the weights of policy 'policy' did not arrive; they are given again" in caplog.text
+
+
+@pytest.mark.parametrize("checks", ["warn", "off"])
+def test_whoever_wants_goes_on(
+    checks: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path, **{"training.checks": checks})
+    late = withheld(run, "model.norm.weight")
+    with caplog.at_level(logging.WARNING, "mrlm"):
+        run_async(train(run))
+    run.log.close()
+    assert run.step == 2 and late.exchanges == {"warn": 4, "off": 2}[checks]
+    assert ("check weights" in caplog.text) == (checks == "warn")
+
+
+def test_a_sound_engine_is_nowhere_near_its_limit(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run_async(train(run))
+    run.log.close()
+    (gap,) = run_async(gaps(run, run.learners))
+    assert gap.nats < 1e-5 and gap.limit == 1e-4 and not gap.wrong
+
+
+def test_a_tolerance_of_ones_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path, **{"engine.tolerance": 1e-12})
+    with pytest.raises(CheckError, match=r"rounding explains 1e-12"):
+        run_async(train(run))
+    run.log.close()
+
+
+def test_nothing_is_proven_about_an_engine_without_weights(tmp_path: Path, tokenizer: Any) -> None:
+    from mrlm.engines.scripted import ScriptedEngine
+
+    run = make_run(tmp_path)
+    run.engines["policy"] = ScriptedEngine(["abc"], tokenizer)
+    assert run_async(gaps(run, run.learners)) == []
+    run.log.close()
+
+
+# -- digests ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_digest_sees_every_element(dtype: torch.dtype) -> None:
+    tensor = torch.ones(CHUNK + 77, dtype=dtype)
+    (before,) = digests([tensor])
+    for place in (0, 63, 64, 1000, CHUNK - 1, CHUNK, CHUNK + 76):
+        tensor.data[place] = 1.0 + 2**-7
+        assert digests([tensor]) != [before], place
+        tensor.data[place] = 1.0
+    assert digests([tensor]) == [before]
+
+
+def test_a_digest_is_no_sum() -> None:
+    """Neither an exchange of two elements nor the same change of all goes unseen."""
+    tensor = torch.arange(1.0, 301.0).reshape(20, 15)
+    swapped = tensor.clone()
+    swapped[0, 0], swapped[9, 3] = tensor[9, 3], tensor[0, 0]
+    ones = torch.ones(256)
+    found = digests([tensor, swapped, tensor.t(), ones, ones * 2, -ones, torch.zeros(256)])
+    assert len(set(found)) == 7
+    assert digests([]) == []
