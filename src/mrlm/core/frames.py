@@ -73,7 +73,8 @@ def origin(error: BaseException) -> Hashable:
     last = traceback.StackSummary.extract(
         traceback.walk_tb(error.__traceback__), limit=-1, lookup_lines=False
     )
-    return (type(error), *((last[0].filename, last[0].lineno) if last else (None, None)))
+    file, line = (last[0].filename, last[0].lineno) if last else (None, None)
+    return type(error), file, line
 
 
 def user_frames(trace: TracebackType | None) -> list[FrameSummary]:
