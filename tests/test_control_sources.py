@@ -151,6 +151,6 @@ def test_a_critic_of_joint_states_reads_words_only(tokenizer: Any, model: Any) -
     (group,) = run_async(source.take(1))
     chat = Chat(tokenizer)
     texts = [chat.decode(turn.prompt_ids) for turn in group.episodes[0].turns]
-    assert any("<|im_start|>" in text for text in texts), "letters, which were never tokens"
+    assert any("<|im_end|>" in text for text in texts), "letters, which were never tokens"
     for text in texts:
         assert not set(chat.encode_text(text)) & set(tokenizer.all_special_ids)

@@ -10,7 +10,14 @@ from typing import Any
 TYPE_CHECKING = False
 if TYPE_CHECKING or "_Packer" not in globals():  # imported, instead of run after those texts
     from mrlm.sandbox.grading.plain import NotPlain, _Packer, _Unpacker
-    from mrlm.sandbox.grading.tests_worker import IN_PLACE, Test, running
+    from mrlm.sandbox.grading.tests_worker import (
+        IN_PLACE,
+        STOPPED,
+        Test,
+        built_in,
+        running,
+        stand_ins,
+    )
 
 OPERATORS = (
     "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__call__", "__iter__",
@@ -165,11 +172,11 @@ class Case(Test):
 
     def run(self) -> None:
         try:
-            tree = ast.fix_missing_locations(Statements().visit(ast.parse(self.source)))
+            tree = self.rewritten(Statements())
             kind = Kind(self.entry, (), {})
             type.__setattr__(kind, "case", self)
             space: dict[str, Any] = {"__name__": "tests", "unittest": unittest, self.entry: kind}
-            space[IN_PLACE] = in_place
+            space |= {IN_PLACE: in_place, **stand_ins()}
             exec(compile(tree, "<test>", "exec", dont_inherit=True, optimize=0), space)
             result = Result()
             unittest.TestSuite([space[self.case[0]](self.case[1])]).run(result)
@@ -177,7 +184,15 @@ class Case(Test):
         except BaseException as error:
             failed = type(error).__name__
         self.over = True
-        self.outbox.put({"failed": failed, "unfit": self.unfit} if failed else {"passed": True})
+        self.outbox.put({"failed": failed, "unfit": self.unfit} if failed else self.passed())
+
+    def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
+        call = said["call"]
+        if call["name"] == "__next__" and name == "StopIteration":
+            return StopIteration(text)  # how an iterator ends
+        if call["do"] == "get" or (call["name"][:2] == "__" and call["name"] != "__call__"):
+            return STOPPED[name](text) if name in STOPPED else built_in(name, text)
+        return super().raised(said, name, text)
 
     def abandon(self) -> None:
         self.over = True

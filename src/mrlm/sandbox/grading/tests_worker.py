@@ -21,6 +21,14 @@ MODULES = (
 )  # fmt: skip
 """What tests may name without an import: some data sets rely on the imports of their prompts."""
 IN_PLACE = "__in_place__"
+STOPPED: dict[str, type[Exception]] = {
+    name: type(name, (Exception,), {"value": None})
+    for name in ("StopIteration", "StopAsyncIteration")
+}
+"""What a solution's `raise StopIteration` is in a test: a failure like any other. The real one
+would end the loop, `zip`, `map` or `all` that called the solution, and the asserts in it too."""
+CATCHING = frozenset({"isinstance", "issubclass", "raises", "suppress"})
+"""Calls that take exceptions a test expects; so do all that begin with `assertRaises`."""
 
 tests: list[str] = []
 running: list["Test"] = []
@@ -80,6 +88,8 @@ class Test:
         self.inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.unfit = False
+        self.catches = False
+        self.swallowed = ""
         self.functions = {name: self.proxy(name, False) for name in {entry, *functions}}
         self.in_place = {each: self.proxy(name, True) for name, each in self.functions.items()}
         self.functions["candidate"] = self.functions[entry]
@@ -97,10 +107,10 @@ class Test:
 
     def run(self) -> None:
         try:
-            tree = ast.fix_missing_locations(Statements().visit(ast.parse(self.source)))
+            tree = self.rewritten(Statements())
             named = [name for name in MODULES if name in self.source]
             space: dict[str, Any] = {name: importlib.import_module(name) for name in named}
-            space.update(self.functions, __name__="tests")
+            space.update(self.functions, __name__="tests", **stand_ins())
             space[IN_PLACE] = lambda called: self.in_place.get(called, called)
             exec(compile(tree, "<test>", "exec", dont_inherit=True, optimize=0), space)
             check = space.get("check")
@@ -109,7 +119,20 @@ class Test:
         except BaseException as error:  # an assertion, mostly
             self.outbox.put({"failed": type(error).__name__, "unfit": self.unfit})
         else:
-            self.outbox.put({"passed": True})
+            self.outbox.put(self.passed())
+
+    def rewritten(self, statements: ast.NodeTransformer) -> ast.Module:
+        """The test as it is run."""
+        tree = Expected().visit(ast.parse(self.source))
+        self.catches = catches(tree)
+        return ast.fix_missing_locations(statements.visit(tree))
+
+    def passed(self) -> dict[str, Any]:
+        """The end of a test that nothing ended: passed, unless a call failed and the test has
+        nothing that could have expected it."""
+        if self.swallowed and not self.catches:
+            return {"failed": self.swallowed, "unfit": self.unfit}
+        return {"passed": True}
 
     def proxy(self, name: str, in_place: bool) -> Callable[..., Any]:
         """What stands for a function of the solution."""
@@ -134,7 +157,7 @@ class Test:
         if came is None:
             raise Abandoned
         if "raise" in came:
-            raise built_in(came["raise"], came["text"])
+            raise self.raised(said, came["raise"], came["text"])
         if in_place:
             new_args, new_kwargs = self.unpacked(came["arguments"])
             for old, new in zip(args, new_args, strict=True):
@@ -142,6 +165,11 @@ class Test:
             for key, new in new_kwargs.items():
                 take_over(kwargs[key], new)
         return self.unpacked(came["value"])
+
+    def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
+        """What a call of the solution raises in the test."""
+        self.swallowed = name
+        return STOPPED[name](text) if name in STOPPED else built_in(name, text)
 
     def packed(self, value: Any) -> Any:
         """What goes out."""
@@ -162,6 +190,57 @@ class Statements(ast.NodeTransformer):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             call.func = ast.Call(ast.Name(IN_PLACE, ast.Load()), [call.func], [])
         return node
+
+
+class Expected(ast.NodeTransformer):
+    """Where a test expects `StopIteration` it also gets what stands for it."""
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        if isinstance(node.type, ast.Tuple):
+            node.type.elts = [each for old in node.type.elts for each in both(old)]
+        elif node.type is not None:
+            node.type = either(node.type)
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if catching(node):
+            node.args = [either(each) for each in node.args]
+        return self.generic_visit(node)
+
+
+def both(node: ast.expr) -> list[ast.expr]:
+    """The name of an exception, and that of its stand-in if it has one."""
+    if isinstance(node, ast.Name) and node.id in STOPPED:
+        return [node, ast.Name(f"__{node.id}__", ast.Load())]
+    return [node]
+
+
+def either(node: ast.expr) -> ast.expr:
+    """The same as one expression."""
+    if isinstance(node, ast.Tuple):
+        return ast.Tuple([each for old in node.elts for each in both(old)], ast.Load())
+    found = both(node)
+    return node if len(found) == 1 else ast.Tuple(found, ast.Load())
+
+
+def stand_ins() -> dict[str, Any]:
+    """What the names of `both` mean."""
+    return {f"__{name}__": kind for name, kind in STOPPED.items()}
+
+
+def catching(node: ast.Call) -> bool:
+    """Whether a call takes exceptions that a test expects."""
+    name = getattr(node.func, "id", None) or getattr(node.func, "attr", "")
+    return name in CATCHING or name.startswith("assertRaises")
+
+
+def catches(tree: ast.AST) -> bool:
+    """Whether a test has anything that could expect an exception."""
+    kinds = (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)
+    return any(
+        isinstance(node, kinds) or (isinstance(node, ast.Call) and catching(node))
+        for node in ast.walk(tree)
+    )
 
 
 def take_over(old: Any, new: Any) -> None:
