@@ -64,15 +64,3 @@ def end_computer_algebra() -> None:
 
     verifier._shared.close()
     verifier._renew()
-
-
-def unpacks(path: Path, folder: Path) -> bool:
-    """Whether an archive is unpacked, and not refused."""
-    from mrlm.core.errors import DataError
-    from mrlm.sandbox.archives import unpack
-
-    try:
-        unpack(path, folder)
-    except DataError:
-        return False
-    return True

@@ -9,8 +9,6 @@ import socket
 import subprocess
 import tempfile
 import time
-import unittest.mock
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +19,6 @@ from tests.safety.cases import (
     MARKER,
     WON,
     Answer,
-    Archive,
     Calculation,
     FileUse,
     Program,
@@ -267,27 +264,6 @@ def try_answer(host: Host, case: Answer, pays: Callable[[str, str], bool]) -> li
         found.append("it was paid" if paid else "it was not paid, and is right")
     if time.monotonic() - begin > 8:
         found.append("it took more than eight seconds")
-    return found
-
-
-def try_archive(
-    host: Host, case: Archive, folder: Path, unpack: Callable[[Path, Path], bool]
-) -> list[str]:
-    """What is wrong with what came of an archive; `unpack` says whether it did."""
-    folder.mkdir()
-    path, target = folder / "archive", folder / "target"
-    with unittest.mock.patch("sys.argv", ["", str(path)]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an archive with one name twice
-        exec(compile(host.filled(case.text), case.name, "exec"), {})
-    begin = time.monotonic()
-    done = unpack(path, target)
-    found = host.harmed()
-    if done is not case.ok:
-        found.append("it was unpacked" if done else "it was refused, and is good")
-    if time.monotonic() - begin > 5:
-        found.append("it took more than five seconds")
-    if not done and (target.exists() or sorted(os.listdir(folder)) != ["archive"]):
-        found.append("something is left of it")
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.safety import driving, running
-from tests.safety.cases import answers, archives, calculations, files, hosts, programs, solutions
+from tests.safety.cases import answers, calculations, files, hosts, programs, solutions
 from tests.safety.cases import tricks as against_harness
 
 from mrlm.sandbox import LocalSandbox
@@ -24,9 +24,8 @@ CASES: dict[str, Sequence[Any]] = {
     "calculations": calculations.CASES,
     "files": files.CASES,
     "answers": answers.CASES,
-    "archives": archives.CASES,
 }
-IN_ORDER = ("calculations", "files", "answers", "archives")
+IN_ORDER = ("calculations", "files", "answers")
 """Kinds whose cases run one after the other."""
 
 
@@ -84,8 +83,6 @@ def attempts(
         return lambda case: running.try_file(host, case, folder, use)
     if kind == "answers":
         return lambda case: running.try_answer(host, case, driving.pays_answer)
-    if kind == "archives":
-        return lambda case: running.try_archive(host, case, folder / case.name, driving.unpacks)
     return lambda case: running.try_program(sandbox, host, case)
 
 

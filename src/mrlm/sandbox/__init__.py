@@ -1,8 +1,7 @@
 """Running programs that nobody trusts: what a sandbox is (`types`), the ones on this machine
 (`local`, on `workers` that run the program `_harness` in one of the `tiers`, with the system calls
 of `filters`), elsewhere (`docker`, `remote`), and the word that opens one (`opening`). On them
-stand the graders (`grading`); `archives` unpacks what strangers packed. It knows nothing of models,
-worlds or rewards."""
+stand the graders (`grading`). It knows nothing of models, worlds or rewards."""
 
 from __future__ import annotations
 

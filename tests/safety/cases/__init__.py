@@ -1,4 +1,4 @@
-"""The project's own attacks, as data: programs, solutions, calculations, files, answers, archives.
+"""The project's own attacks, as data: programs, solutions, calculations, files, answers.
 What each is, what may come of it, and why it is tried. Nothing is run here.
 
 Words in capitals stand for what only the runner knows:
@@ -113,12 +113,3 @@ class Answer:
     gold: str
     text: str
     paid: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """An archive that must be refused. `text` is a program that writes it to `sys.argv[1]`."""
-
-    name: str
-    text: str
-    ok: bool = False
