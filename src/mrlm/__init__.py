@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mrlm.algorithms.happo import HAPPOConfig as HAPPOConfig
     from mrlm.algorithms.happo import HAPPOTrainer as HAPPOTrainer
     from mrlm.algorithms.ippo import IPPO as IPPO
+    from mrlm.algorithms.ippo import IACConfig as IACConfig
+    from mrlm.algorithms.ippo import IACTrainer as IACTrainer
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.ippo import IPPOTrainer as IPPOTrainer
     from mrlm.algorithms.madpo import MADPO as MADPO
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from mrlm.algorithms.maporl import MAPoRLConfig as MAPoRLConfig
     from mrlm.algorithms.maporl import MAPoRLTrainer as MAPoRLTrainer
     from mrlm.algorithms.mappo import MAPPO as MAPPO
+    from mrlm.algorithms.mappo import MAACConfig as MAACConfig
+    from mrlm.algorithms.mappo import MAACTrainer as MAACTrainer
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mappo import MAPPOTrainer as MAPPOTrainer
     from mrlm.algorithms.mareinforce import MAREINFORCE as MAREINFORCE
@@ -173,12 +177,12 @@ _WHERE = {
     "mrlm.algorithms.dr_mas": ("DrMAS", "DrMASConfig", "DrMASTrainer"),
     "mrlm.algorithms.grpo": ("GRPO", "GRPOConfig", "GRPOTrainer"),
     "mrlm.algorithms.happo": ("HAPPO", "HAPPOConfig", "HAPPOTrainer"),
-    "mrlm.algorithms.ippo": ("IPPO", "IPPOConfig", "IPPOTrainer"),
+    "mrlm.algorithms.ippo": ("IACConfig", "IACTrainer", "IPPO", "IPPOConfig", "IPPOTrainer"),
     "mrlm.algorithms.madpo": ("MADPO", "MADPOConfig", "MADPOTrainer"),
     "mrlm.algorithms.magrpo": ("MAGRPO", "MAGRPOConfig", "MAGRPOTrainer"),
     "mrlm.algorithms.malt": ("MALT", "MALTConfig", "MALTTrainer"),
     "mrlm.algorithms.maporl": ("MAPoRL", "MAPoRLConfig", "MAPoRLTrainer"),
-    "mrlm.algorithms.mappo": ("MAPPO", "MAPPOConfig", "MAPPOTrainer"),
+    "mrlm.algorithms.mappo": ("MAACConfig", "MAACTrainer", "MAPPO", "MAPPOConfig", "MAPPOTrainer"),
     "mrlm.algorithms.mareinforce": ("MAREINFORCE", "MAREINFORCEConfig", "MAREINFORCETrainer"),
     "mrlm.algorithms.maremax": ("MAREMAX", "MAREMAXConfig", "MAREMAXTrainer"),
     "mrlm.algorithms.marft": ("MARFT", "MARFTConfig", "MARFTTrainer"),
@@ -252,6 +256,13 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 __all__ = ["__version__", *_MODULE_OF]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+def _hint(name: str) -> str | None:
+    """What to use instead of a trainer of another library."""
+    from mrlm.config.other_libraries import CLASSES
+
+    return CLASSES.get(name.removesuffix("Trainer").removesuffix("Config"))
+
+
 __getattr__: Callable[[str], Any]
 __dir__: Callable[[], list[str]]
-__getattr__, __dir__ = face(__name__, _MODULE_OF)
+__getattr__, __dir__ = face(__name__, _MODULE_OF, _hint)

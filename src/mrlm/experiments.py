@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 MODELS = "models.json"
 """Of a stage that began with what the one before it trained: policy -> its model's folder."""
+
+
+SCORER = "stage:"
+"""Before the name of an earlier stage, where an environment names a reward model."""
 
 
 @contextmanager
@@ -84,6 +88,7 @@ def run_experiment(
         place = folder / f"{index + 1}-{name}"
         title = f"{config.experiment_name}-{name}"
         stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
+        stage = _with_scorers(stage, folder, [each for each, _ in stages[:index]])
         parts = Parts(callbacks=callbacks, models=_inherited(stage, trained, before))
         if resume is not None and _done(peers, place, stage, last=index == len(stages) - 1):
             log.info("stage %s is finished", name)
@@ -95,6 +100,8 @@ def run_experiment(
             if peers.main:
                 _note_models(run.folder, parts)
             results[index] = closed(run)
+        if stage.algorithm_settings().scalar_head:
+            continue  # it trained a scorer: the next stage goes on from the policies before it
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
@@ -216,6 +223,33 @@ def _inherited(
             f"{', '.join(trained)}"
         )
     return models
+
+
+def _with_scorers(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -> ExperimentConfig:
+    """A stage whose environments name reward models of earlier stages by their folders.
+
+    Raises:
+        ConfigError: there is no such stage before this one.
+    """
+
+    def place(section: Mapping[str, Any]) -> dict[str, Any]:
+        named = section.get("reward_model")
+        if not isinstance(named, str) or not named.startswith(SCORER):
+            return dict(section)
+        name = named.removeprefix(SCORER)
+        if name not in before:
+            known = ", ".join(before) or "none"
+            raise ConfigError(
+                f"environments: reward_model={named!r}: no earlier stage is called {name!r} "
+                f"(earlier stages: {known})"
+            )
+        return {**section, "reward_model": str(folder / f"{before.index(name) + 1}-{name}/final")}
+
+    given = stage.given()
+    changes: dict[str, Any] = {"environments": list(map(place, given.get("environments", [])))}
+    if watched := given.get("evaluation", {}).get("environments"):
+        changes["evaluation"] = {"environments": list(map(place, watched))}
+    return stage.merged(changes)
 
 
 def _final_folders(place: Path) -> dict[str, str]:

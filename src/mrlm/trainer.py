@@ -14,7 +14,8 @@ from mrlm.asynchrony import plan_ahead
 from mrlm.build import build, open_log
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig
-from mrlm.config.words import FlatWords, apply_words, split_config
+from mrlm.config.normal import section_key
+from mrlm.config.words import FlatWords, algorithm_fields, apply_words, setting_of, split_config
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
@@ -34,6 +35,7 @@ class Trainer:
             `preference_dataset`).
         config: an `ExperimentConfig`; anything given beside it must not contradict it.
         model, tokenizer: what every policy starts from (also: `agent_model`, `processing_class`).
+        peft_config: a `peft.LoraConfig`, for the section `lora`.
         agents: agent -> model reference; equal references share one policy. A list names models for
             agents in order.
         num_agents: how many agents, where the environment does not say.
@@ -63,6 +65,9 @@ class Trainer:
     """
 
     algorithm: ClassVar[str] = ""
+    args_class: ClassVar[type[Any] | None] = None
+    """A config class whose defaults hold instead of the algorithm's: what a name of another library
+    means."""
 
     def __init__(
         self,
@@ -74,6 +79,7 @@ class Trainer:
         agent_model: Any = None,
         tokenizer: Any = None,
         processing_class: Any = None,
+        peft_config: Any = None,
         agents: Mapping[str, Any] | Sequence[Any] | None = None,
         num_agents: int | None = None,
         environment: Any = None,
@@ -96,6 +102,8 @@ class Trainer:
         model = _one_of("model", policy_or_model, model, agent_model)
         tokenizer = _one_of("tokenizer", tokenizer, processing_class)
         reward_func = _one_of("reward_func", reward_func, reward_funcs)
+        words = _adapter_words(peft_config) | words
+        num_agents = _one_of("num_agents", num_agents, getattr(args, "num_agents", None))
         worlds, rows = _worlds_or_rows(data)
         worlds += _listed(environment)
         rows = _one_of("train_dataset", rows, train_dataset, preference_dataset)
@@ -169,13 +177,27 @@ class Trainer:
                     f"{config.training.algorithm!r}"
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
+        given = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
         if args is not None:
             fields, overrides = split_config(args)
+            overrides.pop("num_agents", None)
             config = apply_words(config, overrides, fields)
+            given |= fields.keys()
         config = apply_words(config, words) if words else config
+        usual = self._usual(config)
+        usual = {key: value for key, value in usual.items() if key not in given}
+        config = config.merged({section_key(name): usual}) if usual else config
         if "experiment_name" not in config.model_fields_set:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
+
+    def _usual(self, config: ExperimentConfig) -> dict[str, Any]:
+        """The defaults of `args_class` that are not the algorithm's."""
+        if self.args_class is None:
+            return {}
+        plain = algorithm_fields(type(config.algorithm_settings()))
+        own = algorithm_fields(self.args_class)
+        return {name: value for name, value in own.items() if value != plain[name]}
 
     def _settings(self) -> Any:
         return self.config.algorithm_settings()
@@ -333,6 +355,31 @@ class _Everybody(dict[str, str]):
     def get(self, key: str, default: Any = None) -> str:  # type: ignore[override]
         """The prompt, whoever asks."""
         return self.prompt
+
+
+def _adapter_words(peft_config: Any) -> dict[str, Any]:
+    """Flat words for a `peft.LoraConfig`.
+
+    Raises:
+        ConfigError: it sets something that the section `lora` does not have.
+    """
+    if peft_config is None:
+        return {}
+    usual = type(peft_config)()
+    words = {"use_peft": True}
+    left = {"task_type", "inference_mode", "base_model_name_or_path", "peft_type", "runtime_config"}
+    names = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
+    for name, value in vars(peft_config).items():
+        if name in names:
+            words[names[name]] = value
+        elif name == "target_modules" and value is not None:
+            words["lora_target_modules"] = value if isinstance(value, str) else sorted(value)
+        elif name not in left and value != getattr(usual, name, None):
+            raise ConfigError(
+                f"peft_config.{name}={value!r}: adapters here have r, alpha, dropout and "
+                "target_modules; pass a PEFT model as model= for others"
+            )
+    return words
 
 
 def _one_of(name: str, *values: Any) -> Any:

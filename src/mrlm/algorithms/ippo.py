@@ -9,8 +9,9 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Rollout
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.algorithm import STRICT, Topology
 from mrlm.learn.credit import team_rewards
+from mrlm.learn.policy_gradient import LossType
 from mrlm.trainer import Trainer
 
 
@@ -44,6 +45,21 @@ class IPPOTrainer(Trainer):
     """Train with `IPPO` in one call."""
 
     algorithm = "ippo"
+
+
+@dataclass(kw_only=True, config=STRICT)
+class IACConfig(IPPOConfig):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Settings of `IACTrainer`."""
+
+    loss_type: LossType = "reinforce"
+    critic: Topology = "separate"
+    level: Literal["token", "turn"] = "turn"
+
+
+class IACTrainer(IPPOTrainer):
+    """CoMLRL's independent actor-critic: no ratio, a value per turn, a critic per policy."""
+
+    args_class = IACConfig
 
 
 PLUGIN = IPPO

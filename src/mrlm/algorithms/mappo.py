@@ -16,6 +16,7 @@ from mrlm.learn.actor_critic import ActorCritic
 from mrlm.learn.algorithm import STRICT, Topology
 from mrlm.learn.credit import state_value
 from mrlm.learn.joint import JointStep, joint_steps
+from mrlm.learn.policy_gradient import LossType
 from mrlm.trainer import Trainer
 
 
@@ -87,6 +88,19 @@ class MAPPOTrainer(Trainer):
     """Train with `MAPPO` in one call."""
 
     algorithm = "mappo"
+
+
+@dataclass(kw_only=True, config=STRICT)
+class MAACConfig(MAPPOConfig):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Settings of `MAACTrainer`."""
+
+    loss_type: LossType = "reinforce"
+
+
+class MAACTrainer(MAPPOTrainer):
+    """CoMLRL's multi-agent actor-critic: no ratio, one critic for the team."""
+
+    args_class = MAACConfig
 
 
 PLUGIN = MAPPO

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from mrlm.algorithms.dr_mas import DrMASConfig as DrMASConfig
     from mrlm.algorithms.grpo import GRPOConfig as GRPOConfig
     from mrlm.algorithms.happo import HAPPOConfig as HAPPOConfig
+    from mrlm.algorithms.ippo import IACConfig as IACConfig
     from mrlm.algorithms.ippo import IPPOConfig as IPPOConfig
     from mrlm.algorithms.madpo import MADPOConfig as MADPOConfig
     from mrlm.algorithms.magrpo import MAGRPOConfig as MAGRPOConfig
     from mrlm.algorithms.malt import MALTConfig as MALTConfig
     from mrlm.algorithms.maporl import MAPoRLConfig as MAPoRLConfig
+    from mrlm.algorithms.mappo import MAACConfig as MAACConfig
     from mrlm.algorithms.mappo import MAPPOConfig as MAPPOConfig
     from mrlm.algorithms.mareinforce import MAREINFORCEConfig as MAREINFORCEConfig
     from mrlm.algorithms.maremax import MAREMAXConfig as MAREMAXConfig
@@ -85,11 +87,13 @@ _HOME = {
     "GRPOConfig": "mrlm.algorithms.grpo",
     "GenerationConfig": "mrlm.config.playing",
     "HAPPOConfig": "mrlm.algorithms.happo",
+    "IACConfig": "mrlm.algorithms.ippo",
     "IPPOConfig": "mrlm.algorithms.ippo",
     "LoraConfig": "mrlm.config.sections",
     "MADPOConfig": "mrlm.algorithms.madpo",
     "MAGRPOConfig": "mrlm.algorithms.magrpo",
     "MALTConfig": "mrlm.algorithms.malt",
+    "MAACConfig": "mrlm.algorithms.mappo",
     "MAPPOConfig": "mrlm.algorithms.mappo",
     "MAPoRLConfig": "mrlm.algorithms.maporl",
     "MAREINFORCEConfig": "mrlm.algorithms.mareinforce",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mrlm.config.base import Section
+from mrlm.config.other_libraries import refused_settings
 from mrlm.config.problems import InvalidConfig, Problem
 from mrlm.config.sections import TrainingConfig
 from mrlm.config.words import (
@@ -18,9 +19,10 @@ from mrlm.config.words import (
     WORDS,
     Word,
     algorithm_fields,
+    applies,
     changed_fields,
     flat_words,
-    require_field,
+    folded,
     twice,
 )
 from mrlm.core import registry
@@ -103,6 +105,16 @@ def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, Any]) -> 
     return WORDS.get(key)
 
 
+def _neutral(place: str, key: str, value: Any, algorithm: str) -> bool:
+    """Whether a key is a setting of another library that asks for what happens here anyway."""
+    own = section_key(algorithm)
+    settings = TrainingConfig.model_fields if place == "training" else (*SECTIONS, own)
+    if key in (known_fields(algorithm) or {} if place == own else settings):
+        return False
+    refused = refused_settings().get(key)
+    return refused is not None and refused.accepts(value)
+
+
 class Tree:
     """Nested mappings that remember where each value was written, and refuse a second value."""
 
@@ -172,20 +184,22 @@ def normalise(
             continue
         for key in [key for key in inside if word_at(place, str(key), name, fields)]:
             words.append((place, key, inside.pop(key)))
+        for key in [key for key, value in inside.items() if _neutral(place, str(key), value, name)]:
+            del inside[key]
     pending: list[tuple[str, Any]] = []
-    for place, key, given in words:
+    for place, key, given in folded(words):
         source = f"{place}.{key}" if place else key
         word = word_at(place, key, name, fields) or WORDS[key]
         value = word.value(given)
         if value is UNSET:
+            continue
+        if fields and not applies(word, value, fields, source):
             continue
         path = word.path
         if path == PER_DEVICE:
             pending.append((source, value))
             continue
         if path.startswith("algorithm."):
-            if fields:
-                require_field(path.removeprefix("algorithm."), fields, source)
             path = f"{section}.{path.removeprefix('algorithm.')}"
         tree.put(path, value, source)
     for source, value in pending:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from mrlm.config.other_libraries import refused_text
 from mrlm.core.errors import ConfigError
 
 
@@ -65,6 +66,8 @@ def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
     path = f"{prefix}.{key}" if prefix else key
     if key in WORDS and prefix:
         return Problem(path, f"unknown key; the setting is {WORDS[key].path}")
+    if reason := refused_text(key):
+        return Problem(path, reason)
     return Problem(path, f"unknown key{did_you_mean(key, known)}")
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
+from mrlm.config.other_libraries import Refused, without_neutral
 from mrlm.config.problems import InvalidConfig, Problem, did_you_mean, show
 
 if TYPE_CHECKING:
@@ -23,14 +25,30 @@ UNSET: Any = object()
 PER_DEVICE = "training.per_device_train_batch_size"
 """Stands for `training.batch_size` until `gradient_accumulation_steps` is known."""
 
+NUM_AGENTS = "num_agents"
+"""No setting of a config, which names its agents: a trainer takes it."""
+
+REFERENCE_KL = 0.1
+"""CoMLRL's `reference_kl_coef` where it is switched on without a number."""
+
+MISMATCH_MODES = {
+    "token_truncate": "token",
+    "token_mask": "icepop",
+    "sequence_truncate": "sequence",
+    None: UNSET,
+}
+"""Kinds of importance weights, as TRL names them."""
+
 
 @plain_dataclass(frozen=True, slots=True)
 class Word:
     """Where a word leads. `algorithm.` at the beginning of `path` is the section of the run's
-    algorithm; `convert` turns the value into ours."""
+    algorithm; `convert` turns the value into ours; `absent` says what to do instead where the
+    algorithm has no such setting."""
 
     path: str
     convert: Callable[[Any], Any] | None = None
+    absent: Refused | None = None
 
     def value(self, given: Any) -> Any:
         """The value as our setting takes it, or `UNSET`."""
@@ -67,6 +85,25 @@ def _optimizer(value: Any) -> Any:
     return "adamw" if known and not value.endswith("bit") else value
 
 
+def _named(names: Mapping[Any, Any]) -> Callable[[Any], Any]:
+    """A converter by a table; other values stay as they are, and are checked where they arrive."""
+
+    def convert(value: Any) -> Any:
+        return names.get(value, value) if isinstance(value, bool | str | None) else value
+
+    return convert
+
+
+NO_WHITENING = Refused(
+    "this algorithm does not divide advantages by their deviation over a batch; "
+    "grpo has scale_rewards, reinforce has whiten"
+)
+NO_SHARED_LOSS = Refused(
+    "the critic of this algorithm is a network with an optimiser of its own; set "
+    "training.critic_learning_rate",
+    (None,),
+)
+
 WORDS: dict[str, Word] = {
     # how long, how much at once
     "num_iterations": Word("training.num_iterations"),
@@ -78,6 +115,7 @@ WORDS: dict[str, Word] = {
     "train_batch_size": Word("training.batch_size"),
     "per_device_train_batch_size": Word(PER_DEVICE),
     "gradient_accumulation_steps": Word("training.gradient_accumulation_steps"),
+    "num_agents": Word(NUM_AGENTS),
     # how it is optimised
     "learning_rate": Word("training.learning_rate"),
     "agent_learning_rate": Word("training.learning_rate"),
@@ -98,6 +136,22 @@ WORDS: dict[str, Word] = {
     "precision": Word("training.precision"),
     "gradient_checkpointing": Word("training.gradient_checkpointing"),
     "seed": Word("training.seed"),
+    # what is trained, and where
+    "model_name_or_path": Word("model.model_name_or_path"),
+    "dtype": Word("model.torch_dtype", _named({None: UNSET})),
+    "torch_dtype": Word("model.torch_dtype", _named({None: UNSET})),
+    "attn_implementation": Word("model.attn_implementation", _named({None: UNSET})),
+    "trust_remote_code": Word("model.trust_remote_code"),
+    "chat_template_kwargs": Word("model.chat_template_kwargs", _named({None: UNSET})),
+    "use_cpu": Word("model.device", _named({True: "cpu", False: UNSET})),
+    "use_peft": Word("model.lora", lambda value: {} if value else UNSET),
+    "lora_r": Word("model.lora.r"),
+    "lora_alpha": Word("model.lora.alpha"),
+    "lora_dropout": Word("model.lora.dropout"),
+    "lora_target_modules": Word("model.lora.target_modules", _named({None: UNSET})),
+    "shuffle_dataset": Word("data.shuffle", _named({None: UNSET})),
+    "streaming": Word("data.streaming"),
+    "rollout_buffer_size": Word("training.batch_size"),
     # what the algorithm calls by another name
     "num_generations": Word("algorithm.group_size"),
     "beta": Word("algorithm.kl_coef"),
@@ -112,7 +166,21 @@ WORDS: dict[str, Word] = {
     "lam": Word("algorithm.gae_lambda"),
     "discount": Word("algorithm.gamma"),
     "ent_coef": Word("algorithm.entropy_coef"),
-    "value_loss_coef": Word("algorithm.vf_coef"),
+    "value_loss_coef": Word("algorithm.vf_coef", absent=NO_SHARED_LOSS),
+    "advantage_normalization": Word("algorithm.whiten_advantages", absent=NO_WHITENING),
+    "reference_kl_coef": Word("algorithm.kl_coef"),
+    "reference_kl_enabled": Word("algorithm.kl_coef"),  # `folded` makes one of the two
+    "preference_num_candidates": Word("algorithm.group_size"),
+    "importance_sampling_level": Word(
+        "algorithm.loss_type", _named({"token": UNSET, "sequence": "gspo", None: UNSET})
+    ),
+    "vllm_importance_sampling_correction": Word(
+        "algorithm.importance", _named({True: UNSET, False: "none", None: UNSET})
+    ),
+    "vllm_importance_sampling_mode": Word("algorithm.importance", _named(MISMATCH_MODES)),
+    "vllm_importance_sampling_clip_max": Word("algorithm.importance_cap", _named({None: UNSET})),
+    "vllm_importance_sampling_cap": Word("algorithm.importance_cap", _named({None: UNSET})),
+    "vllm_importance_sampling_clip_min": Word("algorithm.importance_floor", _named({None: UNSET})),
     "mask_truncated_completions": Word("algorithm.mask_truncated"),
     "use_bias_correction_kl": Word("algorithm.kl_bias_correction"),
     "advantage_mode": Word("algorithm.baseline", _baseline),
@@ -125,6 +193,10 @@ WORDS: dict[str, Word] = {
     "top_p": Word("generation.top_p"),
     "top_k": Word("generation.top_k", _cut_off),
     "min_p": Word("generation.min_p"),
+    "use_vllm": Word("engine.name", _named({True: "vllm", False: UNSET})),
+    "vllm_server_base_url": Word("engine.base_url", _named({None: UNSET})),
+    "vllm_server_timeout": Word("engine.timeout"),
+    "vllm_enable_sleep_mode": Word("engine.sleep"),
     "num_turns": Word("workflow.max_turns"),
     "max_turns": Word("workflow.max_turns"),
     "external_transition": Word("workflow.external_transition"),
@@ -146,6 +218,8 @@ WORDS: dict[str, Word] = {
     "eval_interval": Word("evaluation.every", _if_positive),
     "eval_num_samples": Word("evaluation.episodes"),
     "eval_episodes": Word("evaluation.episodes"),
+    "eval_on_start": Word("evaluation.at_start"),
+    "num_generations_eval": Word("evaluation.samples", _named({None: UNSET})),
 }
 """word -> path. A field of the run's algorithm is a word too, and wins over this table."""
 
@@ -167,6 +241,7 @@ class FlatWords:
     train_batch_size: int | None = None
     per_device_train_batch_size: int | None = None
     gradient_accumulation_steps: int | None = None
+    num_agents: int | None = None
     learning_rate: float | None = None
     agent_learning_rate: float | None = None
     critic_learning_rate: float | None = None
@@ -186,6 +261,21 @@ class FlatWords:
     precision: str | None = None
     gradient_checkpointing: bool | None = None
     seed: int | None = None
+    model_name_or_path: str | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+    attn_implementation: str | None = None
+    trust_remote_code: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    use_cpu: bool | None = None
+    use_peft: bool | None = None
+    lora_r: int | None = None
+    lora_alpha: float | None = None
+    lora_dropout: float | None = None
+    lora_target_modules: str | list[str] | None = None
+    shuffle_dataset: bool | None = None
+    streaming: bool | None = None
+    rollout_buffer_size: int | None = None
     num_generations: int | None = None
     beta: float | None = None
     dpo_beta: float | None = None
@@ -200,6 +290,16 @@ class FlatWords:
     discount: float | None = None
     ent_coef: float | None = None
     value_loss_coef: float | None = None
+    advantage_normalization: bool | None = None
+    reference_kl_coef: float | None = None
+    reference_kl_enabled: bool | None = None
+    preference_num_candidates: int | None = None
+    importance_sampling_level: str | None = None
+    vllm_importance_sampling_correction: bool | None = None
+    vllm_importance_sampling_mode: str | None = None
+    vllm_importance_sampling_clip_max: float | None = None
+    vllm_importance_sampling_cap: float | None = None
+    vllm_importance_sampling_clip_min: float | None = None
     mask_truncated_completions: bool | None = None
     use_bias_correction_kl: bool | None = None
     advantage_mode: str | None = None
@@ -211,6 +311,10 @@ class FlatWords:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    use_vllm: bool | None = None
+    vllm_server_base_url: str | None = None
+    vllm_server_timeout: float | None = None
+    vllm_enable_sleep_mode: bool | None = None
     num_turns: int | None = None
     max_turns: int | None = None
     external_transition: str | None = None
@@ -231,6 +335,18 @@ class FlatWords:
     eval_interval: int | None = None
     eval_num_samples: int | None = None
     eval_episodes: int | None = None
+    eval_on_start: bool | None = None
+    num_generations_eval: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral(cls, given: Any) -> Any:
+        """Settings of other libraries that change nothing here are accepted; others are refused
+        with their reason."""
+        if not isinstance(given, ArgsKwargs) or not given.kwargs:
+            return given
+        own = {field.name for field in dataclasses.fields(cls)}
+        return ArgsKwargs(given.args, without_neutral(given.kwargs, own, cls.__name__))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Declare again, on the subclass, the algorithm's fields that a word would hide."""
@@ -296,14 +412,13 @@ def split_config(settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     fields, paths = changed_fields(settings), {}
     source = {f"algorithm.{name}": f"{title}.{name}" for name in fields}
     known = algorithm_fields(type(settings))
-    for name, given in flat_words(settings).items():
+    for _, name, given in folded([(title, *word) for word in flat_words(settings).items()]):
         path, value = WORDS[name].path, WORDS[name].value(given)
-        if value is UNSET:
+        if value is UNSET or not applies(WORDS[name], value, known, f"{title}.{name}"):
             continue
         target, key = paths, path
         if path.startswith("algorithm."):
             target, key = fields, path.removeprefix("algorithm.")
-            require_field(key, known, f"{title}.{name}")
         if key in target and target[key] != value:
             both = (target[key], source[path]), (value, f"{title}.{name}")
             raise InvalidConfig([twice(path, *both)])
@@ -323,16 +438,58 @@ def apply_words(
     return config.joined(words, fields)
 
 
-def require_field(name: str, known: Mapping[str, Any], word: str) -> None:
-    """Refuse a word whose meaning the algorithm does not know.
+def setting_of(word: str) -> str:
+    """The algorithm's setting that a keyword means; the keyword itself where it means another."""
+    return WORDS[word].path.removeprefix("algorithm.") if word in WORDS else word
+
+
+def applies(word: Word, value: Any, known: Mapping[str, Any], source: str) -> bool:
+    """Whether the run has the setting that a word means.
+
+    Args:
+        word: what was given, and its `value` here.
+        value: see above.
+        known: the settings of the run's algorithm.
+        source: where the word was written.
+
+    Returns:
+        `False` where the value asks for what an algorithm without the setting does anyway.
 
     Raises:
-        ConfigError: which names it knows instead.
+        ConfigError: the algorithm has no such setting; the text says what to do instead.
     """
-    if name not in known:
+    name = word.path.removeprefix("algorithm.")
+    if name == word.path or name in known:
+        return True
+    if word.absent is None:
         hint = did_you_mean(name, known)
         text = f"it means the algorithm's {name!r}, which this algorithm does not have{hint}"
-        raise InvalidConfig([Problem(word, text)])
+        raise InvalidConfig([Problem(source, text)])
+    if not word.absent.accepts(value):
+        raise InvalidConfig([Problem(source, word.absent.reason)])
+    return False
+
+
+def folded(words: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+    """Words (place, name, value) with those that only mean something together made one.
+
+    Raises:
+        ConfigError: one of them without the other.
+    """
+    given = list(words)
+    switches = [value for _, name, value in given if name == "reference_kl_enabled"]
+    weights = [place for place, name, _ in given if name == "reference_kl_coef"]
+    if weights and not switches:
+        text = "it has an effect only with reference_kl_enabled: true; or set kl_coef"
+        raise InvalidConfig([Problem(f"{weights[0]}.reference_kl_coef".lstrip("."), text)])
+    kept: list[tuple[str, str, Any]] = []
+    for place, name, value in given:
+        if name == "reference_kl_enabled":
+            if value and not weights:
+                kept.append((place, "reference_kl_coef", REFERENCE_KL))
+        elif name != "reference_kl_coef" or switches[0]:
+            kept.append((place, name, value))
+    return kept
 
 
 def twice(path: str, one: tuple[Any, str], other: tuple[Any, str]) -> Problem:

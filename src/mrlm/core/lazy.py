@@ -9,18 +9,25 @@ from typing import Any
 
 
 def face(
-    package: str, home: Mapping[str, str]
+    package: str,
+    home: Mapping[str, str],
+    hint: Callable[[str], str | None] = lambda name: None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package.
 
     Args:
         package: its `__name__`.
         home: public name -> the module it lives in.
+        hint: what to use instead of a name that is not there, for the error.
     """
 
     def get(name: str) -> Any:
         if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            instead = hint(name)
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}"
+                + (f": {instead}" if instead else "")
+            )
         value = getattr(importlib.import_module(home[name]), name)
         setattr(sys.modules[package], name, value)
         return value

@@ -21,6 +21,14 @@ REFUSED = {
     "language model's actions are tokens, which have none; use sac, which is its sibling for "
     "discrete actions, or ppo"
     for name in ("td3", "ddpg")
+} | {
+    ("algorithms", name): f"{name} is another library's name; {instead}"
+    for name, instead in {
+        "iac": "use ippo with loss_type: reinforce, critic: separate and level: turn",
+        "maac": "use mappo with loss_type: reinforce",
+        "marlhf": "it is a pipeline of stages here: mrlm train --config configs/marlhf.yaml",
+        "kto": "use dpo for pairs, or reinforce for single scored answers",
+    }.items()
 }
 """Names that are known elsewhere and cannot work here, with the reason."""
 

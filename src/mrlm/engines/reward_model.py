@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from mrlm.learn.batch import Sample, merge, pack, split
 from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import HEADS, Policy
 from mrlm.learn.preference import scored
-from mrlm.play.tasks import row_messages
+from mrlm.play.tasks import joint_answer, row_messages
 
 
 class RewardModel:
@@ -74,6 +74,30 @@ class RewardModel:
                 for sample, value in zip(micro, values, strict=True):
                     found[sample.unit] = value
         return found
+
+    def of_team(self, agents: Sequence[str]) -> Callable[..., list[float]]:
+        """A reward function that scores what a team answered as one text, as `reward_model` was
+        trained on rows whose `chosen` and `rejected` map agents to texts.
+
+        Args:
+            agents: names of the team; their answers come side by side, in this order.
+        """
+        count = len(agents)
+
+        def team_reward_model(
+            prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+        ) -> list[float]:
+            asked: list[list[Message]] = []
+            answers: list[str] = []
+            for start in range(0, len(prompts), count):
+                shown = [row_messages(each, "prompt") for each in prompts[start : start + count]]
+                texts = [_text(each) for each in completions[start : start + count]]
+                distinct = [each for i, each in enumerate(shown) if each not in shown[:i]]
+                asked.append([message for each in distinct for message in each])
+                answers.append(joint_answer(dict(zip(agents, texts, strict=True))))
+            return [score for score in self(asked, answers) for _ in agents]
+
+        return team_reward_model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RewardModel:
         return self
@@ -152,6 +176,13 @@ def _talk(prompt: Any, completion: Any) -> list[Message]:
     """A prompt and what was said to it."""
     said = [Message(completion, Role.ASSISTANT)] if isinstance(completion, str) else completion
     return [*row_messages(prompt, "prompt"), *row_messages(said, "completion")]
+
+
+def _text(completion: Any) -> str:
+    """The text of an answer that is text or a list of messages."""
+    if isinstance(completion, str):
+        return completion
+    return "\n".join(message.content for message in row_messages(completion, "completion"))
 
 
 def _classifies(path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
@@ -51,7 +51,9 @@ class RewardEnvironment(Environment):
             conversation as it is.
         external_prompt_passthrough: with `replace`, do not pass it through `formatters`.
         reward_model: folder of a trained reward model (the algorithm `reward_model`), whose scores
-            are added like those of another function.
+            are added like those of another function. A name `stage:<name>` in a pipeline is what
+            that stage trained.
+        reward_model_reads: each `agent`'s answer by itself, or the `team`'s as one text.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (of fewer than
             ten rows, all).
         split: which split of the data set.
@@ -78,15 +80,22 @@ class RewardEnvironment(Environment):
         transition_mode: Mode = "replace",
         external_prompt_passthrough: bool = False,
         reward_model: str | None = None,
+        reward_model_reads: Literal["agent", "team"] = "agent",
         eval_dataset: Any = None,
         split: str | None = None,
         columns: Mapping[str, str] | None = None,
         on_bad_row: OnBadRow = "raise",
         seed: int = 0,
     ) -> None:
+        self.agents: tuple[str, ...] = _seats(agents, num_agents)
+        if reward_model_reads not in ("agent", "team"):
+            raise ConfigError(
+                f"reward_model_reads must be 'agent' or 'team', not {reward_model_reads!r}"
+            )
         if reward_model is not None:
             listed = list(reward_func) if isinstance(reward_func, list | tuple) else [reward_func]
             scorer = load("engines", "reward_model")(reward_model)
+            scorer = scorer.of_team(self.agents) if reward_model_reads == "team" else scorer
             reward_func = [*(each for each in listed if each is not None), scorer]
         if dataset is None or reward_func is None:
             missing = "dataset" if dataset is None else "reward_func"
@@ -94,7 +103,6 @@ class RewardEnvironment(Environment):
                 f"the reward-function world needs a dataset and a reward_func (or a reward_model); "
                 f"{missing} is missing"
             )
-        self.agents: tuple[str, ...] = _seats(agents, num_agents)
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
         self._processor = _function(reward_processor, "reward_processor")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +23,8 @@ OnBadRow = Literal["raise", "skip"]
 Row = dict[str, Any]
 CONVERSATIONS = ("prompt", "messages", "completion", "chosen", "rejected")
 """Columns that hold text or messages and are checked wherever they occur."""
+ANSWERS = ("completion", "chosen", "rejected")
+"""Columns that may hold the answers of a team, as a mapping agent -> text."""
 QUESTIONS = ("prompt", "question", "problem")
 """Columns that may hold what is asked, in the order in which they are looked for."""
 
@@ -213,6 +216,8 @@ def _checked(
             )
     for name in CONVERSATIONS:
         if name in row:
+            if name in ANSWERS and isinstance(row[name], Mapping):
+                row[name] = joint_answer(row[name], f"{where}, column {name!r}")
             row_messages(row[name], f"{where}, column {name!r}")
     return row
 
@@ -257,3 +262,19 @@ def _place(row: Mapping[str, Any], seed: int) -> float:
 def _short(value: Any) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text[:60]}{'...' if len(text) > 60 else ''}"
+
+
+def joint_answer(answers: Mapping[str, Any], where: str = "row") -> str:
+    """The answers of a team (agent -> text) as one text, which a reward model reads.
+
+    Every line of an answer is indented, so that no answer can contain the heading of another.
+
+    Raises:
+        DataError: an answer is no text.
+    """
+    if not answers or not all(isinstance(text, str) for text in answers.values()):
+        raise DataError(f"{where}: expected agent -> text, not {_short(answers)}")
+    return "\n".join(
+        f"{agent}:\n{textwrap.indent(text, '  ', lambda line: True)}"
+        for agent, text in answers.items()
+    )

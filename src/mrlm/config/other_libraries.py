@@ -1,0 +1,88 @@
+"""Settings and classes of other libraries that have no equivalent here: why, and what to set
+instead. Those that have one are in `words.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from mrlm.core.errors import ConfigError
+
+OFF: tuple[Any, ...] = (None, False)
+"""Values that ask for nothing, in most libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A setting without an equivalent.
+
+    Args:
+        reason: why it is refused, and what to set instead.
+        same: values that ask for what happens here anyway; these are accepted and dropped.
+    """
+
+    reason: str
+    same: tuple[Any, ...] = OFF
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value asks for what happens here anyway."""
+        plain = list(value) if isinstance(value, tuple) else value
+        return any(type(plain) is type(each) and plain == each for each in self.same)
+
+
+@cache
+def refused_settings() -> dict[str, Refused]:
+    """Setting -> why it is refused (`other_libraries.yaml`). A setting of the run's algorithm and a
+    word of `words.py` win over it."""
+    text = files("mrlm.config").joinpath("other_libraries.yaml").read_text(encoding="utf-8")
+    return {
+        name: Refused(row["reason"], tuple(row.get("same", OFF)))
+        for row in yaml.safe_load(text)
+        for name in row["names"].split()
+    }
+
+
+CLASSES: dict[str, str] = {
+    "KTO": "it is not implemented; DPOTrainer trains on pairs, ReinforceTrainer on scored answers",
+    "Distillation": "it is not implemented; SFTTrainer with teacher= trains on a stronger policy's "
+    "episodes",
+    "CentralizedMAGRPO": "one policy that writes for all agents is the environment `centralised` "
+    "with GRPOTrainer",
+    "MADPOIter": "MADPOTrainer samples its pairs anew in every iteration",
+    "MARLHF": "it is a pipeline here: a reward model over the team's answers, then any team "
+    "algorithm; mrlm train --config configs/marlhf.yaml",
+    "MARLHFIter": "it is a pipeline here: repeat the stages of configs/marlhf.yaml",
+    "DatasetMixture": "one dataset per run: data.dataset",
+}
+"""Trainers (and configs) of TRL and CoMLRL that are not offered under their name -> what is."""
+
+
+def refused_text(name: str) -> str | None:
+    """Why a setting of another library is refused; `None` if it is not known."""
+    found = refused_settings().get(name)
+    return None if found is None else f"no setting of MRLM: {found.reason}"
+
+
+def without_neutral(given: dict[str, Any], own: set[str], title: str) -> dict[str, Any]:
+    """Keyword arguments without those of other libraries that change nothing here.
+
+    Args:
+        given: name -> value.
+        own: names that are settings here.
+        title: what is being made, for the error.
+
+    Raises:
+        ConfigError: one that would change something there and cannot here.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in given.items():
+        refused = None if name in own else refused_settings().get(name)
+        if refused is None:
+            kept[name] = value
+        elif not refused.accepts(value):
+            raise ConfigError(f"{title}.{name}: {refused_text(name)}")
+    return kept
