@@ -17,6 +17,20 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.pop("MRLM_MODEL", None)
 
 
+TIME_LIMIT = 300
+"""Seconds a test may take, on a busy machine too; a slow one may take ten times as long."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that hangs fails by name, with the stacks of its threads."""
+    if not config.pluginmanager.hasplugin("timeout"):
+        return  # environments for other libraries do not have it
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            slow = item.get_closest_marker("slow") is not None
+            item.add_marker(pytest.mark.timeout(TIME_LIMIT * (10 if slow else 1)))
+
+
 @pytest.fixture(scope="session")
 def tiny_path() -> str:
     """Folder of the embedded model."""
