@@ -245,3 +245,8 @@ def test_a_stage_that_is_not_there_is_named():
     stages[1]["environments"][0]["reward_model"] = "stage:jury"
     with pytest.raises(ConfigError, match=r"stage:jury.*earlier stages: judge"):
         run_experiment(data.merged({"stages": stages}))
+
+
+def test_a_refused_setting_is_none_that_is_mapped():
+    known = coming_from.WORDS.keys() | inspect.signature(GRPOTrainer.__init__).parameters.keys()
+    assert refused_settings().keys() & known == {"num_agents"}

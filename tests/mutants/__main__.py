@@ -65,7 +65,16 @@ def record(arguments: list[str]) -> None:
     RECORD.mkdir(parents=True, exist_ok=True)
     os.environ["COVERAGE_FILE"] = str(RECORD / "coverage")
     durations = Durations()
-    options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "--cov=mrlm", "--cov-report=", "--cov-fail-under=0"]
+    options = [
+        "-q",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        "--cov=mrlm",
+        "--cov-report=",
+        "--cov-fail-under=0",
+    ]
     code = pytest.main([*options, "--cov-context=test", *arguments], plugins=[durations])
     if code != 0:
         raise SystemExit(f"tests must pass before they can be judged (pytest: {code})")
