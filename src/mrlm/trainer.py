@@ -366,7 +366,7 @@ def _adapter_words(peft_config: Any) -> dict[str, Any]:
     if peft_config is None:
         return {}
     usual = type(peft_config)()
-    words = {"use_peft": True}
+    words: dict[str, Any] = {"use_peft": True}
     left = {"task_type", "inference_mode", "base_model_name_or_path", "peft_type", "runtime_config"}
     names = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
     for name, value in vars(peft_config).items():
