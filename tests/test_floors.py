@@ -28,6 +28,7 @@ FLOORS = {
             "shapes",
             "tracking",
             "console",
+            "logfile",
             "rollback",
             "recorded",
             "checks",

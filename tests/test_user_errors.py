@@ -3,6 +3,7 @@ writes down; `--verbose` shows everything."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import traceback
 from pathlib import Path
@@ -12,15 +13,16 @@ import pytest
 import yaml
 
 from commands import Mrlm, run
-from mrlm import GRPOTrainer, SimulatedEnvironment
-from mrlm.core.errors import EpisodeError
+from mrlm import GRPOTrainer, SimulatedEnvironment, check_environment, check_workflow
+from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.frames import MOST_FRAMES, explain, user_frames
 
 _ = run
 
 MINE = """\
 import asyncio
-from mrlm import Message, Observation, Reward, SimulatedEnvironment
+import random
+from mrlm import Environment, Message, Observation, Reward, SimulatedEnvironment, StepResult
 from mrlm.algorithms.grpo import GRPO
 
 
@@ -71,6 +73,59 @@ def bad_reward(texts):
 
 def bad_formatter(row):
     return row["nope"]  # here: bad_formatter
+
+
+class TextReset(Good):
+    def reset(self, seed=0):
+        return "Spell cat."
+
+
+class NumberStep(Good):
+    def step(self, action):
+        return 1.0
+
+
+class TextJoint(Environment):
+    def reset(self, task=None, seed=None):
+        return "Spell cat."
+
+
+class TextSeen(Environment):
+    def reset(self, task=None, seed=None):
+        return StepResult({"agent": Observation(["Spell cat."])})
+
+
+class Strangers(Environment):
+    def reset(self, task=None, seed=None):
+        return StepResult({"stranger": Observation([Message("Spell cat.")])})
+
+
+class Over(Good):
+    def reset(self, seed=0):
+        return Observation([Message("Spell cat.")], done=True)
+
+
+async def silent(task, agents, env):
+    await env.reset()
+
+
+async def unpaid(task, agents, env):
+    await agents.agent.act((await env.reset()).observations["agent"].messages)
+
+
+async def random_words(task, agents, env):
+    opening = (await env.reset()).observations["agent"].messages
+    words = [*opening, Message(str(random.random()))]
+    await env.finish({"agent": await agents.agent.act(words)})
+
+
+async def right(task, agents, env):
+    opening = (await env.reset()).observations["agent"].messages
+    await env.finish({"agent": await agents.agent.act(opening)})
+
+
+def not_awaited(task, agents, env):
+    return None
 
 
 class Credit(GRPO):
@@ -157,6 +212,95 @@ def test_a_trainer_raises_with_the_original_error_as_its_cause() -> None:
     assert isinstance(caught.value.__cause__, LookupError)
     last = traceback.extract_tb(caught.value.__cause__.__traceback__)[-1]
     assert last.name == "reset" and last.filename == __file__
+
+
+# -- the contract of environments and workflows, in a run and before one ---------------------------
+
+CONTRACT = {
+    "TextReset": "TextReset.reset returned a str; it must return an Observation: `return Obs",
+    "NumberStep": "NumberStep.step returned a float; it must return an (Observation, Reward): ",
+    "TextJoint": "TextJoint.reset returned a str; it must return a StepResult: `return StepResult(",
+    "TextSeen": "TextSeen.reset: the observation of 'agent' must be an Observation of Messages",
+    "Strangers": "Strangers.reset: observation for 'stranger', which is not in agents=('agent',)",
+    "BadReset": "KeyError: 'question'",
+    "BadStep": "ValueError: helper is broken",
+}
+
+
+def part(name: str) -> Any:
+    return getattr(importlib.import_module("mine_errors"), name)
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+def test_a_wrong_environment_is_named_in_a_run_and_before(name: str, run: Mrlm) -> None:
+    done = run("train", "--config", "config.yaml", f"environments.0.env_type=mine_errors:{name}")
+    assert done.code == 1 and CONTRACT[name] in done.err
+    with pytest.raises(ConfigError) as caught:
+        check_environment(part(name))
+    assert CONTRACT[name] in str(caught.value)
+    if name.startswith("Bad"):
+        assert place(name) in str(caught.value) and caught.value.__cause__ is not None
+    with pytest.raises(ConfigError) as caught:
+        check_workflow(part("right"), part(name))
+    assert CONTRACT[name] in str(caught.value)
+
+
+WORKFLOWS = {
+    "silent": "workflow 'silent' ended and no agent had spoken",
+    "bad_workflow": "there is no agent 'nobody'",
+    "unpaid": "workflow 'unpaid' ended without a step of the environment",
+    "random_words": "workflow 'random_words': two plays with seed 0 differ",
+    "not_awaited": "async def my_workflow",
+}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_check_workflow_says_what_is_wrong(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_workflow(part(name), part("Good"))
+    assert WORKFLOWS[name] in str(caught.value)
+    check_workflow(part("right"), part("Good"))
+    check_workflow("turns", part("Good")(), answers={"agent": "cat"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("workflow.name=mine_errors:silent", "'silent' ended and no agent had spoken"),
+        ("environments.0.env_type=mine_errors:Over", "is done after its reset"),
+    ],
+)
+def test_a_run_in_which_no_agent_speaks_is_an_error(setting: str, said: str, run: Mrlm) -> None:
+    done = run("train", "--config", "config.yaml", setting)
+    assert done.code == 1 and said in done.err
+
+
+# -- what a failed run leaves ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", EPISODES)
+def test_the_folder_of_a_failed_run_says_why(case: str, run: Mrlm) -> None:
+    run("train", "--config", "config.yaml", *CASES[case][0])
+    records = [json.loads(line) for line in Path("run/episodes.jsonl").read_text().splitlines()]
+    assert len(records) > 1 and {record["status"] for record in records} == {"error"}
+    assert all(place(case) in record["error"] for record in records)
+    text = Path("run/run.log").read_text()
+    assert text.count(" warning: episode ") == 1 and " error: all " in text
+    assert place(case) in text and "Traceback" not in text
+
+
+def test_run_log_has_what_ended_the_run_and_no_secret(
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "advantages")
+    run("train", "--config", "config.yaml", "training.algorithm=mine_errors:Credit")
+    text = Path("run/run.log").read_text()
+    assert "error: KeyError: '[secret]'" in text and place("Credit") in text
+
+
+def test_verbose_writes_whole_tracebacks_to_run_log_too(run: Mrlm) -> None:
+    run("train", "--config", "config.yaml", "--verbose", *CASES["BadReset"][0])
+    assert "rollout.py" in Path("run/run.log").read_text()
 
 
 def test_a_deep_recursion_is_shown_by_its_ends() -> None:

@@ -156,6 +156,7 @@ if TYPE_CHECKING:
     from mrlm.learn.learner import Learner as Learner
     from mrlm.learn.loss_tensor import LossTensor as LossTensor
     from mrlm.learn.team import TeamLearner as TeamLearner
+    from mrlm.play.checking import check_workflow as check_workflow
     from mrlm.replaying import Replay as Replay
     from mrlm.replaying import replay as replay
     from mrlm.run import Callback as Callback
@@ -243,6 +244,7 @@ _WHERE = {
     "mrlm.learn.loss_tensor": ("LossTensor",),
     "mrlm.learn.team": ("TeamLearner",),
     "mrlm.experiments": ("run_experiment",),
+    "mrlm.play.checking": ("check_workflow",),
     "mrlm.runs": ("EvalResult", "TrainResult", "evaluate"),
     "mrlm.serving.client.environment": ("RemoteEnvironment",),
     "mrlm.serving.client.pool": ("ServerPool",),

@@ -25,6 +25,7 @@ from mrlm.learn.checkpoint import write_folder, writing
 from mrlm.learn.policy import Policy
 from mrlm.metrics import api_metrics, episode_metrics
 from mrlm.placing import TINY
+from mrlm.play.failures import AllFailedError
 from mrlm.profile import Profiler
 from mrlm.run import Run
 from mrlm.sandbox import opened
@@ -62,6 +63,7 @@ def run_to_end(run: Run) -> TrainResult:
     interrupted = False
     try:
         with (
+            run.log.messages(),
             threads(run.config, policies_of(run)),
             _signals(run),
             beside_play(run),
@@ -73,6 +75,9 @@ def run_to_end(run: Run) -> TrainResult:
             run.log.say(run.population.report())
     except KeyboardInterrupt:
         interrupted = True
+        raise
+    except AllFailedError as error:
+        run.log.episodes(run.step + 1, error.episodes)
         raise
     finally:
         if run.peers.main:

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -21,6 +21,7 @@ from mrlm.core import registry
 from mrlm.core.errors import PluginError, TrainingError
 from mrlm.core.records import message_record
 from mrlm.core.types import Episode, Turn
+from mrlm.logfile import RUN_LOG, LogFile, logging_to
 
 METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
@@ -189,6 +190,11 @@ class RunLog:
     def say(self, text: str) -> None:
         """Show lines on the console that are to stay there, also after `close`."""
         self._console.say(redacted(text, self._secrets))
+
+    def messages(self) -> AbstractContextManager[None]:
+        """While this is open, what the library logs goes to `run.log` too, and so does the error
+        that ends it."""
+        return logging_to(LogFile(self.folder / RUN_LOG, self._secrets))
 
     def state(self) -> dict[str, Any]:
         """State of the trackers, for checkpoints; a tracker that is not in use now keeps what it

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.errors import ConfigError, EpisodeError, RewardError
+from mrlm.core.frames import explain
 from mrlm.core.running import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 
@@ -140,12 +141,39 @@ class SingleSeat(Environment):
         observation = self.world.reset(
             **{key: value for key, value in offered.items() if key in self._accepts}
         )
+        if not isinstance(observation, Observation):
+            fix = "return Observation([Message(text)])"
+            raise _wrong_type(self.world, "reset", observation, "an Observation", fix)
         return StepResult(observations={self.agents[0]: observation}, done=observation.done)
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        observation, reward = self.world.step(next(iter(actions.values())))
+        answer = self.world.step(next(iter(actions.values())))
+        if not _is_pair(answer):
+            fix = "return Observation(done=True), Reward(1.0)"
+            raise _wrong_type(self.world, "step", answer, "an (Observation, Reward)", fix)
+        observation, reward = answer
         seat = self.agents[0]
         return StepResult({seat: observation}, {seat: reward}, done=observation.done)
+
+
+def _is_pair(answer: Any) -> bool:
+    return isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Observation)
+
+
+def _wrong_type(world: Any, method: str, given: Any, wanted: str, fix: str) -> EpisodeError:
+    return EpisodeError(
+        f"{_title(world)}.{method} returned {_type_of(given)}; it must return {wanted}: `{fix}`"
+    )
+
+
+def _type_of(value: Any) -> str:
+    """What something is, for a sentence: `a str`, `a tuple of int and Reward`, `a coroutine`."""
+    if value is None:
+        return "nothing (None)"
+    name = type(value).__name__
+    parts = [type(part).__name__ for part in value] if isinstance(value, tuple) else []
+    of = f" of {' and '.join(parts)}" if 0 < len(parts) < 4 else ""
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}{of}"
 
 
 def accepted_parameters(function: Callable[..., Any], names: tuple[str, ...]) -> frozenset[str]:
@@ -221,7 +249,8 @@ def _play_fixed(environment: Environment, seed: int, max_steps: int) -> list[str
         raise ConfigError(
             f"{title}.agents must name at least one agent, each once, not {environment.agents!r}"
         )
-    result, trace = _settled(environment.reset(environment.task(seed), seed)), []
+    task = _called(title, "task", lambda: environment.task(seed))
+    result, trace = _answer(environment, "reset", lambda: environment.reset(task, seed)), []
     for count in range(max_steps + 1):
         _check_result(result, environment, f"{title}, step {count}")
         trace.append(repr(result))
@@ -234,40 +263,76 @@ def _play_fixed(environment: Environment, seed: int, max_steps: int) -> list[str
                 "set StepResult.done"
             )
         words = {agent: Message("yes", Role.ASSISTANT, agent=agent) for agent in speakers}
-        result = _settled(environment.step(words))
+        result = _answer(environment, "step", lambda words=words: environment.step(words))
     environment.close()
     return trace
 
 
-def _settled(answer: Any) -> Any:
-    """The result of a method that may be a coroutine."""
-    return run_async(answer) if inspect.isawaitable(answer) else answer
+def _answer(environment: Environment, method: str, call: Callable[[], Any]) -> StepResult:
+    """What `reset` or `step` returns, of the right types."""
+    result = _called(_title(environment), method, call)
+    problem = contract_problem(result, environment, method)
+    if problem is not None:
+        raise ConfigError(problem)
+    return result
 
 
-def _check_result(result: Any, environment: Environment, where: str) -> None:
+def _called(title: str, method: str, call: Callable[[], Any]) -> Any:
+    """The result of a method that may be a coroutine.
+
+    Raises:
+        ConfigError: it raised something; with the user's lines.
+    """
+    try:
+        answer = call()
+        return run_async(answer) if inspect.isawaitable(answer) else answer
+    except (ConfigError, RewardError):
+        raise
+    except EpisodeError as error:
+        raise ConfigError(str(error)) from error
+    except Exception as error:
+        raise ConfigError(f"{title}.{method} raised {explain(error)}") from error
+
+
+def contract_problem(result: Any, environment: Environment, method: str) -> str | None:
+    """What is wrong with the types and names of what `reset` or `step` returned, with the fix, or
+    `None`."""
+    title = _title(environment)
     if not isinstance(result, StepResult):
-        raise ConfigError(f"{where}: expected a StepResult, got {type(result).__name__}")
-    if not result.done and not result.truncated and not result.observations:
-        raise ConfigError(
-            f"{where}: nobody has an observation, so nobody can speak, but the world is not done"
+        seat = environment.agents[0]
+        return (
+            f"{title}.{method} returned {_type_of(result)}; it must return a StepResult: "
+            f'`return StepResult({{"{seat}": Observation([Message(text)])}})`'
         )
     for agent, observation in result.observations.items():
         if agent not in environment.agents:
-            raise ConfigError(
-                f"{where}: observation for {agent!r}, which is not in agents={environment.agents!r}"
+            return (
+                f"{title}.{method}: observation for {agent!r}, which is not in "
+                f"agents={environment.agents!r}"
             )
         if not isinstance(observation, Observation) or not all(
             isinstance(message, Message) for message in observation.messages
         ):
-            raise ConfigError(
-                f"{where}: the observation of {agent!r} must be an Observation of Messages"
+            return (
+                f"{title}.{method}: the observation of {agent!r} must be an Observation of "
+                "Messages: `Observation([Message(text)])`"
             )
+    unknown = [agent for agent in result.rewards if agent not in environment.agents]
+    if unknown:
+        return (
+            f"{title}.{method}: reward for {unknown[0]!r}, which is not in "
+            f"agents={environment.agents!r}"
+        )
+    return None
+
+
+def _check_result(result: Any, environment: Environment, where: str) -> None:
     for agent, reward in result.rewards.items():
-        if agent not in environment.agents:
-            raise ConfigError(
-                f"{where}: reward for {agent!r}, which is not in agents={environment.agents!r}"
-            )
         validated_reward(reward, f"{where}, agent {agent!r}")
+    if not result.done and not result.truncated and not result.observations:
+        raise ConfigError(
+            f"{where}: nobody has an observation, so nobody can speak, but the world is not done"
+        )
 
 
 def _title(world: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ class Quiet(RunLog):
 
     def say(self, text: str) -> None:
         pass
+
+    def messages(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def state(self) -> dict[str, Any]:
         return {}

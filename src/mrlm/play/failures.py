@@ -4,12 +4,23 @@ record of every episode has its own."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
+from mrlm.core.errors import EpisodeError
 from mrlm.core.frames import explain, origin, title, whole
 from mrlm.core.types import Episode
 
 log: logging.Logger = logging.getLogger("mrlm")
+
+
+class AllFailedError(EpisodeError):
+    """No episode of a batch succeeded.
+
+    Attributes:
+        episodes: all of them.
+    """
+
+    episodes: Sequence[Episode] = ()
 
 
 class Failures:
@@ -22,6 +33,14 @@ class Failures:
     def __init__(self) -> None:
         self.latest: BaseException | None = None
         self._known: set[Hashable] = set()
+
+    def all(self, episodes: Sequence[Episode]) -> AllFailedError:
+        """The error of a batch in which every episode failed."""
+        error = AllFailedError(
+            f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
+        )
+        error.episodes = list(episodes)
+        return error
 
     def note(self, episode: Episode, error: BaseException) -> None:
         """Log an episode that failed. The whole traceback is logged at the level DEBUG."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mrlm.core.environment import Environment
-from mrlm.core.errors import ConfigError, EndpointError, EpisodeError, RewardError
+from mrlm.core.errors import ConfigError, EndpointError, RewardError
 from mrlm.core.peers import ALONE, Peers, shares
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
@@ -23,6 +23,7 @@ from mrlm.play.engine import Batcher, Engine, Key, Pulse
 from mrlm.play.failures import Failures
 from mrlm.play.ledger import Ledger
 from mrlm.play.race import Race
+from mrlm.play.workflow import silent
 from mrlm.play.world import World
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -341,6 +342,8 @@ class Play:
             for each in scene.family:
                 if each.episode.status == "running":
                     each.end(truncated=not each.result.done)
+                if each.failure is None and not list(each.episode.turns):
+                    each.fail(silent(world.workflow, each))
         except (ConfigError, RewardError, EndpointError):
             raise
         except (
@@ -370,7 +373,5 @@ class Play:
         set-up."""
         episodes = [episode for group in groups for episode in group]
         if episodes and all(episode.failed for episode in episodes):
-            raise EpisodeError(
-                f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
-            ) from self.failures.latest
+            raise self.failures.all(episodes) from self.failures.latest
         return groups

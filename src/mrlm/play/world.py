@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Literal
 
-from mrlm.core.environment import Environment, validated_reward
+from mrlm.core.environment import Environment, contract_problem, validated_reward
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.frames import explain
 from mrlm.core.running import in_thread
@@ -177,7 +177,7 @@ class World:
         if result is None:
             task = posed or self.episode.task
             result = await self._call("reset", lambda: self.environment.reset(task, task.seed))
-        self.result = self._renamed(result)
+        self.result = self._renamed(result, "reset")
         await self._note_state()
         return self.result
 
@@ -257,7 +257,7 @@ class World:
             )
         inward = self._inward(actions)
         result = await self._call("step", lambda: self.environment.step(inward))
-        self.result = self._renamed(result)
+        self.result = self._renamed(result, "step")
         self._pay(self.result.rewards, share)
         for agent, observation in self.result.observations.items():
             if agent in self.agents:
@@ -296,12 +296,10 @@ class World:
             )
         return {places[agent]: message for agent, message in actions.items()}
 
-    def _renamed(self, result: StepResult) -> StepResult:
-        if not isinstance(result, StepResult):
-            raise EpisodeError(
-                f"environment {self.episode.environment!r} returned {type(result).__name__}, "
-                "not a StepResult"
-            )
+    def _renamed(self, result: StepResult, method: str) -> StepResult:
+        problem = contract_problem(result, self.environment, method)
+        if problem is not None:
+            raise EpisodeError(f"environment {self.episode.environment!r}: {problem}")
         if len(self._seats) > 1:
             who = self._seats
             result.observations = {who.get(s, s): o for s, o in result.observations.items()}
