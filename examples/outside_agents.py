@@ -5,7 +5,7 @@ seat of the world `relay`, where the second has to work with what the first tell
 MRLM is in the agents: they know an address and the name of a model, so a policy can be tried in any
 program that speaks OpenAI's protocol before, while and after it is trained.
 
-    pip install "mrlm[serve]" langchain-openai llama-index-llms-openai-like
+    pip install "mrlm[outside_agents]"
 
 Without `--url` a server with the embedded model (or MRLM_MODEL) is opened in this process; with it,
 one that runs already is asked, such as `mrlm serve --policy base=runs/my_run --http-port 8000`.
@@ -114,7 +114,12 @@ def main(given=None):
     chosen = parser.parse_args(given)
     world = RelayEnvironment()
     with door(chosen.url) as url:
-        made = [LIBRARIES[name](url, chosen.model) for name in chosen.libraries.split(",")]
+        try:
+            made = [LIBRARIES[name](url, chosen.model) for name in chosen.libraries.split(",")]
+        except ModuleNotFoundError as error:
+            raise SystemExit(
+                f'{error.name} is not installed; install it: pip install "mrlm[outside_agents]"'
+            ) from None
         speakers = dict(zip(world.agents, made, strict=True))
         played = [play(world, speakers, seed) for seed in range(chosen.episodes)]
     for said, _ in played:

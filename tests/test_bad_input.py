@@ -250,7 +250,7 @@ def test_preference_learning_needs_pairs(mrlm: Command) -> None:
 
 def test_what_cannot_be_resumed_stays_as_it_is(mrlm: Command) -> None:
     config = write(PLAY)
-    refused(mrlm, ["train", "--config", config, "--resume", "gone"], "gone", "no such run folder")
+    refused(mrlm, ["train", "--config", config, "--resume", "gone"], "'gone' does not exist")
     Path("empty").mkdir()
     refused(mrlm, ["train", "--config", config, "--resume", "empty"], "no config.yaml")
     earlier_run()

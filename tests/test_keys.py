@@ -236,11 +236,13 @@ def behind_servers() -> None:
 
 def cut_up() -> None:
     """A policy that is sharded, though over one process."""
+    os.environ["WORLD_SIZE"] = "1"  # as torchrun --nproc-per-node 1 does
     try:
         run_experiment(
             config("cut", environments=[RELAY], distributed={"enabled": True, "strategy": "fsdp"})
         )
     finally:
+        del os.environ["WORLD_SIZE"]
         distributed.stop()
 
 

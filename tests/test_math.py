@@ -249,7 +249,7 @@ def test_a_data_set_splits_and_plays() -> None:
 
 
 def test_a_row_without_an_answer_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"train row 0.*answer.*it has question, reply"):
+    with pytest.raises(ConfigError, match=r"row 0: it needs an answer .*it has question, reply"):
         MathReasoningEnvironment(dataset=[{"question": "1+1?", "reply": "2"}]).task(0)
 
 

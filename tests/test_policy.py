@@ -544,7 +544,7 @@ def test_what_cannot_be_loaded_is_named(tiny_path: str, tmp_path: Path) -> None:
     shutil.copy(Path(tiny_path) / "config.json", bare)
     with pytest.raises(ModelError, match=r"bare: the folder has no tokenizer.*tokenizer_name"):
         load_tokenizer(str(bare))
-    with pytest.raises(ModelError, match="bare: the model cannot be loaded"):
+    with pytest.raises(ModelError, match="bare: its model cannot be loaded"):
         load_model(str(bare))
     with pytest.raises(ModelError, match="give a local folder"):
         load_model("no-such-owner/no-such-model")

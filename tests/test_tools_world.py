@@ -267,11 +267,12 @@ def test_impossible_tasks_are_named() -> None:
         ({"prompt": "?", "answer": "7", "required": ["lok"]}, "did you mean 'look'"),
         ({"prompt": "?", "answer": "7", "required": [3]}, "names of tools"),
         ({"prompt": "?", "answer": "7", "files": {"a": "b"}}, "no tool can read any"),
-        ({"prompt": "?"}, "needs a question"),
     ):
         made = ToolUseEnvironment(ToolRegistry([look]), [row])
         with pytest.raises(ConfigError, match=says):
             made.reset(made.task(0))
+    with pytest.raises(ConfigError, match="needs an answer"):
+        ToolUseEnvironment(ToolRegistry([look]), [{"prompt": "?"}])
     made = ToolUseEnvironment(tasks=[{"prompt": "?", "answer": "7", "files": {"../a": "b"}}])
     with pytest.raises(ConfigError, match=r"file '\.\./a'"):
         made.reset(made.task(0))

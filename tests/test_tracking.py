@@ -118,6 +118,7 @@ def test_tensorboard_is_written_and_resumed(tmp_path: Path) -> None:
 FAKE = """
 import types
 calls = []
+def login(prompt=True, verify=True): return True
 class _Run:
     def __init__(self, id): self.id = id; self.info = types.SimpleNamespace(run_id=id)
     def log(self, metrics, step=None): calls.append(("log", metrics, step))

@@ -1,6 +1,26 @@
-"""`python -m mrlm` is the command `mrlm`."""
+"""The command `mrlm`, also as `python -m mrlm`. Ctrl-C while it is still being loaded ends it with
+one line and exit code 130."""
 
-from mrlm.cli import main
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    signal.signal(signal.SIGINT, _leave)
+    from mrlm.cli import main as command
+
+    command()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Nothing has begun yet, so there is nothing to put in order."""
+    sys.stderr.write("interrupted; nothing was saved yet\n")
+    sys.stderr.flush()
+    os._exit(130)
+
 
 if __name__ == "__main__":
     main()

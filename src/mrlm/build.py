@@ -132,6 +132,12 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     if checkpoint is not None:
         restore(run, checkpoint)
         log.info("continuing from %s", checkpoint)
+        if run.step >= total:
+            log.warning(
+                "%s: all %d iterations are done already; to go on, raise training.num_iterations",
+                folder,
+                total,
+            )
     return run
 
 
@@ -243,6 +249,13 @@ def rehearse(
 # -- what it needs ---------------------------------------------------------------------------------
 
 
+def tasks_of(worlds: Sequence[WorldSpec], rows: Data | None) -> int | None:
+    """Tasks in one epoch; `None` where they never end, or are not counted."""
+    if rows is None:
+        return count_tasks(worlds)
+    return None if isinstance(rows, Reading) else len(rows)
+
+
 def arithmetic_of(
     config: ExperimentConfig,
     worlds: Sequence[WorldSpec],
@@ -259,10 +272,6 @@ def arithmetic_of(
         worlds, rows, cast: what it plays, or learns from, and who with.
         shape, parameters: of every policy's model, where it is not at hand.
     """
-    if rows is None:
-        tasks = count_tasks(worlds)
-    else:
-        tasks = None if isinstance(rows, Reading) else len(rows)
     played = [world for world in worlds if world.trained]
     alone = [world.template.max_turns for world in played if len(world.template.agents) == 1]
     trained = [name for name, section in cast.policies.items() if section.trainable]
@@ -270,7 +279,7 @@ def arithmetic_of(
         config,
         num_agents=len(cast.policy_of),
         trained_agents=sum(policy in trained for policy in cast.policy_of.values()),
-        iterations=total_steps(config, tasks),
+        iterations=total_steps(config, tasks_of(worlds, rows)),
         max_turns=max((turns for turns in alone if turns), default=None),
         parameters={} if parameters is None else dict.fromkeys(cast.policies, parameters),
         shapes=None if shape is None else dict.fromkeys(cast.policies, shape),
@@ -326,7 +335,7 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
             resume.resolve(),
             resume.resolve().parent,
         )
-        if not same and (folder / "config.yaml").exists():
+        if not same and (list(folder.glob("config.yaml")) or list(folder.glob("*/config.yaml"))):
             number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
             folder.rename(f"{folder}.{number}")
             log.info("%s held an earlier run; it is %s.%d now", folder, folder, number)

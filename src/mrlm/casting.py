@@ -220,6 +220,7 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
         elif not section.trainable and key in bases:
             adapter = BASE
         chat = Chat(live_tokenizer, model_section.chat_template_kwargs)
+        chat.check()
         policy = Policy(
             name,
             model,
@@ -297,7 +298,13 @@ def make_seats(
         policy = policies[policy_name]
         room = policy.max_context - sampling.max_new_tokens
         limit = config.generation.max_prompt_tokens or room
-        if room < 1 or limit > room:
+        if room < 1:
+            raise ConfigError(
+                f"generation.max_new_tokens={sampling.max_new_tokens} (agent {agent!r}) leaves no "
+                f"room for a prompt: policy {policy_name!r} has {policy.max_context} positions in "
+                f"all; use fewer than {policy.max_context}"
+            )
+        if limit > room:
             raise ConfigError(
                 f"agent {agent!r}: generation.max_prompt_tokens={limit} and "
                 f"max_new_tokens={sampling.max_new_tokens} together "

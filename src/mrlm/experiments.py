@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.asynchrony import describe
-from mrlm.build import arithmetic_of, build, plan_of, run_folder
+from mrlm.build import arithmetic_of, build, plan_of, run_folder, tasks_of
 from mrlm.casting import Parts
-from mrlm.config import ExperimentConfig, diff, load_config
+from mrlm.config import ExperimentConfig, diff, load_config, normal
 from mrlm.core.errors import ConfigError
 from mrlm.core.peers import Peers
 from mrlm.distributed import join
@@ -24,6 +24,7 @@ from mrlm.learn.loading import load_tokenizer
 from mrlm.run import Callback
 from mrlm.runs import TrainResult, closed, latest
 from mrlm.scheduling import schedule_of
+from mrlm.sources import total_steps
 from mrlm.tracking import logged
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -117,6 +118,26 @@ def run_experiment(
     return TrainResult(results[max(results)].metrics, rows, folder)
 
 
+def at_most(config: ExperimentConfig, steps: int) -> ExperimentConfig:
+    """The experiment with every stage cut to so many iterations."""
+
+    def cut(stage: ExperimentConfig) -> int:
+        if stage.training.num_iterations is None:
+            worlds, rows, _ = plan_of(stage, Parts())
+            return min(steps, total_steps(stage, tasks_of(worlds, rows)))
+        return min(steps, stage.training.num_iterations)
+
+    if not config.stages:
+        return config.merged({"training": {"num_iterations": cut(config)}})
+    stages = []
+    base = {key: value for key, value in config.given().items() if key != "stages"}
+    for section, (name, stage) in zip(config.stages, config.stage_configs(), strict=True):
+        changes = normal.normalise(section.changes, base=base)
+        shorter = {"training": {"num_iterations": cut(stage)}}
+        stages.append({"name": name, **normal.merge(changes, shorter)})
+    return config.merged({"stages": stages})
+
+
 def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
     """What a run would do: the resolved config and the batch arithmetic of every stage, and what
     stands in its way. No model is loaded and nothing is written."""
@@ -185,7 +206,7 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
         return
     folder = Path(resume)
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: there is no such run folder to resume from")
+        raise ConfigError(f"--resume {folder}: folder {str(folder)!r} does not exist")
     place = folder.parent if folder.name.startswith("checkpoint-") else folder
     known = place / "config.yaml"
     if not known.is_file():

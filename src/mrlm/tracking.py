@@ -19,8 +19,10 @@ from typing import Any, ClassVar, Protocol
 from mrlm.console import ConsoleLog
 from mrlm.core import registry
 from mrlm.core.errors import PluginError, TrainingError
+from mrlm.core.frames import title
 from mrlm.core.records import message_record
 from mrlm.core.types import Episode, Turn
+from mrlm.learn.checkpoint import after_room
 from mrlm.logfile import RUN_LOG, LogFile, logging_to
 
 METRICS = "metrics.jsonl"
@@ -39,7 +41,8 @@ class Tracker(Protocol):
 
     `library` names what it imports. A tracker is constructed with `(folder, run_name, config,
     state)`: the run's folder, its name, the resolved config and what `state` returned before the
-    run was interrupted (else `None`).
+    run was interrupted (else `None`). One may have a static method `problem`, which says why it
+    cannot start, or returns `None`; it is called before anything is written.
     """
 
     library: ClassVar[str]
@@ -64,12 +67,16 @@ def check_trackers(names: Sequence[str]) -> None:
         PluginError: there is no such tracker, or the library it needs is not installed.
     """
     for name in names:
-        needs = getattr(registry.load("trackers", name), "library", None)  # a user's may have none
+        plugin = registry.load("trackers", name)
+        needs = getattr(plugin, "library", None)  # a user's may have none
         if needs is not None and importlib.util.find_spec(needs) is None:
             raise PluginError(
                 f"training.report_to: the tracker {name!r} needs a library that is not installed: "
                 f"pip install 'mrlm[{name}]'"
             )
+        problem = plugin.problem() if hasattr(plugin, "problem") else None
+        if problem is not None:
+            raise PluginError(f"training.report_to: {problem}")
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
@@ -124,7 +131,13 @@ class RunLog:
         self._kept: dict[str, Any] = dict(state)
         for name in self._names:
             plugin = registry.load("trackers", name)
-            self._trackers[name] = plugin(self.folder, *self._about, state.get(name))
+            try:
+                self._trackers[name] = plugin(self.folder, *self._about, state.get(name))
+            except Exception as error:  # whatever a tracker's library raises
+                reason = title(error).splitlines()[0]
+                raise PluginError(
+                    f"training.report_to: the tracker {name!r} cannot start: {reason}"
+                ) from error
         for name in (METRICS, EPISODES, PROFILE):
             rewind(self.folder / name, first)
         self._metrics: Any = (self.folder / METRICS).open("a", encoding="utf-8")
@@ -240,8 +253,7 @@ class RunLog:
             file.flush()
         except OSError as error:
             raise TrainingError(
-                f"{file.name} cannot be written: {error.strerror}; make room, then go on with "
-                "--resume"
+                f"{file.name} cannot be written: {error.strerror}; {after_room(Path(file.name).parent)}"
             ) from error
 
 

@@ -161,7 +161,16 @@ async def _take(run: Run) -> tuple[list[Group], list[Group]]:
             (kept if algorithm.keeps(group) else dropped).append(group)
         if len(kept) >= count:
             break
-    return (kept, dropped) if kept else (dropped[:count], dropped[count:])
+    if not kept:
+        log.warning(
+            "step %d: in none of %d groups (%d refills) do rewards differ, so it trains nothing; "
+            "use easier or harder tasks, or a larger group_size",
+            run.step + 1,
+            len(dropped),
+            algorithm.refills,
+        )
+        return dropped[:count], dropped[count:]
+    return kept, dropped
 
 
 async def evaluate(

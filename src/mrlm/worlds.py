@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from mrlm.core.environment import (
 )
 from mrlm.core.errors import ConfigError
 from mrlm.play.deck import WorldSpec
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 
 def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
@@ -36,13 +39,16 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
         name = section.name or template.name or _class_name(template)
         taken = {spec.name for spec in specs}
         if name in taken:
-            if section.name:
-                raise ConfigError(
-                    f"two environments are called {name!r}; give each a name of its own"
-                )
-            name = next(
+            free = next(
                 f"{name}-{i}" for i in range(2, len(made) + 2) if f"{name}-{i}" not in taken
             )
+            if section.name or any(section is each for each in config.environments):
+                raise ConfigError(
+                    f"environments: two are called {name!r}, so their metrics and episodes could "
+                    f"not be told apart; give one another name, such as `name: {free}`"
+                )
+            log.info("two environments are called %r; the second is %r here", name, free)
+            name = free
         workflow = _workflow(config, parts, template, section)
         template, make, workflow = _with_turns(template, make, workflow)
         specs.append(

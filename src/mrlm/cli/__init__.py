@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -37,6 +38,8 @@ class Commands(TyperGroup):
         from mrlm.core.errors import MRLMError
         from mrlm.core.frames import is_users
 
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # loaded: see `__main__`
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):

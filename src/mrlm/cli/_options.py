@@ -87,6 +87,11 @@ def config_to_play(
 
     if path is None and model is None:
         raise ConfigError("what is to play? Give --config, or --model with --environment")
+    if model is not None and not environments and path is None and not Path(model).is_dir():
+        raise ConfigError(
+            f"--model {model}: folder {model!r} does not exist; give a run folder, or a hub id "
+            "with --environment or --config"
+        )
     trained = None if model is None else Path(run_model(model))
     if path is None and trained is not None and str(trained) != model:
         beside = trained.resolve().parent / "config.yaml"

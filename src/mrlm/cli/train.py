@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from typer.core import TyperCommand
 
 from mrlm import distributed
 from mrlm.cli._options import ConfigFile, Overrides, Quiet
-from mrlm.core.errors import ConfigError
+from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
@@ -57,6 +58,10 @@ def train(
     profile: Annotated[
         bool, typer.Option("--profile", help="Measure where the time of every step goes.")
     ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Iterations at most, of every stage: to try an experiment."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train the agents of an experiment."""
@@ -67,9 +72,11 @@ def train(
     if profile:
         overrides = [*(overrides or ()), "training.profile=true"]
     path, loaded = _experiment(config, overrides or (), output, resume)
+    from mrlm.experiments import at_most, run_experiment
     from mrlm.experiments import dry_run as describe  # what is wrong with a config is said before
-    from mrlm.experiments import run_experiment
 
+    if steps is not None:
+        loaded = at_most(loaded, steps)
     if dry_run:
         text, problems = describe(loaded)
         print(text)
@@ -77,12 +84,17 @@ def train(
             raise ConfigError("\n".join(problems))
         return
     folder = Path(loaded.output_dir or f"outputs/{loaded.experiment_name}")
+    began = time.time()
     try:
         result = run_experiment(loaded, folder if resume == OWN else resume)
     except KeyboardInterrupt as interrupt:
-        saved = any(folder.glob("**/checkpoint-*/manifest.json"))
         again = f"the run is saved; go on with\n  {_again(path, folder, overrides or ())}"
+        saved = _saved(folder, None if resume else began)
         raise KeyboardInterrupt(again if saved else "nothing was saved yet") from interrupt
+    except MRLMError as error:
+        if error.exit_code == 1 and _saved(folder, None if resume else began):
+            error.add_note(f"go on with\n  {_again(path, folder, overrides or ())}")
+        raise
     if not distributed.is_main():
         return
     again = _again(path, folder, overrides or ())
@@ -101,12 +113,21 @@ def _experiment(
     if config is None:
         if run is None:
             raise ConfigError("which experiment? Give --config, or --resume with a run folder")
+        if not run.is_dir():
+            raise ConfigError(f"--resume {resume}: folder {str(run)!r} does not exist")
         config = run / "config.yaml"
         if not config.is_file():
             raise ConfigError(f"--resume {resume}: it has no config.yaml; give --config too")
     loaded = load_config(config, overrides)
     place = output or run
     return config, loaded if place is None else loaded.merged({"output_dir": str(place)})
+
+
+def _saved(folder: Path, began: float | None) -> bool:
+    """Whether there is a checkpoint to go on from, written since `began` (`None`: at any time): an
+    earlier run in the same folder is not this one."""
+    found = folder.glob("**/checkpoint-*/manifest.json")
+    return any(began is None or file.stat().st_mtime >= began for file in found)
 
 
 def _again(path: Path, folder: Path, overrides: Sequence[str]) -> str:

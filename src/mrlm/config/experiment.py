@@ -338,6 +338,10 @@ def _check(config: ExperimentConfig) -> None:
     if training.critic_model is not None and algorithm.topology not in ("central", "mixed"):
         text = "only a critic of the whole team has a model of its own; remove it, or use mappo"
         problems.append(Problem("training.critic_model", text))
+    distributed = config.distributed
+    if not distributed.enabled and distributed.strategy != "ddp":
+        text = "distributed.enabled is false, so it changes nothing; set distributed.enabled=true"
+        problems.append(Problem("distributed.strategy", text))
     worlds = [*config.environments, *config.evaluation.environments]
     named = [section.name for section in worlds if section.name]
     for name in sorted({name for name in named if named.count(name) > 1}):

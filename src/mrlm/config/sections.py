@@ -55,7 +55,7 @@ class TrainingConfig(Section):
 
     algorithm: Reference = "grpo"
     """An algorithm's name, or `module:Class`."""
-    num_iterations: Whole | None = None
+    num_iterations: Count | None = None
     """Iterations of the run; if not set, `num_epochs` passes over the tasks."""
     num_epochs: Count = 1
     """Passes over the tasks; where tasks never end one epoch is one iteration."""

@@ -16,9 +16,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, TemplateSyntaxError
 
 from mrlm.core.control import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
@@ -253,9 +254,29 @@ class Chat:
                     "or given another role"
                 )
             return candidate, text
-        raise ChatTemplateError(
-            f"the chat template refuses the conversation: {refused}"
-        ) from refused
+        raise ChatTemplateError(f"{self._place()} refuses the conversation: {refused}") from refused
+
+    def check(self) -> None:
+        """Make sure that the template can be parsed.
+
+        Raises:
+            ChatTemplateError: it cannot; the message names its file and the line.
+        """
+        try:
+            self._apply([{"role": "user", "content": "x"}], True)
+        except TemplateSyntaxError as error:
+            raise ChatTemplateError(
+                f"{self._place()}, line {error.lineno}: it is not a valid template: {error.message}"
+            ) from error
+        except TemplateError:
+            return  # it may refuse this conversation; what it is given it is asked later
+
+    def _place(self) -> str:
+        """Where the template comes from, for messages."""
+        folder = Path(str(getattr(self.tokenizer, "name_or_path", "")))
+        names = ("chat_template.jinja", "tokenizer_config.json")
+        files = [folder / name for name in names if (folder / name).is_file()]
+        return f"chat template {str(files[0])!r}" if files else "the chat template"
 
     def _as_dict(self, message: Message, index: int) -> dict[str, Any]:
         role = str(message.role)

@@ -18,6 +18,7 @@ INSTALLED = ("site-packages", "dist-packages")
 PYTHON: tuple[str, ...] = tuple(
     str(Path(folder)) for folder in map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts"))
 )
+TYPED = ("<stdin>", "<string>", "<ipython", "<console>")
 MOST_FRAMES = 8
 """More frames than this (a recursion) are shown by the first and the last of them."""
 LONGEST = 2000
@@ -53,7 +54,7 @@ def title(error: BaseException) -> str:
     """An exception without its frames: the message of an error this library raises on purpose, else
     the type and the message."""
     if isinstance(error, MRLMError):
-        return _clipped(str(error))
+        return _clipped("\n".join([str(error), *getattr(error, "__notes__", ())]))
     return _clipped("".join(traceback.format_exception_only(error)).strip())
 
 
@@ -111,7 +112,9 @@ def _block(error: BaseException) -> str:
 
 
 def _is_users(file: str) -> bool:
-    if file.startswith("<frozen ") or any(_is_in(file, folder) for folder in (LIBRARY, *PYTHON)):
+    if file.startswith("<"):  # of no file: the user's if typed, else made by a library
+        return file.startswith(TYPED)
+    if any(_is_in(file, folder) for folder in (LIBRARY, *PYTHON)):
         return False
     return not any(part in INSTALLED for part in Path(file).parts)
 

@@ -144,7 +144,13 @@ def join(section: DistributedConfig) -> Peers:
         ConfigError, PeerError: as `start` does.
     """
     several = is_initialized() or _number("WORLD_SIZE", 1) > 1
-    if not several and not (section.enabled and section.strategy == "fsdp"):
+    cut = section.enabled and section.strategy == "fsdp"
+    if cut and not is_initialized() and "WORLD_SIZE" not in os.environ:
+        raise ConfigError(
+            "distributed.strategy=fsdp cuts models over processes, and this process has no others; "
+            "start it with `torchrun --nproc-per-node N -m mrlm train ...`, or remove the setting"
+        )
+    if not several and not cut:
         if section.enabled and section.strategy == "ddp":
             log.info("distributed: this process has no others; start several with torchrun")
         return ALONE

@@ -133,8 +133,7 @@ class World(Peers):
             raise PeerError(
                 f"process {self.rank} of {self.size} lost the others: one of them has ended, or "
                 f"did not answer for distributed.timeout={self.timeout:g} s "
-                f"({text[0] if text else 'no reason given'}). Look for its message, then go on "
-                "with --resume"
+                f"({text[0] if text else 'no reason given'}). Look for its message"
             ) from error
 
     def claim(self) -> bool:

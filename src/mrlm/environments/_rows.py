@@ -10,8 +10,17 @@ from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Split
-from mrlm.core.errors import ConfigError
-from mrlm.play.tasks import OnBadRow, Row, apart, held_out_split, read_rows, split_rows
+from mrlm.core.errors import ConfigError, DataError
+from mrlm.play.tasks import (
+    QUESTIONS,
+    OnBadRow,
+    Row,
+    apart,
+    held_out_split,
+    question_of,
+    read_rows,
+    split_rows,
+)
 
 log = logging.getLogger("mrlm")
 
@@ -90,6 +99,33 @@ class Table:
         """The index of a seed in its split, and the row."""
         index = seed % len(self._rows[split])
         return index, self._rows[split][index]
+
+
+def answered(answers: Sequence[str], row: Row, where: str) -> Row:
+    """A row, checked to have a question and an answer.
+
+    Args:
+        answers: columns that may hold the answer, in the order in which they are looked for.
+        row, where: the row and its place.
+
+    Raises:
+        DataError: one of them is missing or null.
+    """
+    if question_of(row) is None:
+        raise DataError(
+            f"{where}: it needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
+            "(rename with columns)"
+        )
+    if all(row.get(name) is None for name in answers):
+        null = [name for name in answers if name in row]
+        raise DataError(
+            f"{where}: its {null[0]!r} is null; give every row an answer, or leave such rows out "
+            "with on_bad_row: skip"
+            if null
+            else f"{where}: it needs an answer ({', '.join(answers)}); it has {', '.join(row)} "
+            "(rename with columns)"
+        )
+    return row
 
 
 def others(row: Row) -> Row:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._rows import Table, others, seats
+from mrlm.environments._rows import Table, answered, others, seats
 from mrlm.environments._text import exact_match, f1
 from mrlm.play.tasks import OnBadRow, question_of, row_messages
 
@@ -74,6 +75,7 @@ class QASolverEnv(Environment):
                 columns=columns,
                 on_bad_row=on_bad_row,
                 seed=seed,
+                convert=partial(answered, ANSWERS),
             )
         self._state: dict[str, Any] = {"question": "", "answer": []}
 
@@ -92,14 +94,8 @@ class QASolverEnv(Environment):
     def task(self, seed: int, split: Split = "train") -> Task:
         index, row = self._rows().row(seed, split)
         asked = question_of(row)
-        gold = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
+        gold = next(row[name] for name in ANSWERS if row.get(name) is not None)
         where = f"QA data set, {split} row {index}"
-        if asked is None or gold is None:
-            raise ConfigError(
-                f"{where}: it needs a question (question or prompt) and an answer "
-                f"({', '.join(ANSWERS)}); it has {', '.join(row)} "
-                "(rename with columns)"
-            )
         messages = row_messages(asked, where)
         opening, state = self.setup(messages[-1].content, gold)
         if not state["answer"]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrlm.core.errors import ModelError
 from mrlm.learn.loading import import_peft
 
 BASE = ""
@@ -38,6 +39,7 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
         target_modules=settings["target_modules"],
         task_type="CAUSAL_LM",
     )
+    _check_targets(model, name, settings["target_modules"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of one library about the other
         if not isinstance(model, peft.PeftModel):
@@ -45,6 +47,30 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
         model.add_adapter(name, config)
     _thaw(model)
     return model
+
+
+def _check_targets(model: Any, name: str, wanted: Any) -> None:
+    """Make sure that every listed module exists; a pattern or `all-linear` is left to the library.
+
+    Raises:
+        ModelError: one does not; the message names those that do.
+    """
+    if wanted is None or isinstance(wanted, str):
+        return
+    paths = [path.replace(".base_layer", "") for path, _ in model.named_modules()]
+    missing = [
+        each for each in wanted if not any(f".{path}".endswith(f".{each}") for path in paths)
+    ]
+    if missing:
+        linear = {
+            path.replace(".base_layer", "").rsplit(".", 1)[-1]
+            for path, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear) and ".lora_" not in path
+        }
+        raise ModelError(
+            f"lora.target_modules of policy {name!r}: the model has no module {missing[0]!r}; its "
+            f"linear modules are {', '.join(sorted(linear))}"
+        )
 
 
 def copy_adapter(model: Any, source: str, target: str) -> None:

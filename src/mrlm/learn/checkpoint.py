@@ -220,9 +220,17 @@ def writing(place: Path) -> Iterator[None]:
         reason = _refusal(error)
         if reason is None:
             raise
-        raise TrainingError(
-            f"{place} cannot be written: {reason}; make room, then go on with --resume"
-        ) from error
+        raise TrainingError(f"{place} cannot be written: {reason}; {after_room(place)}") from error
+
+
+def after_room(place: Path) -> str:
+    """What to do when the disk is full: go on where there is a checkpoint, else begin again.
+
+    Args:
+        place: a run folder, or what is written into one.
+    """
+    saved = any(checkpoints(folder) for folder in (place, place.parent))
+    return f"make room, then {'go on with --resume' if saved else 'start the run again'}"
 
 
 def _refusal(error: Exception) -> str | None:
@@ -249,8 +257,8 @@ def clear_temporaries(folder: Path) -> None:
     is put back."""
     for old in folder.glob(".*.old-*"):
         target = folder / old.name[1:].rsplit(".old-", 1)[0]
-        if target.exists():
-            shutil.rmtree(old)
+        if target.exists() or old.is_symlink():
+            old.unlink() if old.is_symlink() else shutil.rmtree(old)
         else:
             old.rename(target)
     for temporary in folder.glob(".*.tmp-*"):

@@ -44,7 +44,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:
-        raise ModelError(f"{name}: its tokenizer cannot be loaded: {first_line(error)}") from error
+        raise ModelError(_not_loaded(name, path, "tokenizer", error)) from error
 
 
 def load_model(
@@ -82,11 +82,57 @@ def load_model(
                 attn_implementation=attn_implementation,
             )
     except Exception as error:
-        hint = "" if Path(path).is_dir() else "; without a network, give a local folder instead"
-        raise ModelError(
-            f"{name}: the model cannot be loaded: {first_line(error)}{hint}"
-        ) from error
+        raise ModelError(_not_loaded(name, path, "model", error)) from error
     return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
+
+
+def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
+    """Why a model or tokenizer cannot be loaded, with the file where it is one of a folder's."""
+    if not Path(path).is_dir():
+        hub = f"{name}: folder {path!r} does not exist, and the hub has no {what} of this name"
+        offline = "could not be asked" in (why := first_line(error)) or "connect" in why
+        return (
+            f"{name}: folder {path!r} does not exist, and the hub cannot be reached; give a local "
+            "folder"
+            if offline
+            else f"{hub}: {why}"
+        )
+    where = f"{name}: its {what} cannot be loaded"
+    files = damaged_files(Path(path))
+    if files:
+        return f"{where}: file {str(files[0])!r} is damaged or cut short; copy it again"
+    return f"{where}: {first_line(error)}"
+
+
+def damaged_files(folder: Path) -> list[Path]:
+    """The weight files of a model folder that are shorter than their headers say, and its JSON
+    files that are not JSON."""
+    found = [file for file in sorted(folder.glob("*.json")) if not _is_json(file)]
+    return found + [file for file in sorted(folder.glob("*.safetensors")) if _is_cut_short(file)]
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_cut_short(file: Path) -> bool:
+    """Whether a safetensors file has fewer bytes than its header says: 8 bytes of length, the
+    header, and the last tensor's end."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 + length:
+            return True
+        try:
+            header = json.loads(opened.read(length))
+            ends = [each["data_offsets"][1] for key, each in header.items() if key[0] != "_"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return True
+    return size < 8 + length + max(ends, default=0)
 
 
 @contextmanager

@@ -104,6 +104,7 @@ class Play:
         self.surplus = surplus
         self.ledger: Ledger = Ledger()
         self.failures: Failures = Failures()
+        self._warned: set[str] = set()
         self._races: list[Race] = []
         if surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
@@ -147,7 +148,9 @@ class Play:
         for number, world in enumerate(self.worlds):
             share = (episodes + len(self.worlds) - 1 - number) // len(self.worlds)
             known = world.template.num_tasks("eval")
-            share = share if known is None else min(share, known)
+            if known is not None and share > known:
+                self._fewer(world.name, share, known)
+                share = known
             lineups = [seats] * samples
             jobs += [Job(world, "eval", index, lineups) for index in range(share)]
         if not jobs:
@@ -155,6 +158,18 @@ class Play:
                 "there is no held-out task to evaluate on; give the environment a validation split"
             )
         return await self._play(jobs)
+
+    def _fewer(self, world: str, wanted: int, known: int) -> None:
+        """Warn, once, that there are fewer held-out tasks than are to be played."""
+        if known and world not in self._warned:
+            log.warning(
+                "evaluation: %d episodes of environment %r are asked for, and it has %d held-out "
+                "tasks; each is played once",
+                wanted,
+                world,
+                known,
+            )
+        self._warned.add(world)
 
     async def matches(
         self, world: WorldSpec, lineups: Sequence[Mapping[str, Seat]], tasks: int, greedy: bool

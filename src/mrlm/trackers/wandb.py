@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,23 @@ class WandB:
             "resume": "allow" if known else None,
         }
         self._run = wandb.init(**{**arguments, **given})
+
+    @staticmethod
+    def problem() -> str | None:
+        """That there is no login; without one the library asks in the terminal, or fails."""
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        if os.environ.get("WANDB_MODE") in ("offline", "dryrun", "disabled"):
+            return None
+        if "WANDB_API_KEY" in os.environ or "WANDB_IDENTITY_TOKEN_FILE" in os.environ:
+            return None
+        asks = "prompt" in inspect.signature(wandb.login).parameters
+        if wandb.login(prompt=False, verify=False) if asks else wandb.api.api_key:
+            return None
+        return (
+            "wandb has no login here; run `wandb login` or set WANDB_API_KEY, or log without a "
+            "network with WANDB_MODE=offline"
+        )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step."""

@@ -74,7 +74,7 @@ class Post:
             raise EndpointError(
                 f"{self.name} was lost {self.restarts} times, which is more often than it is "
                 f"started anew (distributed.ray.max_restarts={self.max_restarts}); look into its "
-                "log, then go on with --resume"
+                "log"
             )
         log.info("%s is started anew (%d)", self.name, self.restarts)
         self.stop()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments._generators import attempts
-from mrlm.environments._rows import Table, others, seats
+from mrlm.environments._rows import Table, answered, others, seats
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.verifier import TIMEOUT, verify
@@ -108,6 +109,7 @@ class MathReasoningEnvironment(Environment):
                 columns=columns,
                 on_bad_row=on_bad_row,
                 seed=seed or 0,
+                convert=partial(answered, ANSWERS),
             )
         self.require_solution = require_solution
         self.max_attempts: int = tries
@@ -135,13 +137,7 @@ class MathReasoningEnvironment(Environment):
             return Task(name, prompt, problem.answer, seed, {"question": problem.question, **info})
         index, row = self._table.row(seed, split)
         asked = question_of(row)
-        gold = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
-        if asked is None or gold is None:
-            raise ConfigError(
-                f"math data set, {split} row {index}: it needs a question (prompt, question or "
-                f"problem) and an answer ({', '.join(ANSWERS)}); "
-                f"it has {', '.join(row)} (rename with columns)"
-            )
+        gold = next(row[name] for name in ANSWERS if row.get(name) is not None)
         messages = row_messages(asked, f"math data set, {split} row {index}")
         last = messages[-1].content
         messages[-1] = Message(self._asked(last), messages[-1].role)

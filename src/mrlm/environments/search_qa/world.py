@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from mrlm.environments._routing import (
     route,
     routing_reward,
 )
-from mrlm.environments._rows import Table, at_least, others
+from mrlm.environments._rows import Table, answered, at_least, others
 from mrlm.environments._text import exact_match, f1
 from mrlm.environments.qa import ANSWERS, accepted_answers
 from mrlm.environments.search_qa import corpus
@@ -145,6 +145,7 @@ class SearchQAEnvironment(Environment):
                 columns=columns,
                 on_bad_row=on_bad_row,
                 seed=seed,
+                convert=partial(answered, ANSWERS),
             )
         self._begin(Task("none"))
 
@@ -170,11 +171,8 @@ class SearchQAEnvironment(Environment):
         where = f"search_qa data set, {split} row {index}"
         asked = question_of(row)
         gold = accepted_answers(next((row[k] for k in ANSWERS if row.get(k) is not None), None))
-        if asked is None or not gold:
-            raise ConfigError(
-                f"{where}: it needs a question (question or prompt) and an answer "
-                f"({', '.join(ANSWERS)}); it has {', '.join(row)} (rename with columns)"
-            )
+        if not gold:
+            raise ConfigError(f"{where}: its answer is empty")
         text = row_messages(asked, where)[-1].content
         info = others(row) | {"question": text}
         return Task(f"search-{split}-{index}", self._opening(text), gold, seed, info)

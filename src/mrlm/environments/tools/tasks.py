@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments._rows import Table, others
+from mrlm.environments._rows import Table, answered, others
 from mrlm.environments.tools.generator import KINDS, ToolProblem, ToolTaskGenerator
 from mrlm.play.tasks import OnBadRow, question_of, row_messages
 
@@ -61,6 +62,7 @@ class ToolTasks:
                 columns=columns,
                 on_bad_row=on_bad_row,
                 seed=seed,
+                convert=partial(answered, ANSWERS),
             )
 
     @property
@@ -80,12 +82,7 @@ class ToolTasks:
         index, row = self._table.row(seed, split)
         where = f"tool tasks, {split} row {index}"
         asked = question_of(row)
-        gold = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
-        if asked is None or gold is None:
-            raise ConfigError(
-                f"{where}: it needs a question (prompt or question) and an answer "
-                f"({', '.join(ANSWERS)}); it has {', '.join(row)} (rename with columns)"
-            )
+        gold = next(row[name] for name in ANSWERS if row.get(name) is not None)
         messages = row_messages(asked, where)
         info = others(row) | {"question": messages[-1].content}
         return Task(f"tools-{split}-{index}", messages, gold, seed, info)
