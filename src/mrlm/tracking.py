@@ -253,7 +253,8 @@ class RunLog:
             file.flush()
         except OSError as error:
             raise TrainingError(
-                f"{file.name} cannot be written: {error.strerror}; {after_room(Path(file.name).parent)}"
+                f"{file.name} cannot be written: {error.strerror}; "
+                f"{after_room(Path(file.name).parent)}"
             ) from error
 
 
