@@ -252,11 +252,10 @@ def test_the_order_of_agents_changes_nothing(model: Any, tokenizer: Any) -> None
     assert found[0] == pytest.approx(found[1], abs=1e-4)
 
 
-def test_episodes_without_a_finite_reward_and_failed_ones_are_left_out(
-    model: Any, tokenizer: Any
-) -> None:
+def test_episodes_without_a_reward_and_failed_ones_are_left_out(model: Any, tokenizer: Any) -> None:
     critic, algorithm = critic_of(Policy("a", model, tokenizer), QMIX().mixing), QMIX()
-    group = dialogue(tokenizer, [("x", "y"), ("z", "y"), ("v", "y")], [1.0, math.nan, 0.5])
+    group = dialogue(tokenizer, [("x", "y"), ("z", "y"), ("v", "y")], [1.0, 0.0, 0.5])
+    group.episodes[1].missing = frozenset(group.episodes[1].rollouts)
     group.episodes[2].status = "error"
     critic.annotate([group])
     algorithm.credit([group])

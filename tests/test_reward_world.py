@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, MRLMError, RewardError
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
+from mrlm.environments._scoring import NotFinite
 from mrlm.environments.reward import RewardEnvironment
 
 ROWS = [{"prompt": f"Say {i}.", "answer": str(i), "weight": i} for i in range(20)]
@@ -120,6 +122,19 @@ def test_batches_in_two_threads_do_not_mix() -> None:
     assert results == {n: [float(n)] * 50 for n in (1, 2, 3)}
 
 
+def test_where_all_functions_abstain_the_reward_is_missing() -> None:
+    def silent(completions: list[str]) -> list[float | None]:
+        return [None for _ in completions]
+
+    def some(completions: list[str]) -> list[float | None]:
+        return [0.0 if said == "zero" else None for said in completions]
+
+    assert not paid(world(silent), "hello").known
+    both = world([silent, some])
+    assert not paid(both, "hello").known
+    assert paid(both, "zero") == Reward(0.0, {"some": 0.0})
+
+
 def test_functions_are_added_and_abstaining_adds_nothing() -> None:
     def style(completions: list[str], **columns: Any) -> list[float | None]:
         return [None if said == "skip" else 0.5 for said in completions]
@@ -185,11 +200,12 @@ def explode(completions: list[str]) -> list[float]:
 def test_a_wrong_reward_names_function_sample_and_value(
     function: Callable[..., Any], says: str
 ) -> None:
-    with pytest.raises(RewardError, match=says):
+    with pytest.raises((RewardError, EpisodeError), match=says) as found:
         paid(world(function), "hello", place=4)
+    assert found.type is (NotFinite if re.search("nan|inf", says) else RewardError)
 
 
-def test_one_bad_value_in_a_batch_names_its_own_task() -> None:
+def test_one_bad_value_in_a_batch_names_its_own_task(caplog: pytest.LogCaptureFixture) -> None:
     def bad(completions: list[str]) -> list[float]:
         return [float("nan") if said == "bad" else 1.0 for said in completions]
 
@@ -198,8 +214,9 @@ def test_one_bad_value_in_a_batch_names_its_own_task() -> None:
     async def many() -> None:
         await asyncio.gather(*(one(template, p, "bad" if p == 2 else "good") for p in range(4)))
 
-    with pytest.raises(RewardError, match="'row-train-2'"):
+    with pytest.raises(NotFinite, match="'row-train-2'"):
         asyncio.run(many())
+    assert "bad" in caplog.text and caplog.text.count("row-train-2") == 1
     assert paid(template, "good").value == 1.0  # and the world is usable afterwards
 
 

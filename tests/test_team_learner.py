@@ -313,9 +313,9 @@ def test_what_a_team_cannot_read_is_named(model: Any, tokenizer: Any) -> None:
     plays = [transcript("5", "yes"), transcript("6", "no")]
     with pytest.raises(ConfigError, match="2 episodes but 1 rewards"):
         team.calculate_loss(plays, [1.0])
-    with pytest.raises(ConfigError, match="reward 1 of agent 'a' is nan"):
-        team.calculate_loss(plays, [1.0, float("nan")])
-    with pytest.raises(ConfigError, match="reward 0 names agent 'judge'"):
+    with pytest.raises(ConfigError, match="reward 0 is nan"):
+        team.calculate_loss(plays, [float("nan"), None])
+    with pytest.raises(ConfigError, match="the reward of episode '0' names agent 'judge'"):
         team.calculate_loss(plays, [{"judge": 1.0}, 0.0])
     plays[0].messages[1] = Message("5", MessageType.MODEL)
     with pytest.raises(ConfigError, match="episode 0: a transcript of a team needs the agent"):

@@ -15,7 +15,8 @@ from mrlm.play.engine import Engine, Remote
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """What a step played: `reward/mean` is the team's, `reward/<agent>/mean` each agent's; episodes
     that failed are counted and left out of everything else. What was played greedily to be compared
-    with, and what ended because a sibling went on, is not looked at."""
+    with, and what ended because a sibling went on, is not looked at. A reward that is missing is in
+    no mean; where there are any, `reward/missing` counts them, one per agent and episode."""
     everything = [episode for group in groups for episode in group]
     episodes = [each for each in everything if not each.greedy and not each.pruned]
     valid = [episode for episode in episodes if not episode.failed]
@@ -26,11 +27,16 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
     if not valid:
         return metrics
-    metrics |= _spread("reward", [episode.reward for episode in valid])
-    worlds = sorted({episode.environment for episode in valid})
+    missing = sum(len(episode.missing & episode.rollouts.keys()) for episode in valid)
+    if missing:
+        metrics["reward/missing"] = float(missing)
+    scored = [episode for episode in valid if episode.scored]
+    if scored:
+        metrics |= _spread("reward", [episode.reward for episode in scored])
+    worlds = sorted({episode.environment for episode in scored})
     if len(worlds) > 1:
         for world in worlds:
-            rewards = [episode.reward for episode in valid if episode.environment == world]
+            rewards = [episode.reward for episode in scored if episode.environment == world]
             metrics[f"{world}/reward/mean"] = float(np.mean(rewards))
     agents = sorted({agent for episode in valid for agent in episode.rollouts})
     turns = [turn for episode in valid for turn in episode.turns if turn.completion_ids]
@@ -104,7 +110,12 @@ def by_policy(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 def _agent_metrics(agent: str, episodes: Sequence[Episode], alone: bool) -> dict[str, float]:
     rollouts = [episode.rollouts[agent] for episode in episodes if agent in episode.rollouts]
-    metrics = {f"reward/{agent}/mean": float(np.mean([rollout.reward for rollout in rollouts]))}
+    known = [
+        episode.rollouts[agent].reward
+        for episode in episodes
+        if agent in episode.rollouts and agent not in episode.missing
+    ]
+    metrics = {f"reward/{agent}/mean": float(np.mean(known))} if known else {}
     turns = [turn for rollout in rollouts for turn in rollout.turns]
     lengths = [len(turn) for turn in turns if turn.completion_ids]
     if lengths and not alone:

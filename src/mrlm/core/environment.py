@@ -207,11 +207,13 @@ def as_environment(world: Any) -> Environment:
 
 
 def validated_reward(reward: Any, where: str) -> Reward:
-    """`reward` as a `Reward` with a finite value.
+    """`reward` as a `Reward` with a finite value; `None` is one that is not known.
 
     Raises:
         RewardError: it is no number, or not finite; the message starts with `where`.
     """
+    if reward is None or (isinstance(reward, Reward) and reward.value is None):
+        return Reward(0.0, known=False)
     if isinstance(reward, bool | int | float):
         reward = Reward(float(reward))
     if not isinstance(reward, Reward) or isinstance(reward.value, str) or not _finite(reward.value):

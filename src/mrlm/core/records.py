@@ -20,6 +20,7 @@ def episode_record(episode: Episode) -> dict[str, Any]:
         "path": list(episode.path),
         "metrics": episode.metrics,
         "policies": episode.policies,
+        "missing": sorted(episode.missing),
         "rollouts": {name: _rollout_record(rollout) for name, rollout in episode.rollouts.items()},
     }
 
@@ -38,6 +39,7 @@ def episode_of(record: dict[str, Any]) -> Episode:
         path=tuple(record["path"]),
         metrics=dict(record.get("metrics", {})),
         policies=dict(record.get("policies", {})),
+        missing=frozenset(record.get("missing", ())),
     )
 
 

@@ -27,6 +27,7 @@ def transcript_turns(
 
     Returns:
         Turns without log-probs, in order; empty if there is no assistant message of a wanted agent.
+        The joint steps count every message that an agent wrote, wanted or not.
     """
 
     def wanted(index: int) -> bool:
@@ -38,17 +39,25 @@ def transcript_turns(
     if not any(wanted(index) for index in range(len(messages))):
         return []
     ids, spans = chat.transcript(messages, wanted)
+    written = [
+        place
+        for place, message in enumerate(messages)
+        if message.role is Role.ASSISTANT or message.agent is not None
+    ]
     turns = []
-    for index, span in enumerate(spans):
+    counts: dict[str, int] = {}
+    for span in spans:
         message = messages[span.message]
+        speaker = message.agent or agent
+        counts[speaker] = index = counts.get(speaker, -1) + 1
         turns.append(
             Turn(
-                agent=message.agent or agent,
+                agent=speaker,
                 policy=policy,
                 prompt_ids=ids[: span.start],
                 completion_ids=ids[span.start : span.end],
                 message=message,
-                step=index,
+                step=written.index(span.message),
                 index=index,
             )
         )

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mrlm.core.accounts import settle, team_rewards
+
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray
 """A number for every token of a turn, or one number that stands for all of them."""
@@ -108,11 +110,13 @@ class Observation:
 
 @dataclass(slots=True)
 class Reward:
-    """A number, and by name what it was made of (the components are logged, not added again)."""
+    """A number, and by name what it was made of (the components are logged, not added again).
+    `known=False` is a reward that is missing, whatever its value: nothing is learned from it."""
 
     value: float
     components: dict[str, float] = field(default_factory=dict)
     info: JSON = field(default_factory=dict)
+    known: bool = True
 
 
 @dataclass(slots=True)
@@ -122,7 +126,8 @@ class StepResult:
 
     Args:
         observations: agent -> what it sees.
-        rewards: agent -> what it earned in this step.
+        rewards: agent -> what it earned in this step; `None` where that is unknown, so that the
+            agent's part of the episode is not trained.
         done: the world has ended by its own rules.
         truncated: the world was cut short (a budget ran out).
         info: for logs.
@@ -291,6 +296,7 @@ class Episode:
         reward: the team's reward, the sum of `step_rewards`.
         step_rewards: team reward of each joint step; `Turn.step` indexes it.
         status: `done`, `truncated` or `error`; an episode that failed is data, not a zero reward.
+            One that is done or truncated has consistent accounts (`close`).
         metrics: numbers to log; reward components appear as `<agent>/<component>`.
         error: why it failed.
         states: `Environment.state` before each joint step, where a critic reads it.
@@ -298,6 +304,8 @@ class Episode:
         pruned: it ended because a sibling was followed up instead.
         answers: agent -> which of its answers this one combines, where combinations are played.
         policies: agent -> the policy that speaks for it.
+        missing: agents whose reward is unknown (`None`). Their turns are context: they count in no
+            baseline and are not trained.
         path: which of several tries it is at each state where several were made. Siblings of a
             group differ in the first number; a workflow that forks adds one for every fork. What an
             episode shares with the one it was forked from stands there as context.
@@ -318,10 +326,55 @@ class Episode:
     pruned: bool = False
     answers: dict[str, int] = field(default_factory=dict)
     policies: dict[str, str] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.status != "running":
+            self.close(self.status)
+
+    @classmethod
+    def recorded(
+        cls,
+        id: str,
+        task: Task,
+        rollouts: Mapping[str, Rollout],
+        reward: float | None = None,
+        **fields: Any,
+    ) -> Episode:
+        """A finished episode of rollouts that no environment stepped.
+
+        Args:
+            id, task, rollouts: as in `Episode`.
+            reward: the team's reward, which counts in the last joint step. `None`: in every joint
+                step the team gets the mean of what the agents that act in it get there.
+            **fields: other fields of `Episode`.
+        """
+        turns = [turn for rollout in rollouts.values() for turn in rollout.turns]
+        steps = team_rewards(turns, reward)
+        fields = {"status": "done"} | fields
+        return cls(id, task, dict(rollouts), sum(steps), steps, **fields)
+
+    def close(self, status: Status) -> Episode:
+        """End the episode. Unless it failed its accounts hold from here on: `step_rewards` has an
+        entry for every joint step in which an agent acted (0 for one that was not completed), their
+        sum is `reward`, and the turns of a rollout stand in the order of their steps.
+
+        Raises:
+            EpisodeError: they do not add up.
+        """
+        self.status = status
+        if not self.failed:
+            settle(self)
+        return self
 
     @property
     def failed(self) -> bool:
         return self.status == "error"
+
+    @property
+    def scored(self) -> bool:
+        """Whether the reward of any agent that acted is known."""
+        return not self.missing or not self.missing >= self.rollouts.keys()
 
     @property
     def turns(self) -> Iterator[Turn]:
@@ -351,13 +404,16 @@ class Group:
 
     @property
     def valid(self) -> list[Episode]:
-        """The episodes that were sampled and did not fail: the only ones whose statistics count."""
-        return [each for each in self.episodes if not each.failed and not each.greedy]
+        """The episodes that were sampled, did not fail and have a reward: the only ones whose
+        statistics count."""
+        usable = (each for each in self.episodes if not each.failed and not each.greedy)
+        return [each for each in usable if each.scored]
 
     @property
     def greedy(self) -> Episode | None:
         """The one that was played greedily, where the algorithm asks for it and it did not fail."""
-        return next((each for each in self.episodes if each.greedy and not each.failed), None)
+        usable = (each for each in self.episodes if each.greedy and not each.failed)
+        return next((each for each in usable if not each.missing), None)
 
     @property
     def agents(self) -> list[str]:

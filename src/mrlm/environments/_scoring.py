@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.registry import load
+
+log: logging.Logger = logging.getLogger("mrlm")
 
 RewardFunction = Callable[..., Any]
 QUIET_TICKS = 5
@@ -57,6 +60,14 @@ class RewardProcessors:
         return lambda reward: reward + value
 
 
+class NotFinite(EpisodeError):
+    """A reward function returned a number that is not finite: the episode failed."""
+
+
+Score = float | None | NotFinite
+"""What a reward function said of a sample: a number, nothing, or something that is no number."""
+
+
 class Scorer:
     """One reward function and how it is to be called.
 
@@ -73,6 +84,7 @@ class Scorer:
         self.function = function
         self.name = name
         self.agents = tuple(agents)
+        self._warned = False
         parameters = list(inspect.signature(function).parameters.values())
         names = {parameter.name for parameter in parameters}
         self.batched = bool(names & {"prompts", "completions"})
@@ -94,8 +106,9 @@ class Scorer:
             p.name for p in [*positional[taken:], *keyword] if p.default is p.empty
         } - {"prompts", "completions"}
 
-    async def score(self, samples: Sequence[Sample]) -> list[float | None]:
-        """One reward per sample; `None` where the function abstains.
+    async def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One reward per sample; `None` where the function abstains, an error where what it
+        returned is not finite.
 
         Raises:
             RewardError: it failed, or returned something else.
@@ -104,7 +117,7 @@ class Scorer:
             return await self._batch(samples)
         return [await self._joint(sample) for sample in samples]
 
-    async def _batch(self, samples: Sequence[Sample]) -> list[float | None]:
+    async def _batch(self, samples: Sequence[Sample]) -> list[Score]:
         """The function sees every agent's completion as a sample; the team gets the mean of what
         its agents got."""
         flat = [(sample, agent) for sample in samples for agent in self.agents]
@@ -121,7 +134,7 @@ class Scorer:
             _mean(values[i : i + len(self.agents)]) for i in range(0, len(values), len(self.agents))
         ]
 
-    async def _joint(self, sample: Sample) -> float | None:
+    async def _joint(self, sample: Sample) -> Score:
         lists = [[sample.texts[agent]] for agent in self.agents]
         offered = {name: [value] for name, value in sample.columns.items()}
         return self._checked(
@@ -152,7 +165,7 @@ class Scorer:
         except Exception as error:  # a user's function may raise anything
             raise RewardError(f"{where}: it raised {error!r}") from error
 
-    def _checked(self, answer: Any, ids: Sequence[str]) -> list[float | None]:
+    def _checked(self, answer: Any, ids: Sequence[str]) -> list[Score]:
         where = f"reward function {self.name!r}, {_samples(ids)}"
         is_list = (
             hasattr(answer, "__len__")
@@ -164,19 +177,23 @@ class Scorer:
             raise RewardError(f"{where}: expected a list of {len(ids)} numbers, got {got}")
         return [self._number(value, task_id) for value, task_id in zip(answer, ids, strict=True)]
 
-    def _number(self, value: Any, task_id: str) -> float | None:
+    def _number(self, value: Any, task_id: str) -> Score:
         if value is None:
             return None
+        where = f"reward function {self.name!r}, sample of task {task_id!r}"
         try:
-            number = math.nan if isinstance(value, str) else float(value)
+            number = None if isinstance(value, str) else float(value)
         except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise RewardError(
-                f"reward function {self.name!r}, sample of task {task_id!r}: a reward must be a "
-                f"finite number or None, not {value!r}"
-            )
-        return number
+            number = None
+        if number is None:
+            raise RewardError(f"{where}: a reward must be a finite number or None, not {value!r}")
+        if math.isfinite(number):
+            return number
+        error = NotFinite(f"{where}: the reward is {number}; the episode failed")
+        if not self._warned:
+            self._warned = True
+            log.warning("%s. Later ones are counted in episodes/failed", error)
+        return error
 
 
 class Scorers:
@@ -246,11 +263,14 @@ class Scorers:
     async def _answer(self, batch: list[tuple[Sample, asyncio.Future[Any]]]) -> None:
         samples = [sample for sample, _ in batch]
         results: list[dict[str, float]] = [{} for _ in samples]
+        failed: dict[int, NotFinite] = {}
         try:
             for scorer in self.scorers:
-                for result, value in zip(results, await scorer.score(samples), strict=True):
-                    if value is not None:
-                        result[scorer.name] = value
+                for place, value in enumerate(await scorer.score(samples)):
+                    if isinstance(value, NotFinite):
+                        failed.setdefault(place, value)
+                    elif value is not None:
+                        results[place][scorer.name] = value
         except RewardError as error:
             for _, future in batch:
                 if not future.done():
@@ -262,14 +282,19 @@ class Scorers:
             for _, future in batch:
                 future.cancel()
             raise
-        for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():
+        for place, ((_, future), result) in enumerate(zip(batch, results, strict=True)):
+            if future.done():
+                continue
+            if place in failed:
+                future.set_exception(failed[place])
+            else:
                 future.set_result(result)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    said = [value for value in values if value is not None]
-    return sum(said) / len(said) if said else None
+def _mean(values: Sequence[Score]) -> Score:
+    failed = next((value for value in values if isinstance(value, NotFinite)), None)
+    said = [value for value in values if isinstance(value, float)]
+    return failed or (sum(said) / len(said) if said else None)
 
 
 def _samples(ids: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mrlm.core.environment import Environment
+from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments._wrapped import Wrapped
 
@@ -110,11 +110,12 @@ class CentralisedEnvironment(Wrapped):
 
 
 def _team(rewards: Mapping[str, Any]) -> Reward:
-    """The mean of what the seats are paid, with everybody's components."""
-    paid = {
-        seat: reward if isinstance(reward, Reward) else Reward(float(reward))
-        for seat, reward in rewards.items()
-    }
+    """The mean of what the seats are paid, with everybody's components; rewards that are not known
+    are left out."""
+    given = {seat: validated_reward(reward, f"seat {seat!r}") for seat, reward in rewards.items()}
+    paid = {seat: reward for seat, reward in given.items() if reward.known}
+    if not paid:
+        return Reward(0.0, known=False)
     components = {
         f"{seat}/{name}": value
         for seat, reward in paid.items()

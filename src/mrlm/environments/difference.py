@@ -62,7 +62,7 @@ class DifferenceEnvironment(Wrapped):
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         """Step the world, and a copy of it without each of those who spoke."""
-        without: dict[str, float] = {}
+        without: dict[str, float | None] = {}
         for agent, message in actions.items():
             twin = self._copied()
             others = {**actions, agent: Message(self.default, message.role, agent=agent)}
@@ -80,15 +80,21 @@ class DifferenceEnvironment(Wrapped):
                 team - left + self.share * team,
                 {**components.get(agent, {}), "team": team, "without": left},
             )
+            if team is not None and left is not None
+            else Reward(0.0, known=False)
             for agent, left in without.items()
         }
         return result
 
-    def _team(self, result: StepResult) -> float:
-        paid = [
-            validated_reward(reward, f"environment {self.name!r}, agent {agent!r}").value
+    def _team(self, result: StepResult) -> float | None:
+        """The mean of the known rewards; `None` where there are rewards and none is known."""
+        given = [
+            validated_reward(reward, f"environment {self.name!r}, agent {agent!r}")
             for agent, reward in result.rewards.items()
         ]
+        paid = [reward.value for reward in given if reward.known]
+        if given and not paid:
+            return None
         return sum(paid) / len(paid) if paid else 0.0
 
     def _copied(self) -> Environment:

@@ -26,11 +26,13 @@ class RewardEnvironment(Environment):
     turn with the answers of that turn, and `external_transition` writes the next prompts.
 
     A reward function with parameters named `prompts` or `completions` is called in the batched form
-    `f(prompts, completions, **columns) -> list[float | None]`: columns come as lists, `None` means
-    that this function adds nothing, and all episodes that wait at the same time are in one call
-    (with several agents each completion is a sample of its own, the column `agent` says whose, and
-    the team earns the mean). Any other function is called once per joint action with one list per
-    agent, `f(["..."], ["..."]) -> [float]`; columns go to parameters of their name after these.
+    `f(prompts, completions, **columns) -> list[float | None]`: columns come as lists, and all
+    episodes that wait at the same time are in one call (with several agents each completion is a
+    sample of its own, the column `agent` says whose, and the team earns the mean). `None` means
+    that this function adds nothing; where all functions return `None` the reward is missing: the
+    episode counts in no baseline and is not trained. A number that is not finite fails its episode.
+    Any other function is called once per joint action with one list per agent, `f(["..."],
+    ["..."]) -> [float]`; columns go to parameters of their name after these.
     Either may be a coroutine.
 
     Args:
@@ -185,12 +187,18 @@ class RewardEnvironment(Environment):
             self._columns(self._task),
         )
         components = await self._scorers.score(sample)
-        value = self._processed(sum(components.values()))
-        rewards = {agent: Reward(value, dict(components)) for agent in self.agents}
+        reward = self._reward(components)
+        rewards = {agent: copy.deepcopy(reward) for agent in self.agents}
         self._turn += 1
         if self._turns.transition is None or self._turn >= self._turns.count:
             return StepResult(rewards=rewards, done=True)
         return StepResult(await self._following(self._turns.transition, actions), rewards)
+
+    def _reward(self, components: Mapping[str, float]) -> Reward:
+        """What the functions said together; it is missing where none of them said anything."""
+        if not components:
+            return Reward(0.0, known=False)
+        return Reward(self._processed(sum(components.values())), dict(components))
 
     def _processed(self, value: float) -> float:
         """The reward, after the user's `reward_processor`."""

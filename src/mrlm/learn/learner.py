@@ -16,14 +16,21 @@ from torch import nn
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
-from mrlm.core.types import Group, Rollout, Turn
+from mrlm.core.types import Group, Turn
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack
 from mrlm.learn.credit import column
 from mrlm.learn.critic import AnswerCritic, Critic, beside
 from mrlm.learn.first_pass import FirstPass
 from mrlm.learn.grouping import minibatches, openings, samples_of
-from mrlm.learn.handmade import Reader, compared
+from mrlm.learn.handmade import (
+    Play,
+    Reader,
+    Sources,
+    TeamReward,
+    check_trees,
+    compared,
+)
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy, as_policy
@@ -129,20 +136,19 @@ class Learner:
 
     def batch(
         self,
-        rollouts: Sequence[Rollout],
-        rewards: Sequence[float] | None = None,
-        group_by: Callable[[Rollout], Any] | None = None,
+        rollouts: Sequence[Play | Group],
+        rewards: Sequence[TeamReward] | None = None,
+        group_by: Callable[[Any], Any] | None = None,
     ) -> Batch:
         """The rollouts with their credit, packed as `calculate_loss` sees them. Arguments as
         there."""
-        groups = self._groups(rollouts, rewards, group_by)
-        return self.packed(self._credited(groups, rollouts))
+        return self.packed(self._credited(*self._groups(rollouts, rewards, group_by)))
 
     def calculate_loss(
         self,
-        rollouts: Sequence[Rollout],
-        rewards: Sequence[float] | None = None,
-        group_by: Callable[[Rollout], Any] | None = None,
+        rollouts: Sequence[Play | Group],
+        rewards: Sequence[TeamReward] | None = None,
+        group_by: Callable[[Any], Any] | None = None,
     ) -> LossTensor:
         """The loss of some rollouts, a scalar tensor; only MODEL messages are trained on. Numbers
         to log are `loss.metrics`.
@@ -152,18 +158,23 @@ class Learner:
         is deleted.
 
         Args:
-            rollouts: built by hand or by a `Generator`.
-            rewards: one number per rollout; the turns' own rewards when `None`.
+            rollouts: built by hand or by a `Generator`. A rollout in which several agents speak is
+                an episode of theirs; so is a mapping agent -> rollout. Episodes and groups of a
+                trainer are taken as they were played.
+            rewards: one number per rollout, the team's: it counts in the last turn, and every agent
+                gets it for its own last turn (or agent -> its own number). A rollout whose reward
+                is `None` is left out, as one is whose reward is not finite. The turns' own rewards
+                when `None` as a whole.
             group_by: key of the rollouts that are compared; by default `task_id`, else the messages
                 before the first MODEL message. If every group would have one member, all rollouts
                 are one group.
 
         Raises:
-            ConfigError: rewards of the wrong number or not finite, or a group baseline with a
-                single rollout.
+            ConfigError: rewards of the wrong number, none that is finite, or a group baseline with
+                a single rollout.
         """
-        groups = self._groups(rollouts, rewards, group_by)
-        loss = self.loss_of(self._credited(groups, rollouts))
+        groups, sources = self._groups(rollouts, rewards, group_by)
+        loss = self.loss_of(self._credited(groups, sources))
         total, metrics = loss.total, dict(loss.metrics)
         if self.critic is not None:
             value = self.critic.loss(groups, self.algorithm)
@@ -184,15 +195,13 @@ class Learner:
         that had a loss before."""
         self._first.forget()
 
-    def _credited(self, groups: list[Group], rollouts: Sequence[Rollout]) -> list[Sample]:
+    def _credited(self, groups: list[Group], sources: Sources) -> list[Sample]:
         if self.algorithm.topology in ("central", "mixed"):
             raise ConfigError(
                 f"{type(self.algorithm).__name__} needs a critic that sees every agent, and a "
                 "learner sees one policy: TeamLearner({agent: (model, tokenizer)}, algorithm) "
                 "trains a team"
             )
-        episodes = [episode for group in groups for episode in group]
-        sources = [(rollouts[int(episode.id)], list(episode.turns)) for episode in episodes]
         if not all(self._first.recall(*source) for source in sources):
             self._annotate(groups, self.algorithm.needs)
             if self.critic is not None:
@@ -210,15 +219,17 @@ class Learner:
 
     def _groups(
         self,
-        rollouts: Sequence[Rollout],
-        rewards: Sequence[float] | None,
-        group_by: Callable[[Rollout], Any] | None,
-    ) -> list[Group]:
+        rollouts: Sequence[Play | Group],
+        rewards: Sequence[TeamReward] | None,
+        group_by: Callable[[Any], Any] | None,
+    ) -> tuple[list[Group], Sources]:
         reader = Reader(self.policy, self.chat, self.agents)
-        groups = reader.groups(rollouts, rewards, group_by)
+        groups, sources = reader.groups(rollouts, rewards, group_by)
         if "siblings" in self.algorithm.requires:
             groups = compared(groups, type(self.algorithm).__name__)
-        return groups
+        if "tree" in self.algorithm.requires:
+            check_trees(groups, type(self.algorithm).__name__)
+        return groups, sources
 
     # -- the library's loop ------------------------------------------------------------------------
 

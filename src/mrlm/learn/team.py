@@ -19,14 +19,14 @@ from mrlm.learn.batch import Batch
 from mrlm.learn.critic import CentralCritic, Critic, beside
 from mrlm.learn.first_pass import FirstPass
 from mrlm.learn.grouping import minibatches
-from mrlm.learn.handmade import compared
+from mrlm.learn.handmade import TeamReward, check_trees, compared
 from mrlm.learn.learner import Learner
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.mixed import MixedCritic, frozen_beside
 from mrlm.learn.optimizing import LearnerSettings
 from mrlm.learn.policy import Policy, as_policy
 from mrlm.learn.schedule import Schedule
-from mrlm.learn.team_episodes import Played, TeamReader, TeamReward
+from mrlm.learn.team_episodes import Played, TeamReader
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -208,6 +208,8 @@ class TeamLearner:
         groups, sources = self._reader.groups(episodes, rewards, group_by)
         if "siblings" in self.algorithm.requires:
             groups = compared(groups, type(self.algorithm).__name__)
+        if "tree" in self.algorithm.requires:
+            check_trees(groups, type(self.algorithm).__name__)
         known = [self._first.recall(rollout, turns) for rollout, turns in sources]
         reads = self.algorithm.topology == "mixed"  # its rows are made when it annotates
         if reads or not all(known):

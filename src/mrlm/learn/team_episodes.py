@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
-from mrlm.learn.handmade import Reader, opening_of
+from mrlm.learn.handmade import (
+    Play,
+    Reader,
+    Sources,
+    TeamReward,
+    booked,
+    check_rewards,
+    check_usable,
+    grouped,
+    opening_of,
+)
 from mrlm.learn.policy import Policy
 
-Played = Episode | Mapping[str, Rollout] | Rollout
+Played = Play
 """An episode of a team: as it was recorded, agent -> its rollout, or one transcript in which every
 MODEL message names its agent."""
-TeamReward = float | Mapping[str, float]
-"""Of an episode: a number that every agent gets, or agent -> its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +43,28 @@ class TeamReader:
         episodes: Sequence[Played],
         rewards: Sequence[TeamReward] | None,
         group_by: Callable[[Any], Any] | None,
-    ) -> tuple[list[Group], list[tuple[Rollout, list[Turn]]]]:
+    ) -> tuple[list[Group], Sources]:
         """Groups of episodes, and every rollout that a user gave with the turns read from it.
 
         Raises:
-            ConfigError: rewards of the wrong number or not finite, or agents that are not part of
-                the team.
+            ConfigError: rewards of the wrong number, none that can be used, or agents that are not
+                part of the team.
         """
-        if rewards is not None and len(rewards) != len(episodes):
-            raise ConfigError(
-                f"{len(episodes)} episodes but {len(rewards)} rewards; give one per episode"
-            )
+        check_rewards(rewards, len(episodes), "episode")
         by_key: dict[Any, list[Episode]] = {}
-        sources: list[tuple[Rollout, list[Turn]]] = []
+        made: list[Episode] = []
+        sources: Sources = []
         for index, played in enumerate(episodes):
             parts = self._parts(played, index)
             shared = isinstance(played, Rollout)
             turns = {agent: self._turns(agent, each, shared) for agent, each in parts.items()}
             sources += [(parts[agent], found) for agent, found in turns.items()]
-            team = None if rewards is None else pay(turns, rewards[index], index)
-            key = group_by(played) if group_by else _key_of(played)
-            episode = _episode(index, str(key), played, turns, team, self.policies)
-            by_key.setdefault(key, []).append(episode)
-        groups = [Group(members, str(key)) for key, members in by_key.items()]
-        return groups, sources
+            key = group_by(played) if group_by else opening_of(played)
+            episode = _episode(index, str(key), played, turns, self.policies)
+            made.append(episode if rewards is None else booked(episode, rewards[index]))
+            by_key.setdefault(key, []).append(made[-1])
+        check_usable(made, rewards)
+        return [grouped(members) for members in by_key.values()], sources
 
     def _parts(self, played: Played, index: int) -> dict[str, Rollout]:
         """Agent -> the rollout that its turns are read from."""
@@ -96,40 +101,11 @@ class TeamReader:
         return found
 
 
-def pay(turns: Mapping[str, Sequence[Turn]], reward: TeamReward, index: int) -> float:
-    """Give agents the reward of an episode with their last turns; returns the team's.
-
-    Args:
-        turns: agent -> its turns.
-        reward: a number for every agent, or agent -> its own; the team's is their mean.
-        index: of the episode, for messages.
-
-    Raises:
-        ConfigError: it is not finite, or names an agent without a turn.
-    """
-    own = dict(reward) if isinstance(reward, Mapping) else dict.fromkeys(turns, reward)
-    for agent in own:
-        if agent not in turns:
-            raise ConfigError(f"reward {index} names agent {agent!r}, which has no turn there")
-    for agent, found in turns.items():
-        amount = float(own.get(agent, 0.0))
-        if not math.isfinite(amount):
-            raise ConfigError(
-                f"reward {index} of agent {agent!r} is {amount}; rewards must be finite numbers"
-            )
-        for turn in found:
-            turn.reward = 0.0
-        if found:
-            found[-1].reward = amount
-    return float(sum(own.values())) / len(own) if own else 0.0
-
-
 def _episode(
     index: int,
     key: str,
     played: Played,
     turns: Mapping[str, list[Turn]],
-    team: float | None,
     policies: Mapping[str, Policy],
 ) -> Episode:
     """The episode that is learned from: what a user gave, with the turns that were read."""
@@ -141,28 +117,5 @@ def _episode(
         for agent, found in turns.items()
     }
     if isinstance(played, Episode):
-        if team is None:
-            return replace(played, rollouts=rollouts)
-        steps = [0.0] * (max(len(played.step_rewards), 1) - 1)
-        return replace(played, rollouts=rollouts, reward=team, step_rewards=[*steps, team])
-    paid: dict[int, dict[str, float]] = {}
-    for agent, found in turns.items():
-        for turn in found:
-            step = paid.setdefault(turn.step, {})
-            step[agent] = step.get(agent, 0.0) + turn.reward
-    steps = [0.0] * (max(paid, default=0) + 1)
-    if team is not None:
-        steps[-1] = team
-    else:
-        for step, own in paid.items():
-            steps[step] = sum(own.values()) / len(own)
-    return Episode(str(index), Task(key), rollouts, sum(steps), steps, "done")
-
-
-def _key_of(played: Played) -> Any:
-    """What episodes must share to be compared."""
-    if isinstance(played, Episode):
-        return played.task.id
-    if isinstance(played, Rollout):
-        return opening_of(played)
-    return tuple((agent, opening_of(rollout)) for agent, rollout in played.items())
+        return replace(played, rollouts=rollouts, step_rewards=list(played.step_rewards))
+    return Episode.recorded(str(index), Task(key), rollouts)

@@ -14,7 +14,16 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.peers import ALONE, Peers
 from mrlm.core.rounds import Rounds
-from mrlm.core.types import Completion, Group, Message, Role, SamplingParams, Turn
+from mrlm.core.types import (
+    Completion,
+    Episode,
+    Group,
+    Message,
+    Role,
+    Rollout,
+    SamplingParams,
+    Turn,
+)
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Pulse, Request
 from mrlm.play.rows import Rows
@@ -141,9 +150,7 @@ class Opposed:
         """The group of a row: what it gives itself, and what was sampled in a round."""
         group = self.rows.group(row)
         given = group.episodes[0]
-        sampled = replace(given, id=f"{given.id[:-1]}{number + 1}", rollouts={})
-        given.reward, given.step_rewards = 1.0, [1.0]
-        sampled.reward, sampled.step_rewards = 0.0, [0.0]
+        parts: tuple[dict[str, Rollout], ...] = (dict(given.rollouts), {})
         for agent, ids in self.said[number][row].items():
             rollout = given.rollouts[agent]
             real, chat = rollout.turns[-1], self.seats[agent].chat
@@ -156,12 +163,17 @@ class Opposed:
                 replace(real, completion_ids=[*parted(chat, ids)[0], *end], reward=0.0),
             ]
             texts = [real.message.content if real.message else "", chat.decode(ids)]
-            for episode, turn, text in zip((given, sampled), turns, texts, strict=True):
+            for part, turn, text in zip(parts, turns, texts, strict=True):
                 turn.sampling = SamplingParams()
                 turn.message = Message(text, Role.ASSISTANT, agent=agent)
                 messages = [*rollout.messages[:-1], turn.message]
-                episode.rollouts[agent] = replace(rollout, turns=[turn], messages=messages)
-        return Group([given, sampled], group.task_id)
+                part[agent] = replace(rollout, turns=[turn], messages=messages)
+        stem, task = given.id[:-1], given.task
+        pair = [
+            Episode.recorded(given.id, task, parts[0], 1.0),
+            Episode.recorded(f"{stem}{number + 1}", task, parts[1], 0.0),
+        ]
+        return Group(pair, group.task_id)
 
 
 def parted(chat: Chat, ids: Sequence[int]) -> tuple[list[int], list[int]]:

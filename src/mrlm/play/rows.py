@@ -90,10 +90,7 @@ class Grouping:
         else:
             conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
         name = f"row-{index}"
-        episodes = [
-            Episode(f"{name}/{side}", Task(name), reward=paid, step_rewards=[paid], status="done")
-            for side, (_, paid) in enumerate(conversations)
-        ]
+        parts: list[dict[str, Rollout]] = [{} for _ in conversations]
         for seat in self._speakers(row, [messages for messages, _ in conversations]):
             assert seat.chat is not None
             views = [_view(messages, seat) for messages, _ in conversations]
@@ -102,11 +99,14 @@ class Grouping:
                 for view in views
             ]
             self._fit(index, seat, said)
-            for episode, view, turns in zip(episodes, views, said, strict=True):
+            for part, view, turns, (_, paid) in zip(parts, views, said, conversations, strict=True):
                 if turns:
-                    turns[-1].reward = episode.reward
-                rollout = Rollout(seat.name, seat.policy, name, turns, view)
-                episode.rollouts[seat.name] = rollout
+                    turns[-1].reward = paid
+                part[seat.name] = Rollout(seat.name, seat.policy, name, turns, view)
+        episodes = [
+            Episode.recorded(f"{name}/{side}", Task(name), part, paid)
+            for side, (part, (_, paid)) in enumerate(zip(parts, conversations, strict=True))
+        ]
         return Group(episodes, name)
 
     def _speakers(self, row: Mapping[str, Any], sides: Sequence[list[Message]]) -> list[Seat]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.frames import explain
 from mrlm.core.running import in_thread
 from mrlm.core.timing import span
-from mrlm.core.types import Episode, Message, Reward, StepResult, Task
+from mrlm.core.types import Episode, Message, Reward, StepResult, Task, Turn
 from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.engine import Pulse
 
@@ -151,21 +151,29 @@ class World:
         return len(self.episode.step_rewards)
 
     def hand_over(self) -> None:
-        """Let what was said before an episode of the family failed be learned from in the first of
-        the others that has it as context."""
-        whole = [world.episode for world in self.family if not world.episode.failed]
-        for failed in (world.episode for world in self.family if world.episode.failed):
-            for agent, rollout in failed.rollouts.items():
-                copies = {
-                    id(turn.completion_ids): turn
-                    for episode in reversed(whole)
-                    if agent in episode.rollouts
-                    for turn in episode.rollouts[agent].turns
-                }
-                for turn in rollout.turns:
-                    heir = copies.get(id(turn.completion_ids))
-                    if turn.trained and heir is not None:
-                        heir.trained, turn.trained = True, False
+        """Let what was said before an episode of the family failed (or an agent's reward in it was
+        missing) be learned from in the first of the others that has it as context."""
+        usable = [world.episode for world in self.family if not world.episode.failed]
+        for agent, turn in [each for world in self.family for each in world._lost()]:
+            heirs = (
+                other
+                for episode in usable
+                if agent in episode.rollouts and agent not in episode.missing
+                for other in episode.rollouts[agent].turns
+            )
+            same = (each for each in heirs if each.completion_ids is turn.completion_ids)
+            heir = next(same, None)
+            if heir is not None:
+                heir.trained, turn.trained = True, False
+
+    def _lost(self) -> list[tuple[str, Turn]]:
+        """What would have been trained here, and is not: (agent, turn)."""
+        episode = self.episode
+        if episode.failed:
+            parts = episode.rollouts.items()
+            return [(agent, turn) for agent, part in parts for turn in part.turns if turn.trained]
+        missing = {name for name in episode.missing if self.agents[name].seat.trained}
+        return [(turn.agent, turn) for turn in episode.own_turns if turn.agent in missing]
 
     async def reset(self, posed: Task | None = None) -> StepResult:
         """First observations: agent -> what it sees.
@@ -230,8 +238,7 @@ class World:
 
     def end(self, truncated: bool = False) -> Episode:
         """Close the episode. `truncated`: it was cut short rather than over."""
-        self.episode.status = "truncated" if truncated or self.result.truncated else "done"
-        return self.episode
+        return self.episode.close("truncated" if truncated or self.result.truncated else "done")
 
     def prune(self) -> Episode:
         """Close the episode because a sibling is followed up instead."""
@@ -243,10 +250,11 @@ class World:
         else makes it one that failed."""
         episode = self.episode
         if isinstance(error, PromptTooLong):
-            episode.status, episode.error = "truncated", str(error)
+            episode.error = str(error)
             episode.metrics["prompt_too_long"] = 1.0
+            episode.close("truncated")
             return
-        episode.status = "error"
+        episode.close("error")
         episode.error, self.failure = explain(error), error
 
     async def _step(self, actions: Mapping[str, Message], share: Share) -> StepResult:
@@ -318,12 +326,14 @@ class World:
 
     # -- rewards -----------------------------------------------------------------------------------
 
-    def _pay(self, rewards: dict[str, Reward], share: Share) -> None:
+    def _pay(self, rewards: Mapping[str, Reward], share: Share) -> None:
         where = f"environment {self.episode.environment!r}, task {self.episode.task.id!r}"
-        paid = {
+        given = {
             agent: validated_reward(reward, f"{where}, agent {agent!r}")
             for agent, reward in rewards.items()
         }
+        paid = {agent: reward for agent, reward in given.items() if reward.known}
+        self._note_missing(given.keys() - paid.keys(), bool(paid), share)
         total = sum(reward.value for reward in paid.values())
         if share == "own":
             amounts = {agent: reward.value for agent, reward in paid.items()}
@@ -348,6 +358,14 @@ class World:
         team = sum(amounts.values()) / len(amounts) if amounts else 0.0
         self.episode.step_rewards.append(team)
         self.episode.reward += team
+
+    def _note_missing(self, unknown: Set[str], any_known: bool, share: Share) -> None:
+        """Note the agents whose reward is unknown: every agent where none of the step is known, and
+        none where the known ones are shared out as a whole."""
+        if unknown and not any_known:
+            self.episode.missing |= {*self.agents, *unknown}
+        elif share == "own":
+            self.episode.missing |= unknown
 
     # -- deadlines ---------------------------------------------------------------------------------
 

@@ -213,14 +213,14 @@ def observation_of(record: pb.Observation) -> Observation:
 
 
 def to_reward(reward: Reward, whose: str = "the reward") -> pb.Reward:
-    """The protocol's reward; `whose` is how messages call it.
+    """The protocol's reward (NaN where it is not known); `whose` is how messages call it.
 
     Raises:
         EpisodeError: what cannot be sent, by name.
     """
     return _made(
         lambda: pb.Reward(
-            value=reward.value,
+            value=reward.value if reward.known else math.nan,
             components=reward.components,
             info_json=to_json(reward.info or None, f"info of {whose}"),
         ),
@@ -235,7 +235,10 @@ def reward_of(record: pb.Reward) -> Reward:
         EpisodeError: the info is malformed.
     """
     components = {name: record.components[name] for name in sorted(record.components)}
-    return Reward(record.value, components, _object_of(record.info_json, "info"))
+    info = _object_of(record.info_json, "info")
+    if math.isnan(record.value):
+        return Reward(0.0, components, info, known=False)
+    return Reward(record.value, components, info)
 
 
 def to_result(result: StepResult, state: str | None = None) -> pb.StepResult:
