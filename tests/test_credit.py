@@ -58,25 +58,32 @@ def test_reinforce_centres_each_agent_over_the_batch(fields):
     groups = play(REINFORCE())
     REINFORCE(**fields).credit(groups)
     for agent in "ab":
-        turns = [t for g in groups for e in g for t in e.rollouts[agent].turns]
-        found = np.array([turn.advantages for turn in turns])
-        assert found.mean() == pytest.approx(0.0, abs=1e-9)
+        for place in (0, 1):
+            turns = [e.rollouts[agent].turns[place] for g in groups for e in g]
+            found = np.array([turn.advantages for turn in turns])
+            assert found.mean() == pytest.approx(0.0, abs=1e-9)
         if "whiten" in fields:
-            assert found.std(ddof=1) == pytest.approx(1.0, abs=1e-6)
+            every = [t.advantages for g in groups for e in g for t in e.rollouts[agent].turns]
+            spread = np.square(every).sum() / (len(every) - 2)  # two means were taken out
+            assert spread == pytest.approx(1.0, abs=1e-6)
+    REINFORCE(**fields, baseline_by="batch").credit(groups)
+    pooled = np.array([t.advantages for g in groups for e in g for t in e.rollouts["a"].turns])
+    assert pooled.mean() == pytest.approx(0.0, abs=1e-9)
+    assert abs(pooled[::2].mean()) > 1e-3  # early turns are preferred to late ones
 
 
 def test_magrpo_gives_the_team_return_from_the_agents_own_step_on():
     groups = play(MAGRPO())
-    MAGRPO(gamma=0.5).credit(groups)
     returns = []
     for episode in groups[0]:
         now, later = episode.step_rewards
         returns.append([now + 0.5 * later, later])
-    baseline = np.mean(returns)
-    for episode, row in zip(groups[0], returns, strict=True):
-        for agent in "ab":
-            found = [turn.advantages for turn in episode.rollouts[agent].turns]
-            assert found == pytest.approx([value - baseline for value in row])
+    for by, baseline in (("turn", np.mean(returns, axis=0)), ("episode", [np.mean(returns)] * 2)):
+        MAGRPO(gamma=0.5, baseline_by=by).credit(groups)
+        for episode, row in zip(groups[0], returns, strict=True):
+            for agent in "ab":
+                found = [turn.advantages for turn in episode.rollouts[agent].turns]
+                assert found == pytest.approx(np.subtract(row, baseline).tolist())
 
 
 def test_magrpo_independent_uses_each_agents_own_rewards():

@@ -152,19 +152,29 @@ def test_spiral_keeps_worlds_apart_and_its_state_in_checkpoints() -> None:
 def test_spiral_discounts_and_leaves_out_what_teaches_nothing() -> None:
     plays = [group({"a": [0.0, 0.0, 1.0]}), group({"a": [0.0]}), group({"a": [1.0]})]
     plays[2].episodes[0].rollouts["a"].turns[0].finish_reason = "length"
-    SPIRAL(gamma=0.5, ignore_no_eos=True).credit(plays)
+    SPIRAL(gamma=0.5, ignore_no_eos=True, debias=False).credit(plays)
     assert [found(play, "a")[0] for play in plays] == [[0.25, 0.5, 1.0], [None], [None]]
-    SPIRAL(gamma=0.5, drop_zeros=False).credit(plays)
+    SPIRAL(gamma=0.5, drop_zeros=False, debias=False).credit(plays)
     assert [found(play, "a")[0] for play in plays[1:]] == [[0.0], [1.0]]
+    SPIRAL(gamma=0.5).credit(plays)  # nothing is known yet: against the others of the iteration
+    assert [found(play, "a")[0] for play in plays] == [[0.125, 0.25, 0.5], [-1.0], [0.5]]
+    alone = SPIRAL(gamma=0.5)
+    alone.credit(plays[:1])
+    assert found(plays[0], "a")[0] == [None] * 3 and alone.baseline("a") == 1.0
+    alone.credit(plays[1:2])
+    assert found(plays[1], "a")[0] == [-1.0]
 
 
 # -- MARSHAL ---------------------------------------------------------------------------------------
 
 
 def test_marshal_sums_what_follows_and_then_normalises_over_the_role() -> None:
-    """Returns of a: 1.5, 0.5 and 0, 0, with mean 0.5 and deviation 0.707107."""
+    """Returns of a: 1.5, 0.5 and 0, 0; over the role with mean 0.5 and deviation 0.707107, turn by
+    turn with means 0.75 and 0.25 and the deviation 0.790569 from them."""
     siblings = group({"a": [1.0, 0.5], "b": [7.0]}, {"a": [0.0, 0.0], "b": [7.0]})
     MARSHAL(group_size=2).credit([siblings])
+    close(found(siblings, "a"), [[0.948682, 0.316227], [-0.948682, -0.316227]])
+    MARSHAL(group_size=2, baseline_by="role").credit([siblings])
     close(found(siblings, "a"), [[1.414212, 0.0], [-0.707106, -0.707106]])
     assert found(siblings, "b") == [[0.0], [0.0]]
     returns = [turn.returns for e in siblings for turn in e.rollouts["a"].turns]
@@ -172,8 +182,11 @@ def test_marshal_sums_what_follows_and_then_normalises_over_the_role() -> None:
 
 
 def test_marshal_discounts_and_need_not_divide() -> None:
+    """A turn that the sibling does not have is compared with the sibling's last one."""
     siblings = group({"a": [0.0, 1.0]}, {"a": [0.0]})
     MARSHAL(group_size=2, gamma=0.5, scale_rewards="none").credit([siblings])
+    close(found(siblings, "a")[0] + found(siblings, "a")[1], [0.25, 0.5, -0.25])
+    MARSHAL(group_size=2, gamma=0.5, scale_rewards="none", baseline_by="role").credit([siblings])
     close(found(siblings, "a")[0] + found(siblings, "a")[1], [0.0, 0.5, -0.5])
 
 

@@ -121,6 +121,21 @@ def test_both_ways_give_the_same_numbers_and_gradients(name: str, tokenizer: Any
     compare(lean, general, conversations())
 
 
+@pytest.mark.parametrize("name", ["llama", "llama-tied-biased", "gemma2"])
+def test_the_row_of_a_padding_token_gets_no_gradient_from_what_is_read(
+    name: str, tokenizer: Any
+) -> None:
+    """A model whose end token is its padding token reads it everywhere, and its own library leaves
+    the embedding of that token as it is."""
+    samples = conversations()
+    pad = samples[0].ids[0]
+    lean, general = both_ways(family(name, pad_token_id=pad), tokenizer)
+    compare(lean, general, samples)
+    lean.forward(pack(samples)).logprobs.sum().backward()
+    embedding = lean.model.get_input_embeddings().weight.grad
+    assert bool(embedding[pad].any()) is (name != "llama")  # a tied head teaches it what to say
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
 def test_adapters_add_what_they_add(name: str, tokenizer: Any) -> None:
     model = add_adapter(add_adapter(family(name), "a", LORA), "b", {**LORA, "r": 2})

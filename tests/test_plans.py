@@ -142,7 +142,7 @@ def test_remax_counts_what_follows_a_turn() -> None:
 
 
 def test_a_team_can_be_compared_with_its_greedy_episode() -> None:
-    """Returns [1 + 0.9 * 2, 2] against the mean of [0.5 + 0.9 * 1, 1], for either agent."""
+    """Returns [1 + 0.9 * 2, 2] against [0.5 + 0.9 * 1, 1], turn by turn, for either agent."""
 
     def two_steps(name: str, paid: list[float]) -> Episode:
         rollouts = {}
@@ -160,6 +160,9 @@ def test_a_team_can_be_compared_with_its_greedy_episode() -> None:
     assert algorithm.requires == {"greedy"}
     for agent in "ab":
         algorithm.credit([group])
+        found = [turn.advantages for turn in group.episodes[0].rollouts[agent].turns]
+        np.testing.assert_allclose(found, [2.8 - 1.4, 2.0 - 1.0], atol=1e-6)
+        MAREMAX(baseline="remax_greedy", baseline_by="episode", group_size=1).credit([group])
         found = [turn.advantages for turn in group.episodes[0].rollouts[agent].turns]
         np.testing.assert_allclose(found, [2.8 - 1.2, 2.0 - 1.2], atol=1e-6)
     assert all(turn.advantages is None for turn in greedy.turns)

@@ -4,7 +4,7 @@ warning with the fix."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -42,6 +42,24 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
                 "nothing. If this goes on: easier tasks, a larger group_size, or a supervised "
                 "stage first",
                 len(groups),
+            )
+
+
+def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
+    """Name, once a run, an agent whose trained turns all have the advantage 0 in an iteration."""
+    for name, share in metrics.items():
+        agent = name.removeprefix("advantage/").removesuffix("/zero")
+        if share == 1.0 and name == f"advantage/{agent}/zero" and agent not in run.untrained:
+            run.untrained.add(agent)
+            log.warning(
+                "iteration %d: all turns of agent %r have the advantage 0, so that it learned "
+                "nothing from them. Either the episodes that are compared had the same reward "
+                "(easier or harder tasks, a larger group_size), or what is rewarded comes after "
+                "its turns and %s does not credit them with it; advantage/%s/zero counts on",
+                run.step + 1,
+                agent,
+                run.config.training.algorithm,
+                agent,
             )
 
 

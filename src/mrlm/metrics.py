@@ -53,8 +53,9 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What credit assigned: mean and spread of each agent's advantages, its share of the trained
-    tokens, and how far the sampler's log-probs are from the trainer's where both are known
+    """What credit assigned: mean and spread of each agent's advantages, the share of its trained
+    turns whose advantage is 0 (`advantage/<agent>/zero`; at 1 it learns nothing), its share of the
+    trained tokens, and how far the sampler's log-probs are from the trainer's where both are known
     (`mismatch_kl`)."""
     values: dict[str, list[np.ndarray]] = {}
     tokens: dict[str, int] = {}
@@ -76,6 +77,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
         column = np.concatenate(columns)
         metrics[f"advantage/{agent}/mean"] = float(column.mean())
         metrics[f"advantage/{agent}/std"] = float(column.std())
+        metrics[f"advantage/{agent}/zero"] = _share(not each.any() for each in columns)
         if len(values) > 1:
             metrics[f"tokens/{agent}/share"] = tokens[agent] / max(1, sum(tokens.values()))
     if gaps:

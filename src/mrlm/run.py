@@ -109,6 +109,7 @@ class Run:
         placement: where what learns and samples is.
         step: iterations done.
         rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
+        untrained: agents of which the log has said that all their advantages were 0.
     """
 
     config: ExperimentConfig
@@ -130,6 +131,7 @@ class Run:
     callbacks: Sequence[Callback] = ()
     tokens: int = 0
     rollbacks: int = 0
+    untrained: set[str] = field(default_factory=set)
     stopping: bool = False
     interrupted: bool = False
 

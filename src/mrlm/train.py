@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mrlm.checks import check_first_step, check_weights
+from mrlm.checks import check_first_step, check_weights, warn_untrained
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group
@@ -101,6 +101,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     with span("credit"), complete():
         algorithm.refine(groups, run.critics)
     metrics = episode_metrics(everything) | credit_metrics(groups) | algorithm.metrics
+    if run.config.training.checks != "off":
+        warn_untrained(run, metrics)
     metrics |= run.population.note(everything)
     if algorithm.refills:
         metrics["num_groups_played"] = float(len(everything))

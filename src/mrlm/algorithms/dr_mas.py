@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -11,17 +11,11 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import (
-    EPSILON,
-    Member,
-    centred,
-    group_std,
-    members,
-    sides,
-    trained_turns,
-)
+from mrlm.learn.baselines import comparisons, deviation, exact_mean
+from mrlm.learn.credit import EPSILON, Member, members, sides, trained_turns
 from mrlm.trainer import Trainer
 
 VALID = ("valid", "legal")
@@ -35,10 +29,11 @@ class DrMAS(GRPO):
     disturb each other's gradients.
 
     A turn counts with what its agent earned in the episode, so that an agent called twice is
-    counted twice in its own statistics and long episodes weigh more. `dedupe_per_episode` counts an
-    episode once, with the mean of its turns; `average_rows` also gives each turn that mean. The
-    two differ only where turns of one key have different scores: where some were invalid, or with
-    `key="task"`.
+    counted twice in its own statistics and long episodes weigh more (`baseline_by="role"`, the
+    paper's; a score is that of a whole episode, so that a constant on every reward cancels here
+    too). `baseline_by="episode"`, also known as `dedupe_per_episode`, counts an episode once, with
+    the mean of its turns; `average_rows` also gives each turn that mean. The two differ only where
+    turns of one key have different scores: where some were invalid, or with `key="task"`.
 
     What was earned is what the world pays the agent (teams are paid alike by most worlds), or with
     `rewards="team"` the mean of what it pays everybody. A turn whose action the world could not
@@ -52,16 +47,29 @@ class DrMAS(GRPO):
     GRPO's.
 
     Args:
-        dedupe_per_episode: an episode counts once in mean and deviation.
+        baseline_by: which scores a turn is compared with (`mrlm.learn.baselines`).
+        dedupe_per_episode: the authors' name of `baseline_by="episode"`.
         average_rows: every turn counts with the mean of its key in its episode.
         invalid_penalty: what an invalid action costs its turn.
     """
 
+    baseline_by: Literal["turn", "episode", "role"] = "role"
     dedupe_per_episode: bool = False
     average_rows: bool = False
     invalid_penalty: float = Field(default=0.1, ge=0)
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dedupe_per_episode or self.average_rows:
+            if self.baseline_by == "turn":
+                name = "dedupe_per_episode" if self.dedupe_per_episode else "average_rows"
+                raise ConfigError(
+                    f"{name} counts every episode once, and baseline_by='turn' compares turns; "
+                    "remove one of the two"
+                )
+            self.baseline_by = "episode"
 
     def credit_group(self, group: Group) -> None:
         for found in sides(members(group), self.key).values():
@@ -78,24 +86,24 @@ class DrMAS(GRPO):
 
     def _credit(self, found: Sequence[Member]) -> None:
         """Credit of the rollouts of one key."""
-        sizes = [len(trained_turns(rollout)) for _, rollout in found]
-        rows = np.concatenate([self.turn_scores(*member) for member in found])
-        places: dict[int, int] = {}
-        where = [places.setdefault(id(episode), len(places)) for episode, _ in found]
-        episode = np.repeat(where, sizes)
-        first = rows[np.unique(episode, return_index=True)[1]]
-        means = first + np.bincount(episode, rows - first[episode]) / np.bincount(episode)
+        rows = [self.turn_scores(*member) for member in found]
         if self.average_rows:
-            rows = means[episode]
-        counted = means if self.dedupe_per_episode or self.average_rows else rows
-        advantages = np.zeros(len(rows))
-        if len(means) > 1 and centred(counted).any():
-            advantages = rows - counted.mean()
-        if self.scale_rewards == "group":
-            advantages = advantages / (group_std(counted) + EPSILON)
-        turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
-        for turn, advantage in zip(turns, advantages, strict=True):
-            turn.advantages = float(advantage)
+            rows = _averaged(found, rows)
+        compared = comparisons(found, rows, self.baseline_by)
+        scale = deviation(compared) + EPSILON if self.scale_rewards == "group" else 1.0
+        for each in compared:
+            advantages = each.advantages("mean") / scale
+            for turn, advantage in zip(each.turns, advantages, strict=True):
+                turn.advantages = float(advantage)
+
+
+def _averaged(found: Sequence[Member], rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Every score replaced by the mean over the turns of its key in its episode."""
+    by_episode: dict[int, list[float]] = {}
+    for (episode, _), row in zip(found, rows, strict=True):
+        by_episode.setdefault(id(episode), []).extend(row)
+    means = {key: exact_mean(np.array(scores)) for key, scores in by_episode.items()}
+    return [[means[id(episode)]] * len(row) for (episode, _), row in zip(found, rows, strict=True)]
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -14,6 +14,13 @@ from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn.algorithm import STRICT, Need
+from mrlm.learn.baselines import (
+    BaselineBy,
+    Statistic,
+    comparisons,
+    greedy_baselines,
+    resolved,
+)
 from mrlm.learn.credit import (
     Member,
     discounted,
@@ -24,7 +31,7 @@ from mrlm.learn.credit import (
 )
 from mrlm.learn.ops import Aggregation
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
-from mrlm.learn.trees import Node, by_state, forked, node_returns
+from mrlm.learn.trees import forked, node_returns
 from mrlm.trainer import Trainer
 
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
@@ -36,9 +43,9 @@ class MAGRPO(PolicyGradient):
     steps (arXiv 2508.04652).
 
     Every agent that acted in a joint step gets the same return. The baseline `b` is, for each
-    agent, the mean over the sibling episodes of the episode's mean return over that agent's turns,
-    so that long episodes weigh no more than short ones; for episodes of one turn it is the paper's
-    mean over the answers to one state. There is no division by the deviation, no ratio, no clip and
+    agent, the mean over the sibling episodes of the return of that agent's turn of the same number
+    (`baseline_by="turn"`); for episodes of one turn it is the paper's mean over the answers to one
+    state. There is no division by the deviation, no ratio, no clip and
     no reference: `loss_type="reinforce"`, summed over a turn's tokens and averaged over turns.
 
     Where the workflow tries several answers from every state (`tree`), the return of an answer is
@@ -51,10 +58,13 @@ class MAGRPO(PolicyGradient):
     Args:
         baseline: what a return is compared with: `none`, the `mean` over the siblings,
             `leave_one_out` (the mean over the others), `group_max` (the best of them), or
-            `remax_greedy`: every task is played once more, greedily, and what an agent returned
-            there on average is its baseline (arXiv 2310.10505); needs no siblings, and learns
-            nothing from a task whose greedy episode failed. `mareinforce`, `marloo` and `maremax`
-            are this algorithm with other defaults.
+            `remax_greedy`: every task is played once more, greedily, and what the agent's turn of
+            the same number returned there is the baseline (arXiv 2310.10505); needs no siblings,
+            and learns nothing from a task whose greedy episode failed. `mareinforce`, `marloo` and
+            `maremax` are this algorithm with other defaults.
+        baseline_by: which returns these are (`mrlm.learn.baselines`); by default those of the same
+            `turn`, and in trees those of the same state, `node`. `episode` is the mean return of an
+            episode, `role` and `batch` are all returns of the agent in the group or the batch.
         gamma: discount from one joint step to the next.
         returns: `joint`: the team's. `independent`: each agent's own rewards (a policy gradient per
             agent; the same thing where rewards are shared).
@@ -70,6 +80,7 @@ class MAGRPO(PolicyGradient):
     loss_type: LossType = "reinforce"
     aggregation: Aggregation | None = "turn_mean_token_sum"
     baseline: Baseline = "mean"
+    baseline_by: BaselineBy | None = None
     gamma: float = Field(default=0.9, ge=0, le=1)
     returns: Literal["joint", "independent"] = "joint"
     joint_mode: Annotated[
@@ -89,6 +100,21 @@ class MAGRPO(PolicyGradient):
                 f"baseline={self.baseline!r} compares siblings, and group_size is "
                 f"{self.group_size}; set it to 2 or more, or baseline to 'none' or 'remax_greedy'"
             )
+        if self.baseline_by is not None and self.baseline == "none":
+            raise ConfigError(
+                f"baseline_by={self.baseline_by!r} says which returns the baseline is taken over, "
+                "and baseline is 'none'; remove it, or set a baseline"
+            )
+        if self.baseline_by is not None and self.crosses:
+            raise ConfigError(
+                f"baseline_by={self.baseline_by!r}: joint_mode='cross' compares the answers that "
+                "are combined; remove baseline_by, or set joint_mode=aligned"
+            )
+        if self.baseline == "remax_greedy" and self.baseline_by not in (None, "turn", "episode"):
+            raise ConfigError(
+                f"baseline_by={self.baseline_by!r}: a greedy episode is compared by 'turn' or by "
+                "'episode'"
+            )
         if self.crosses and "greedy" in self.requires:
             raise ConfigError(
                 "joint_mode='cross' compares the answers that are combined with one another, and "
@@ -100,7 +126,14 @@ class MAGRPO(PolicyGradient):
     def requires(self) -> frozenset[Need]:  # pyright: ignore[reportIncompatibleVariableOverride]
         if self.baseline == "remax_greedy":
             return frozenset({"greedy"})
-        return frozenset() if self.baseline == "none" else frozenset({"siblings"})
+        if self.baseline == "none":
+            return frozenset()
+        return frozenset({"siblings", "tree"} if self.baseline_by == "node" else {"siblings"})
+
+    @property
+    def statistic(self) -> Statistic:
+        """The baseline among siblings."""
+        return "none" if self.baseline == "remax_greedy" else self.baseline
 
     @property
     def crosses(self) -> bool:
@@ -139,33 +172,52 @@ class MAGRPO(PolicyGradient):
             own = discounted([turn.reward for turn in rollout.turns], self.gamma, steps)
             found = {id(turn): value for turn, value in zip(rollout.turns, own, strict=True)}
             return [found[id(turn)] for turn in trained]
-        team = discounted(episode.step_rewards or [episode.reward], self.gamma)
-        return [team[turn.step] if turn.step < len(team) else 0.0 for turn in trained]
+        team = discounted(episode.step_rewards, self.gamma)
+        return [team[turn.step] for turn in trained]
 
     def credit_group(self, group: Group) -> None:
         if self.baseline == "remax_greedy":
             self._credit_greedy(group)
-            return
-        if self.crosses:
+        elif self.crosses:
             self._credit_cross(group)
-            return
-        if forked(group.valid):
+        elif self.baseline_by != "batch":
+            tree = forked(group.valid)
+            by = resolved(self.baseline_by, tree)
             for found in members(group).values():
-                self._credit_tree(found)
-            return
-        for found in members(group).values():
-            returns = [np.array(self.turn_returns(*member)) for member in found]
-            same = all(np.array_equal(returns[0], other) for other in returns[1:])
-            baselines = self.baselines(np.array([row.mean() for row in returns]))
-            for (_, rollout), row, baseline in zip(found, returns, baselines, strict=True):
-                for turn, value in zip(trained_turns(rollout), row, strict=True):
-                    turn.returns = float(value)
-                    teaches = not same or "siblings" not in self.requires
-                    turn.advantages = float(value - baseline) if teaches else 0.0
+                self._credit(found, self._returns(found, tree), by)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "remax_greedy":
             self.metrics.update(greedy_metrics(groups))
+        if self.baseline_by != "batch":
+            return
+        together: dict[str, list[tuple[Member, Sequence[float]]]] = {}
+        for group in groups:
+            tree = forked(group.valid)
+            for agent, found in members(group).items():
+                rows = zip(found, self._returns(found, tree), strict=True)
+                together.setdefault(agent, []).extend(rows)
+        for pairs in together.values():
+            self._credit([member for member, _ in pairs], [row for _, row in pairs], "batch")
+
+    def _returns(self, found: Sequence[Member], tree: bool) -> list[list[float]]:
+        """Return of each trained turn of an agent's rollouts."""
+        if not tree:
+            return [self.turn_returns(*member) for member in found]
+        paths = [episode.path for episode, _ in found]
+        returns = node_returns(paths, [self._step_rewards(*each) for each in found], self.gamma)
+        return [
+            [returns[episode.path[: turn.step + 1]] for turn in trained_turns(rollout)]
+            for episode, rollout in found
+        ]
+
+    def _credit(
+        self, found: Sequence[Member], returns: Sequence[Sequence[float]], by: BaselineBy
+    ) -> None:
+        for each in comparisons(found, returns, by):
+            advantages = each.advantages(self.statistic)
+            for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
+                turn.returns, turn.advantages = float(value), float(advantage)
 
     def _credit_greedy(self, group: Group) -> None:
         """The same against the greedy episode; an agent that did not speak there returned 0."""
@@ -174,28 +226,13 @@ class MAGRPO(PolicyGradient):
             return
         for agent, found in members(group).items():
             spoke = reference.rollouts.get(agent)
-            alone = [] if spoke is None else self.turn_returns(reference, spoke, spoke.turns)
-            baseline = sum(alone) / max(len(alone), 1)
+            alone = [0.0] if spoke is None else self.turn_returns(reference, spoke, spoke.turns)
             for episode, rollout in found:
                 returns = self.turn_returns(episode, rollout)
-                for turn, value in zip(trained_turns(rollout), returns, strict=True):
+                baselines = greedy_baselines(alone, rollout, self.baseline_by or "turn")
+                rows = zip(trained_turns(rollout), returns, baselines, strict=True)
+                for turn, value, baseline in rows:
                     turn.returns, turn.advantages = float(value), float(value - baseline)
-
-    def _credit_tree(self, found: Sequence[Member]) -> None:
-        """The same for an agent whose answers form a tree."""
-        rows = [self._step_rewards(*member) for member in found]
-        paths = [episode.path for episode, _ in found]
-        returns = node_returns(paths, rows, self.gamma)
-        advantages: dict[Node, float] = {}
-        for answers in by_state(list(returns)).values():
-            values = np.array([returns[node] for node in answers])
-            advantages |= dict(zip(answers, map(float, self.compared(values)), strict=True))
-        for episode, rollout in found:
-            for turn in trained_turns(rollout):
-                node = episode.path[: turn.step + 1]
-                if node not in returns:  # the step was never taken
-                    continue
-                turn.returns, turn.advantages = returns[node], advantages[node]
 
     def _credit_cross(self, group: Group) -> None:
         """The same where every combination of answers was played: an answer is worth what those

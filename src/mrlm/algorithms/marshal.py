@@ -1,8 +1,8 @@
-"""MARSHAL: the return of every turn, against the mean and the deviation of its role's turns."""
+"""MARSHAL: the return of every turn, against the mean and the deviation of its siblings'."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -12,16 +12,22 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import discounted, members, several, sides, team_rewards, trained_turns
+from mrlm.learn.baselines import comparisons, deviation
+from mrlm.learn.credit import EPSILON, discounted, members, sides, team_rewards, trained_turns
 from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
 class MARSHAL(GRPO):
     """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` what the agent is paid from its turn `t` to
-    the end of the episode, and mean and deviation over all turns of that role in all episodes of
+    the end of the episode, and mean and deviation over the turns of that role in the episodes of
     the task (arXiv 2510.15414): first sum, then normalise, so that a reward halfway through counts
     for the turns that led to it and not for those after it. Then GRPO's surrogate.
+
+    A turn is compared with those of the same number (`baseline_by="turn"`), and the deviation is
+    that from these means, one for all turns. The paper takes all turns of the role (`role`), and
+    then early turns, which more follows, are preferred to late ones wherever rewards come along the
+    way.
 
     Roles are normalised apart, because seats of a game may be worth different amounts; every agent
     is a role unless `key` names them. With `rewards="team"` the team is paid. A role that
@@ -30,9 +36,11 @@ class MARSHAL(GRPO):
 
     Args:
         gamma: discount from one of the agent's turns to its next.
+        baseline_by: which returns a turn is compared with (`mrlm.learn.baselines`).
     """
 
     gamma: float = Field(default=1.0, ge=0, le=1)
+    baseline_by: Literal["turn", "episode", "role"] = "turn"
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
@@ -49,12 +57,12 @@ class MARSHAL(GRPO):
     def credit_group(self, group: Group) -> None:
         for found in sides(members(group), self.key).values():
             rows = [self.turn_returns(*member) for member in found]
-            returns = np.concatenate(rows)
-            same = all(np.array_equal(rows[0], other) for other in rows[1:]) or not several(found)
-            advantages = np.zeros(len(returns)) if same else self.compared(returns)
-            turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
-            for turn, value, advantage in zip(turns, returns, advantages, strict=True):
-                turn.returns, turn.advantages = float(value), float(advantage)
+            compared = comparisons(found, rows, self.baseline_by)
+            scale = deviation(compared) + EPSILON if self.scale_rewards == "group" else 1.0
+            for each in compared:
+                advantages = each.advantages("mean") / scale
+                for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
+                    turn.returns, turn.advantages = float(value), float(advantage)
 
 
 @dataclass(kw_only=True, config=STRICT)

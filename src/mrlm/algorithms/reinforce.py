@@ -11,9 +11,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
+from mrlm.learn.baselines import pooled_scales
 from mrlm.learn.credit import credited_turns, discounted, members, trained_turns
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
 from mrlm.trainer import Trainer
@@ -25,19 +27,32 @@ class REINFORCE(PolicyGradient):
     over a sequence (Williams 1992).
 
     No baseline and no whitening by default: this is the unbiased estimator that others are compared
-    with. Its variance is high; `baseline="mean"` subtracts the mean return of the agent in the
-    batch, `whiten` also divides by its deviation.
+    with. Its variance is high; `baseline="mean"` subtracts the mean return of the agent's turns of
+    the same number in the batch, `whiten` also divides by the deviation from these means, one for
+    all turns of the agent.
 
     Args:
         gamma: discount from one turn to the next.
         baseline: `none`, or the `mean` of the agent's returns over the whole batch.
         whiten: centre and scale the agent's returns over the whole batch.
+        baseline_by: with either of these, which returns count: those of the same `turn` (the
+            default: the first with the first, the second with the second), or all in the `batch`,
+            which takes it for merit that more follows an early turn than a late one.
     """
 
     loss_type: LossType = "reinforce"
     gamma: float = Field(default=1.0, ge=0, le=1)
     baseline: Literal["none", "mean"] = "none"
     whiten: bool = False
+    baseline_by: Literal["turn", "batch"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.baseline_by is not None and self.baseline == "none" and not self.whiten:
+            raise ConfigError(
+                f"baseline_by={self.baseline_by!r} says which returns the baseline is taken over, "
+                "and there is no baseline; remove it, or set baseline=mean or whiten=true"
+            )
 
     def credit_group(self, group: Group) -> None:
         for found in members(group).values():
@@ -51,17 +66,15 @@ class REINFORCE(PolicyGradient):
     def credit_batch(self, groups: Sequence[Group]) -> None:
         if self.baseline == "none" and not self.whiten:
             return
-        credited = credited_turns(groups)
+        credited = credited_turns(groups, self.baseline_by or "turn")
         table = {agent: np.array([t.returns for t in turns]) for agent, turns in credited.items()}
         moments = ops.global_moments(table)
-        for agent, returns in table.items():
-            if self.whiten:
-                advantages = ops.whiten(returns, moments=moments[agent])
-            elif moments[agent].variance == 0.0:
-                advantages = np.zeros_like(returns)
-            else:
-                advantages = returns - moments[agent].mean
-            for turn, advantage in zip(credited[agent], advantages, strict=True):
+        scales = pooled_scales(moments, self.baseline_by or "turn")
+        for name, returns in table.items():
+            advantages = np.zeros_like(returns)
+            if moments[name].variance > 0.0:
+                advantages = (returns - moments[name].mean) / (scales[name] if self.whiten else 1.0)
+            for turn, advantage in zip(credited[name], advantages, strict=True):
                 turn.advantages = float(advantage)
 
 

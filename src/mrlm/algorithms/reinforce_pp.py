@@ -11,9 +11,10 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Group, Rollout
+from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
+from mrlm.learn.baselines import pooled_scales
 from mrlm.learn.credit import Member, all_members, members, sampled_kl, trained_turns
 from mrlm.learn.policy_gradient import PolicyGradient
 from mrlm.trainer import Trainer
@@ -30,13 +31,20 @@ class ReinforcePP(PolicyGradient):
     reward with its siblings' mean first. Each agent has its own statistics. A batch in which all
     returns are equal gets exactly 0.
 
+    In episodes of several turns the batch is that of the agent's turns of the same number
+    (`baseline_by="turn"`; the paper has one turn), with one deviation for all turns of the agent.
+    `batch` takes all turns, and then more is
+    expected of early ones, which more follows.
+
     Args:
         gamma: discount from one turn to the next.
         baseline: `none`, or the mean over the `group`, which then needs at least two siblings.
+        baseline_by: which returns mean and deviation are taken over.
     """
 
     gamma: float = Field(default=1.0, ge=0, le=1)
     baseline: Literal["none", "group"] = "none"
+    baseline_by: Literal["turn", "batch"] = "turn"
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
@@ -71,15 +79,24 @@ class ReinforcePP(PolicyGradient):
         return np.concatenate(found[::-1])
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        found = {agent: self._returns(own, groups) for agent, own in all_members(groups).items()}
-        moments = ops.global_moments({agent: np.concatenate(x) for agent, x in found.items()})
+        table: dict[str, list[tuple[Turn, np.ndarray]]] = {}
         for agent, own in all_members(groups).items():
-            for (_, rollout), returns in zip(own, found[agent], strict=True):
-                advantages, start = ops.whiten(returns, moments=moments[agent]), 0
-                for turn in trained_turns(rollout):
-                    here = slice(start, start + len(turn))
-                    turn.returns, turn.advantages = returns[here], advantages[here]
-                    start += len(turn)
+            for (_, rollout), returns in zip(own, self._returns(own, groups), strict=True):
+                place = {id(turn): number for number, turn in enumerate(rollout.turns)}
+                turns = trained_turns(rollout)
+                cuts = np.cumsum([len(turn) for turn in turns])[:-1]
+                for turn, part in zip(turns, np.split(returns, cuts), strict=True):
+                    by = f"{agent}/{place[id(turn)]}" if self.baseline_by == "turn" else agent
+                    table.setdefault(by, []).append((turn, part))
+        moments = ops.global_moments(
+            {by: np.concatenate([part for _, part in rows]) for by, rows in table.items()}
+        )
+        scales = pooled_scales(moments, self.baseline_by)
+        for by, rows in table.items():
+            for turn, returns in rows:
+                turn.returns, turn.advantages = returns, np.zeros(len(turn))
+                if moments[by].variance > 0.0:
+                    turn.advantages = (returns - moments[by].mean) / scales[by]
 
     def _returns(self, own: Sequence[Member], groups: Sequence[Group]) -> list[np.ndarray]:
         """Returns of the tokens of each rollout of an agent, less the baseline."""

@@ -11,15 +11,16 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.credit import greedy_metrics, members, sampled_kl, trained_turns
+from mrlm.learn.baselines import greedy_baselines
+from mrlm.learn.credit import discounted, greedy_metrics, members, sampled_kl, trained_turns
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
 from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
 class ReMax(PolicyGradient):
-    """`A_t = G_t - R(greedy)` with `G_t = sum_{k >= t} r_k` over the agent's tokens (arXiv
-    2310.10505, algorithm 2).
+    """`A_t = G_t - G_t(greedy)` with `G_t = sum_{k >= t} r_k` over the agent's tokens (arXiv
+    2310.10505, algorithm 2, where an answer has one turn).
 
     Every task is played once more with the most probable token everywhere. That episode is the
     baseline and nothing else: it is not trained, and no metric of the training rewards counts it.
@@ -31,12 +32,17 @@ class ReMax(PolicyGradient):
     from the reward of each token. The loss has no ratio (`loss_type="reinforce"`, summed over a
     sequence); `"ppo"` has one, for more than one update of an iteration.
 
+    A turn is compared with what the greedy episode returned from its turn of the same number on
+    (from its last turn, where it was shorter); with `baseline_by="episode"`, with all that it
+    earned.
+
     With several agents each is compared with its own part of the greedy episode, in which all of
     them are greedy; an agent that did not speak there earned 0 there. Where the greedy episode
     failed the group is not learned from, and `frac_without_greedy` counts it.
     """
 
     loss_type: LossType = "reinforce"
+    baseline_by: Literal["turn", "episode"] = "turn"
 
     requires: ClassVar[frozenset[Need]] = frozenset({"greedy"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
@@ -47,27 +53,29 @@ class ReMax(PolicyGradient):
             return
         for agent, found in members(group).items():
             spoke = reference.rollouts.get(agent)
-            baseline = spoke.reward if spoke else 0.0
+            alone = discounted([turn.reward for turn in spoke.turns], 1.0) if spoke else []
+            alone = alone[:1] if self.baseline_by == "episode" else alone
             for _, rollout in found:
-                self._write(rollout, baseline)
+                self._write(rollout, greedy_baselines(alone or [0.0], rollout, "turn"))
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         self.metrics.update(greedy_metrics(groups))
 
-    def _write(self, rollout: Rollout, baseline: float) -> None:
+    def _write(self, rollout: Rollout, baselines: Sequence[float]) -> None:
         """Returns and advantages of a rollout's tokens, from the last turn to the first."""
-        trained = {id(turn) for turn in trained_turns(rollout)}
+        rows = zip(trained_turns(rollout), baselines, strict=True)
+        baseline_of = {id(turn): baseline for turn, baseline in rows}
         following = 0.0
         for turn in reversed(rollout.turns):
             following += turn.reward
-            if id(turn) not in trained:
+            if id(turn) not in baseline_of:
                 continue
             returns = np.full(len(turn), following)
             if self.kl_coef:
                 paid = self.kl_coef * sampled_kl(turn)
                 returns -= paid[::-1].cumsum()[::-1]
                 following = float(returns[0])
-            turn.returns, turn.advantages = returns, returns - baseline
+            turn.returns, turn.advantages = returns, returns - baseline_of[id(turn)]
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.credit import assign, leave_one_out, members, sampled_kl, trained_turns
+from mrlm.learn.baselines import comparisons
+from mrlm.learn.credit import members, sampled_kl, trained_turns
 from mrlm.learn.policy_gradient import LossType, PolicyGradient
 from mrlm.trainer import Trainer
 
@@ -26,10 +26,15 @@ class RLOO(PolicyGradient):
     all. With `kl_coef` above 0 the sampled divergence from the reference is subtracted from the
     reward before the baseline (0.05 is common; 0 here, so that no reference is kept). Two samples
     per task are the smallest group, and what the reference implementation uses.
+
+    Args:
+        baseline_by: which of the others a turn is compared with (`mrlm.learn.baselines`). The score
+            is that of a whole rollout, so that this matters only where episodes differ in length.
     """
 
     loss_type: LossType = "sequence"
     group_size: int = Field(default=2, ge=2)
+    baseline_by: Literal["turn", "episode", "role"] = "turn"
 
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
@@ -43,9 +48,15 @@ class RLOO(PolicyGradient):
 
     def credit_group(self, group: Group) -> None:
         for found in members(group).values():
-            advantages = leave_one_out(np.array([self.score(rollout) for _, rollout in found]))
-            for (_, rollout), advantage in zip(found, advantages, strict=True):
-                assign(rollout, advantage)
+            scores = [self.score(rollout) for _, rollout in found]
+            rows = [
+                [score] * len(trained_turns(rollout))
+                for score, (_, rollout) in zip(scores, found, strict=True)
+            ]
+            for each in comparisons(found, rows, self.baseline_by):
+                advantages = each.advantages("leave_one_out")
+                for turn, advantage in zip(each.turns, advantages, strict=True):
+                    turn.advantages = float(advantage)
 
 
 @dataclass(kw_only=True, config=STRICT)

@@ -19,7 +19,7 @@ from mrlm.trainer import Trainer
 
 @dataclass(kw_only=True, config=STRICT)
 class SPIRAL(PolicyGradient):
-    """`A = gamma^k R - b`, with `R` what the agent earned in the episode, `k` its turns that
+    """`A = gamma^k (R - b)`, with `R` what the agent earned in the episode, `k` its turns that
     follow, and `b` a moving average of `R` per world and agent (role-conditioned advantage
     estimation, arXiv 2506.24119); the same for every token of a turn. Then a clipped surrogate.
 
@@ -28,11 +28,12 @@ class SPIRAL(PolicyGradient):
 
     The baseline is read before it is updated. All rewards of an iteration move it once, by their
     mean over all processes, `b <- decay b + (1 - decay) mean(R)`: an order among episodes that were
-    played together would be arbitrary. `per_sample_update` moves it after every episode, in the
-    order in which they stand, as the reference implementation does. The average starts at 0 and is
-    divided by `1 - decay^n` after n moves, so that it is a mean of what was earned from the first
-    one on; with `debias=False`, as in the reference implementation, early advantages are not
-    centred.
+    played together would be arbitrary. Where nothing is known of a role yet, a reward is compared
+    with the mean of the other rewards of the iteration. `per_sample_update` moves it after every
+    episode, in the order in which they stand, as the reference implementation does. The average
+    starts at 0 and is divided by `1 - decay^n` after n moves, so that it is a mean of what was
+    earned from the first one on; with `debias=False`, as in the reference implementation, it is
+    not, and early advantages are not centred.
 
     Decay .95, gamma 1, two epochs, no divergence: the authors' settings. They also set
     `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently leave
@@ -83,15 +84,20 @@ class SPIRAL(PolicyGradient):
 
     def _assign(self, reward: float, baseline: float, turns: Sequence[Turn]) -> None:
         for following, turn in enumerate(reversed(turns)):
-            advantage = self.gamma**following * reward - baseline
+            advantage = self.gamma**following * (reward - baseline)
             cut = self.ignore_no_eos and turn.finish_reason == "length"
             if not cut and not (self.drop_zeros and advantage == 0.0):
                 turn.advantages = float(advantage)
 
     def _at_once(self, rewards: dict[str, list[float]]) -> dict[str, list[float]]:
         """The baseline of every reward, role by role; then one step of it."""
-        read = {role: [self.baseline(role)] * len(x) for role, x in rewards.items()}
         sums = ops.global_sum({role: [sum(x), len(x)] for role, x in rewards.items()})
+        read = {role: [self.baseline(role)] * len(x) for role, x in rewards.items()}
+        if self.debias:
+            for role in rewards.keys() - self.averages.keys():
+                total, count = sums[role]
+                others = max(count - 1, 1)
+                read[role] = [(total - x) / others if count > 1 else x for x in rewards[role]]
         for role, (total, count) in sums.items():
             self._move(role, total / count)
         return read

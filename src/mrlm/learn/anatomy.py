@@ -183,6 +183,11 @@ class Anatomy:
         return self.model.model.embed_tokens.weight
 
     @property
+    def padding_idx(self) -> int | None:
+        """The token whose row of the embedding gets no gradient, if there is one."""
+        return self.model.model.embed_tokens.padding_idx
+
+    @property
     def head(self) -> Tensor:
         """(V, H); the embedding itself where they are tied."""
         return self.model.lm_head.weight

@@ -88,12 +88,18 @@ def team_rewards(episode: Episode, rollout: Rollout) -> list[float]:
     return [sum(team[start:end]) for start, end in pairwise([*steps, len(team)])]
 
 
-def credited_turns(groups: Iterable[Group]) -> dict[str, list[Turn]]:
-    """Agent -> its turns that have advantages."""
+def credited_turns(
+    groups: Iterable[Group], by: Literal["turn", "batch"] = "batch"
+) -> dict[str, list[Turn]]:
+    """Name -> turns that have advantages and are compared with one another: those of an agent,
+    or with `turn` those of an agent that have the same number."""
     found: dict[str, list[Turn]] = {}
     for agent, rollouts in all_members(groups).items():
-        turns = [turn for _, rollout in rollouts for turn in trained_turns(rollout)]
-        found[agent] = [turn for turn in turns if turn.advantages is not None]
+        for _, rollout in rollouts:
+            for place, turn in enumerate(rollout.turns):
+                if turn.advantages is not None and turn.trained and turn.completion_ids:
+                    name = f"{agent}/{place}" if by == "turn" else agent
+                    found.setdefault(name, []).append(turn)
     return found
 
 

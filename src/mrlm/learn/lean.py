@@ -67,7 +67,8 @@ class LeanForward:
         """
         anatomy = self.anatomy
         trees = [plot.tree for plot in forest]
-        stream = F.embedding(torch.cat([tree.ids for tree in trees]), anatomy.embedding)
+        ids = torch.cat([tree.ids for tree in trees])
+        stream = F.embedding(ids, anatomy.embedding, anatomy.padding_idx)
         if anatomy.embed_scale != 1.0:
             scale = torch.tensor(anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
             stream = stream * scale
