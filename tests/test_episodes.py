@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mrlm import GRPO, Learner, Rollout
+from mrlm import GRPO, ExperimentConfig, Learner, Rollout
+from mrlm.algorithms.at_grpo import ATGRPO
+from mrlm.checks import warn_untrained
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.core.running import run_async
@@ -23,7 +26,7 @@ from mrlm.core.types import (
 )
 from mrlm.environments.length import LengthEnvironment
 from mrlm.learn.handmade import Reader
-from mrlm.metrics import episode_metrics
+from mrlm.metrics import credit_metrics, episode_metrics
 from mrlm.play.rows import Grouping
 from mrlm.serving.records import reward_of, to_reward
 from test_play import play, seats
@@ -219,3 +222,32 @@ def test_mean_rewards_count_what_was_sampled_to_its_end() -> None:
     assert "reward/missing" not in episode_metrics([Group(counted)])
     nothing = episode_metrics([Group(others[-1:])])
     assert "reward/mean" not in nothing and nothing["reward/missing"] == 1.0
+
+
+def test_what_was_not_trained_is_counted_by_agent_and_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """AT-GRPO credits an answer with its own step: where the end alone is rewarded, who speaks
+    first has the advantage 0, while the comparisons that vary seem to be many."""
+    siblings = []
+    for number, reward in enumerate((1.0, 0.0, 0.5)):
+        parts = part("first", turn("first", 0)) | part("last", turn("last", 1, reward))
+        siblings.append(Episode.recorded("e", Task("t"), parts, path=(number, 0)))
+    for number, each in enumerate(siblings):  # three answers to one state of the second step
+        each.path = (0, number)
+        each.rollouts["first"].turns[0].trained = number == 0
+    groups = [Group(siblings, "t")]
+    algorithm = ATGRPO(group_size=3)
+    algorithm.credit(groups)
+    found = credit_metrics(groups)
+    assert (found["advantage/first/zero"], found["advantage/last/zero"]) == (
+        1.0,
+        pytest.approx(1 / 3),
+    )
+    run: Any = SimpleNamespace(
+        step=4, untrained=set(), config=ExperimentConfig(training={"algorithm": "at_grpo"})
+    )
+    for _ in range(3):
+        warn_untrained(run, found)
+    assert caplog.text.count("all turns of agent 'first' have the advantage 0") == 1
+    assert "iteration 5" in caplog.text and "'last'" not in caplog.text

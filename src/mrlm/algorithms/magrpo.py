@@ -229,7 +229,8 @@ class MAGRPO(PolicyGradient):
             alone = [0.0] if spoke is None else self.turn_returns(reference, spoke, spoke.turns)
             for episode, rollout in found:
                 returns = self.turn_returns(episode, rollout)
-                baselines = greedy_baselines(alone, rollout, self.baseline_by or "turn")
+                by = "episode" if self.baseline_by == "episode" else "turn"
+                baselines = greedy_baselines(alone, rollout, by)
                 rows = zip(trained_turns(rollout), returns, baselines, strict=True)
                 for turn, value, baseline in rows:
                     turn.returns, turn.advantages = float(value), float(value - baseline)
