@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ pytest.importorskip("mcp", reason='the package mcp is not installed: pip install
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message
-from mrlm.environments.tools import MCPServer, ToolError, ToolRegistry, ToolUseEnvironment
+from mrlm.environments.tools import MCPServer, ToolError, ToolRegistry, ToolUseEnvironment, mcp
 
 SERVER = '''
 import os, time
@@ -124,3 +126,90 @@ def test_what_is_no_server_is_named(tmp_path: Path) -> None:
         MCPServer([str(tmp_path / "none")])
     with pytest.raises(ConfigError, match="command is a list"):
         MCPServer("python server.py")  # type: ignore[arg-type]
+
+
+# -- servers that hang, and lists without end ------------------------------------------------------
+
+HANGING = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}")
+time.sleep(600)
+"""
+HUNG = """
+import sys
+from mrlm.environments.tools import MCPServer
+MCPServer([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+"""
+ENDLESS = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") == "initialize":
+        about = {"name": "endless", "version": "1"}
+        version = asked["params"]["protocolVersion"]
+        found = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}
+    elif asked.get("method") == "tools/list":
+        tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(SIZE)]
+        found = {"tools": tools, "nextCursor": "more"}
+    elif "id" in asked:
+        error = {"code": -32601, "message": "no such method"}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}), flush=True)
+        continue
+    else:
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": found}), flush=True)
+"""
+
+
+def numbers(file: Path) -> list[int]:
+    """The processes that a server has written down."""
+    limit = time.monotonic() + 60
+    while not (file.exists() and len(file.read_text().split()) == 2):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    return [int(word) for word in file.read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether processes end within some seconds."""
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        if not any(map(runs, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_server_that_hangs_at_its_start_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp, "START", 3.0)
+    with pytest.raises(ConfigError, match="did not answer within 3 s"):
+        MCPServer([sys.executable, "-c", HANGING, str(tmp_path / "pids")])
+    assert gone(numbers(tmp_path / "pids"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ends with its trainer on Linux only")
+def test_a_server_that_hangs_does_not_outlive_its_trainer(tmp_path: Path) -> None:
+    """Killed, a trainer cleans nothing up: the server and what it started end all the same."""
+    trainer = subprocess.Popen([sys.executable, "-c", HUNG, HANGING, str(tmp_path / "pids")])
+    pids = numbers(tmp_path / "pids")
+    trainer.kill()
+    trainer.wait()
+    assert gone(pids)
+
+
+@pytest.mark.parametrize("size", [2, 600])
+def test_a_list_of_tools_without_end_is_refused(size: int) -> None:
+    program = ENDLESS.replace("SIZE", str(size))
+    with pytest.raises(ConfigError, match="lists more than 1000 tools, or more than 100 pages"):
+        MCPServer([sys.executable, "-c", program])

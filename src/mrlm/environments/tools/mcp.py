@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import re
+import shutil
+import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError
@@ -18,6 +22,9 @@ START = 30.0
 """Seconds a server may take to start."""
 TIMEOUT = 20.0
 """Seconds a call may take; then the model is told so."""
+MOST_TOOLS = 1000
+MOST_PAGES = 100
+"""How many tools, and pages of them, a server may list."""
 
 
 class MCPServer:
@@ -31,9 +38,11 @@ class MCPServer:
         prefix: put before the names of its tools.
         timeout: seconds a call may take.
 
+    A server that is started here ends with this process, whatever ends it, and with `close`.
+
     Raises:
-        ConfigError: not one of command and url; the package mcp is not installed; or the server
-            does not answer.
+        ConfigError: not one of command and url; the package mcp is not installed; the server does
+            not answer; or it lists tools without end.
     """
 
     def __init__(
@@ -56,14 +65,18 @@ class MCPServer:
         self._failed: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
+        self._task: asyncio.Task[None] | None = None
         self._client: Any = None
         self._listed: list[Any] = []
         job = threading.Thread(target=lambda: asyncio.run(self._serve(target)), daemon=True)
         self._thread = job
         job.start()
         if not self._ready.wait(START):
+            self.close()
             raise ConfigError(f"the MCP server {self.title!r} did not answer within {START:g} s")
         if self._failed is not None:
+            if isinstance(first := _innermost(self._failed), ConfigError):
+                raise first
             raise ConfigError(
                 f"the MCP server {self.title!r} could not be reached: {_first(self._failed)}"
             ) from self._failed
@@ -81,25 +94,27 @@ class MCPServer:
 
     def close(self) -> None:
         """End the connection, and the server if it was started here."""
-        if self._loop is not None and self._end is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end.set)
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop)
             self._thread.join(10.0)
         atexit.unregister(self.close)
+
+    def _stop(self) -> None:
+        """End the connection, or the attempt to make one."""
+        if self._client is not None and self._end is not None:
+            self._end.set()
+        elif self._task is not None:
+            self._task.cancel()
 
     async def _serve(self, target: Any) -> None:
         """The whole life of the connection, in one task, as its library wants it."""
         from mcp import Client
 
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self._end, self._task = asyncio.Event(), asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
         try:
             async with Client(target, read_timeout_seconds=self.timeout + 10) as client:
-                cursor = None
-                while True:
-                    page = await client.list_tools(cursor=cursor)
-                    self._listed += page.tools
-                    cursor = page.next_cursor
-                    if not cursor:
-                        break
+                self._listed = await self._pages(client)
                 self._client = client
                 self._ready.set()
                 await self._end.wait()
@@ -108,6 +123,23 @@ class MCPServer:
         finally:
             self._client = None
             self._ready.set()
+
+    async def _pages(self, client: Any) -> list[Any]:
+        """All tools that it lists."""
+        found: list[Any] = []
+        cursor = None
+        for _ in range(MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if not cursor and len(found) <= MOST_TOOLS:
+                return found
+            if len(found) > MOST_TOOLS:
+                break
+        raise ConfigError(
+            f"the MCP server {self.title!r} lists more than {MOST_TOOLS} tools, or more than "
+            f"{MOST_PAGES} pages of them; give a server with fewer"
+        )
 
     def _tool(self, listed: Any) -> Tool:
         name = re.sub(r"\W", "_", self.prefix + listed.name)[:64]
@@ -154,6 +186,14 @@ def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, st
     if command is None:
         return url
     program, *arguments = command
+    if shutil.which(program) is None:
+        raise ConfigError(
+            f"the MCP server {' '.join(command)!r} could not be reached: there is no program "
+            f"{program!r}"
+        )
+    if sys.platform == "linux":
+        keeper = ["-I", "-S", str(Path(__file__).with_name("_keeper.py")), str(os.getpid())]
+        program, arguments = sys.executable, [*keeper, *command]
     return StdioServerParameters(command=program, args=arguments, env=dict(env or {}) or None)
 
 
@@ -176,6 +216,11 @@ def _fitting(
 
 def _first(error: BaseException) -> str:
     """The innermost of a group of errors, in a line."""
+    error = _innermost(error)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return error
