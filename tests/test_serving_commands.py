@@ -253,3 +253,38 @@ def test_info_of_a_guarded_server(run: Mrlm, tmp_path: Path) -> None:
         done = run("info", "--server", host.server.address, "--tls-ca", ca.pair.cert)
         assert done.code == 1
         assert "no server answers" in done.err
+
+
+def test_workers_do_not_get_the_token(serving: Any) -> None:
+    """Neither under the name that `--token-env` gives it nor under the usual one: what a world runs
+    could read it there."""
+    more = {"SECRET": "open sesame", "MRLM_TOKEN": "another secret", "SHOWN": "not hidden"}
+    served = serving("-e", SCENE, "--port", 0, "--workers", 2, "--token-env", "SECRET", **more)
+    children = psutil.Process(served.process.pid).children(recursive=True)
+    assert len(children) >= 2
+    for each in children:
+        found = each.environ()
+        assert found["SHOWN"] == "not hidden"
+        assert not {"SECRET", "MRLM_TOKEN"} & found.keys()
+        assert not {"open sesame", "another secret"} & set(found.values())
+
+
+def test_a_port_that_is_taken_and_a_server_that_is_not_there_are_a_line_each(
+    tmp_path: Path,
+) -> None:
+    """The line is ours, and the network library prints none of its own."""
+
+    def mrlm(*words: str) -> tuple[int, list[str]]:
+        command = [sys.executable, "-m", "mrlm", *words]
+        found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+        return found.returncode, found.stderr.splitlines()
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, lines = mrlm("serve", "-e", "math", "--port", port)
+        assert code == 2 and len(lines) == 1, lines
+        assert "cannot listen on" in lines[0] and "give another --port" in lines[0]
+    code, lines = mrlm("info", "--server", f"127.0.0.1:{port}", "--wait", "0.1")
+    assert code == 1 and len(lines) == 1, lines
+    assert "no server answers" in lines[0] and "connection refused" in lines[0]
+    assert "addresses" not in lines[0]

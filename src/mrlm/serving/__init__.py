@@ -1,1 +1,5 @@
 """Worlds and policies behind a network: `mrlm.proto`, who serves it, and who asks. No torch."""
+
+import os
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core prints is an error of ours as well

@@ -19,6 +19,7 @@ from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.client.calling import short
 from mrlm.serving.security import bearer
 
 CHUNK = 1 << 20
@@ -168,7 +169,7 @@ class PolicyClient:
                         sent, timeout=self.timeout, metadata=bearer(self._token)
                     )
             except grpc.aio.AioRpcError as error:
-                code, said = error.code(), shown(error.details())
+                code, said = error.code(), shown(short(error.details() or ""))
                 failure = f"{code.name.lower()}: {said}"
                 if code in FINAL:
                     raise EndpointError(

@@ -331,15 +331,18 @@ class Broken(Exception):
         if self.code is Code.UNAVAILABLE and CERTIFICATE.search(self.details):
             return (
                 f"the certificate of the environment server {address} is not trusted "
-                f"({_short(self.details)}); name the one that signed it by tls_ca, and the server "
+                f"({short(self.details)}); name the one that signed it by tls_ca, and the server "
                 "by the name in its certificate"
             )
         return None
 
     def __str__(self) -> str:
-        return f"{self.code.name.lower().replace('_', ' ')}: {_short(self.details)}"
+        return f"{self.code.name.lower().replace('_', ' ')}: {short(self.details)}"
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """What gRPC says, in a line; of a server that is not there only why."""
     text = " ".join(text.split())
+    if text.startswith("failed to connect to all addresses"):
+        text = text.rpartition(": ")[2].lower()
     return text if len(text) <= 200 else text[:197] + "..."
