@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from tests.commands import run  # noqa: F401
 
 from forking import Launcher
+from logged import unknown
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -75,6 +76,22 @@ def same_numbers() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_number_is_known() -> Iterator[None]:
+    """A run may log only what the table of `tests/logged.py` has a test for."""
+    from mrlm.tracking import RunLog
+
+    log = RunLog.log
+
+    def checked(self: RunLog, step: int, metrics: Mapping[str, float | None]) -> None:
+        assert not unknown(metrics), f"tests/logged.py has no row for {unknown(metrics)}"
+        log(self, step, metrics)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunLog, "log", checked)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

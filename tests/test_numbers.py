@@ -1,0 +1,181 @@
+"""What a run logs, computed by hand on small cases: failed, pruned and greedy episodes, two
+environments, two micro-batches, two policies."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logged import tests_missing, unknown
+from mrlm import GRPOTrainer
+from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.environments.matrix import MatrixEnvironment
+from mrlm.learn.credit import sibling_metrics
+from mrlm.learn.ops import approx_kl
+from mrlm.metrics import by_policy, credit_metrics, episode_metrics
+
+
+def _turn(agent: str, tokens: int, reward: float = 0.0, step: int = 0, **fields) -> Turn:
+    ids = list(range(tokens))
+    return Turn(agent, agent, [1], ids, [-1.0] * tokens, reward=reward, step=step, **fields)
+
+
+def _episode(name: str, *turns: Turn, environment: str = "sums", **fields) -> Episode:
+    rollouts: dict[str, Rollout] = {}
+    for turn in turns:
+        rollouts.setdefault(turn.agent, Rollout(turn.agent, turn.policy)).turns.append(turn)
+    fields = {"status": "done"} | fields
+    return Episode.recorded(name, Task("t"), rollouts, environment=environment, **fields)
+
+
+def _groups() -> list[Group]:
+    honest = [
+        _episode("a", _turn("one", 2, 1.0), _turn("two", 4, 3.0)),  # team: (1 + 3) / 2 = 2
+        _episode("b", _turn("one", 6, 0.0, finish_reason="length"), environment="words"),
+        _episode("c", _turn("one", 1, 4.0), _turn("one", 3, 2.0, 1), status="truncated"),
+    ]
+    ignored = [
+        _episode("failed", _turn("one", 50, 99.0), status="error"),
+        _episode("pruned", _turn("one", 50, 99.0), pruned=True),
+        _episode("greedy", _turn("one", 50, 99.0), greedy=True),
+    ]
+    return [Group(honest[:2], "t"), Group([honest[2], *ignored], "t")]
+
+
+def test_what_was_played():
+    found = episode_metrics(_groups())
+    expected = {
+        "episodes/count": 4.0,  # the pruned and the greedy one are not looked at
+        "episodes/failed": 1 / 4,
+        "episodes/truncated": 1 / 4,
+        "reward/mean": (2 + 0 + 6) / 3,
+        "reward/std": float(np.std([2, 0, 6])),
+        "sums/reward/mean": (2 + 6) / 2,
+        "words/reward/mean": 0.0,
+        "reward/one/mean": (1 + 0 + 6) / 3,
+        "reward/two/mean": 3.0,
+        "completion_length/mean": (2 + 4 + 6 + 1 + 3) / 5,
+        "completion_length/max": 6.0,
+        "completion_length/cut": 1 / 5,
+        "completion_length/one/mean": (2 + 6 + 1 + 3) / 4,
+        "completion_length/two/mean": 4.0,
+        "turns/mean": (2 + 1 + 2) / 3,
+    }
+    assert found == pytest.approx(expected)
+
+
+def test_a_missing_reward_is_in_no_mean():
+    groups = [
+        Group(
+            [
+                _episode("a", _turn("one", 1, 1.0), _turn("two", 1, 1.0)),
+                _episode("b", _turn("one", 1), _turn("two", 1), missing=frozenset({"one", "two"})),
+            ]
+        )
+    ]
+    found = episode_metrics(groups)
+    assert found["reward/missing"] == 2.0
+    assert found["reward/mean"] == 1.0 and found["reward/one/mean"] == 1.0
+
+
+def test_components_are_means_over_episodes():
+    groups = _groups()
+    first, second = groups[0].episodes
+    first.metrics["one/length"], second.metrics["one/length"] = 4.0, 2.0
+    # an episode without a component counts as 0: components add up to the reward
+    assert episode_metrics(groups)["reward/one/length"] == pytest.approx((4 + 2 + 0) / 3)
+
+
+def test_what_credit_assigned():
+    turns = [
+        _turn("one", 2, advantages=1.0),
+        _turn("one", 1, advantages=0.0),
+        _turn("one", 1, advantages=None),  # not credited: not trained
+        _turn("one", 5, advantages=7.0, trained=False),
+        _turn("two", 3, advantages=[0.0, 2.0, 4.0]),
+    ]
+    failed = _episode("f", _turn("two", 9, advantages=9.0), status="error")
+    found = credit_metrics([Group([_episode("a", *turns), failed])])
+    assert found == pytest.approx(
+        {
+            "tokens/trained": 6.0,
+            "advantage/one/mean": 2 / 3,
+            "advantage/one/std": float(np.std([1, 1, 0])),
+            "advantage/one/zero": 1 / 2,
+            "advantage/two/mean": 2.0,
+            "advantage/two/std": float(np.std([0, 2, 4])),
+            "advantage/two/zero": 0.0,
+            "tokens/one/share": 3 / 6,
+            "tokens/two/share": 3 / 6,
+        }
+    )
+
+
+def test_comparisons_that_train_nothing():
+    def group(*advantages: float | None) -> Group:
+        return Group(
+            [_episode(str(i), _turn("one", 1, advantages=a)) for i, a in enumerate(advantages)]
+        )
+
+    lost = Group(
+        [
+            _episode("a", _turn("one", 1, advantages=1.0)),
+            _episode("b", _turn("one", 1), status="error"),
+        ]
+    )
+    found = sibling_metrics([group(1.0, -1.0), group(0.0, 0.0), group(0.0, 0.0), lost])
+    assert found == {"frac_zero_variance": 2 / 4, "frac_small_groups": 1 / 4}
+
+
+def test_policies_are_averaged_and_shown_each():
+    found = by_policy({"a": {"loss": 1.0, "kl": 4.0}, "b": {"loss": 3.0}})
+    assert found == {"loss": 2.0, "loss/a": 1.0, "loss/b": 3.0, "kl": 4.0, "kl/a": 4.0}
+    assert by_policy({"a": {"loss": 1.0}}) == {"loss": 1.0}
+
+
+def test_the_direction_of_approx_kl():
+    """`KL(old || new)` is estimated by `r - 1 - log r`, with r the ratio of new to old on tokens
+    that the old policy sampled."""
+    import torch
+
+    old, new = math.log(0.5), math.log(0.25)
+    difference = torch.tensor([new - old])
+    expected = 0.25 / 0.5 - 1 - (new - old)
+    assert float(approx_kl(difference)) == pytest.approx(expected)
+    assert float(approx_kl(-difference)) == pytest.approx(2 - 1 - math.log(2))
+
+
+def test_tokens_and_seconds_of_a_run(tiny_path: str):
+    trainer = GRPOTrainer(
+        tiny_path,
+        environment=MatrixEnvironment("xor"),
+        num_agents=2,
+        share_policy=True,
+        num_generations=2,
+        batch_size=2,
+        max_new_tokens=3,
+        report_to="none",
+    )
+    result = trainer.train(num_iterations=2)
+    folder = Path(result.run_folder)
+    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    sampled = {1: 0, 2: 0}
+    for row in rows:
+        if row["step"] in sampled:
+            turns = [turn for agent in row["agents"].values() for turn in agent["turns"]]
+            sampled[row["step"]] += sum(len(turn["ids"]) for turn in turns)
+    first, second = (row for row in result.history if row["step"] > 0)
+    assert first["tokens/total"] == sampled[1] > 0
+    assert second["tokens/total"] == sampled[1] + sampled[2]
+    for row, tokens in ((first, sampled[1]), (second, sampled[2])):
+        seconds = row["seconds/play"] + row["seconds/learn"]
+        assert row["tokens_per_second"] * seconds == pytest.approx(tokens)
+
+
+def test_every_row_names_a_test_and_every_other_name_is_refused():
+    assert tests_missing() == []
+    assert unknown(["eval/reward/mean", "loss/first", "nobody/knows"]) == ["nobody/knows"]
