@@ -56,6 +56,7 @@ FLOORS = {
             "build",
             "experiments",
             "runs",
+            "inputs",
         ),
         4,
     ),

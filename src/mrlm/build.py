@@ -25,6 +25,7 @@ from mrlm.core.peers import ALONE, Peers
 from mrlm.core.running import run_async
 from mrlm.distributed import join
 from mrlm.distributed.quiet import Quiet
+from mrlm.inputs import check_inputs, note_inputs
 from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import (
     clear_temporaries,
@@ -335,6 +336,8 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
             resume.resolve(),
             resume.resolve().parent,
         )
+        if resume is not None:
+            check_inputs(resume.parent if resume.name.startswith("checkpoint-") else resume)
         if not same and (list(folder.glob("config.yaml")) or list(folder.glob("*/config.yaml"))):
             number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
             folder.rename(f"{folder}.{number}")
@@ -342,6 +345,8 @@ def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         clear_temporaries(folder)
         config.save(folder / "config.yaml")
+        if not same:
+            note_inputs(config, folder)
     except OSError as error:
         raise ConfigError(f"output_dir={str(folder)!r} cannot be written: {error}") from error
     return folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from mrlm.config import compare, normal, yamls
+from mrlm.config import compare, normal, paths, yamls
 from mrlm.config.base import FileName, Section
 from mrlm.config.playing import (
     AgentConfig,
@@ -216,11 +216,12 @@ class ExperimentConfig(Section):
         return yamls.write(self.resolved())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write `to_yaml()` to a file, all at once."""
+        """Write `to_yaml()` to a file, all at once; its paths are relative to the file's folder."""
         path = Path(path)
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         try:
-            temporary.write_text(self.to_yaml(), encoding="utf-8")
+            data = paths.relative(self.resolved(), path.parent)
+            temporary.write_text(yamls.write(data), encoding="utf-8")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -234,7 +235,8 @@ class ExperimentConfig(Section):
 def diff(old: ExperimentConfig, new: ExperimentConfig) -> list[str]:
     """`key: old -> new` for every difference that forbids resuming `old` as `new`; what may change
     is in `compare.MAY_CHANGE`."""
-    return compare.differences(old.resolved(), new.resolved())
+    before, after = (paths.absolute(each.resolved(), Path()) for each in (old, new))
+    return compare.differences(before, after)
 
 
 def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:

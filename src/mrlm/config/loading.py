@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrlm.config import normal, yamls
+from mrlm.config import normal, paths, yamls
 from mrlm.config.experiment import ExperimentConfig
 from mrlm.config.problems import InvalidConfig, Problem, show
 from mrlm.config.words import PER_DEVICE, UNSET
@@ -30,7 +30,9 @@ class Override:
 
 
 def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> ExperimentConfig:
-    """Read a YAML file and lay overrides over it.
+    """Read a YAML file and lay overrides over it. Paths of data and models are relative to the
+    file's folder (and, where nothing is there, to the current folder); those of overrides to the
+    current folder.
 
     Args:
         path: the file.
@@ -56,7 +58,8 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
     if not isinstance(data, Mapping):
         text = f"a config is a mapping of keys to values, not {show(data)}"
         raise ConfigError(f"{where}: {text}")
-    return parse_config(data, overrides, where)
+    folder = Path(path).parent
+    return parse_config(paths.absolute(data, folder, paths.known_paths(folder)), overrides, where)
 
 
 def parse_config(
@@ -91,12 +94,18 @@ def _items(overrides: Overrides) -> list[str | tuple[str, Any]]:
 
 def _parsed(item: str | tuple[str, Any]) -> Override:
     if isinstance(item, tuple):
-        return Override(item[0], item[1], f"{item[0]}={show(item[1])}")
+        return Override(item[0], _placed_here(item[0], item[1]), f"{item[0]}={show(item[1])}")
     path, equals, text = item.partition("=")
     path = path.strip().lstrip("-")
     if not equals or not path or "" in path.split("."):
         raise ConfigError(f"override {show(item)}: write it as key=value, such as training.seed=1")
-    return Override(path, yamls.read(text, f"override {show(item)}"), item)
+    return Override(path, _placed_here(path, yamls.read(text, f"override {show(item)}")), item)
+
+
+def _placed_here(path: str, value: Any) -> Any:
+    """The value of an override, whose paths are relative to the current folder."""
+    keys = [key for key in path.split(".") if not key.isdecimal()]
+    return paths.absolute({keys[-1]: value}, Path())[keys[-1]] if keys else value
 
 
 def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:

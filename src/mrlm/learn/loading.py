@@ -4,6 +4,7 @@ what is missing where."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mrlm.config import load_config
 from mrlm.core.errors import ModelError
 from mrlm.tiny import resolve_model
 
@@ -182,7 +184,25 @@ def adapter_base(path: str) -> str | None:
     config = Path(path) / "adapter_config.json"
     if not config.is_file():
         return None
-    return json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    if os.path.isabs(base) and not Path(base).is_dir():
+        return _moved_base(Path(path), base)
+    return base
+
+
+def _moved_base(folder: Path, base: str) -> str:
+    """Where the base of an adapter is now, in a run folder that was moved together with it: the
+    config of the run says so."""
+    runs = [
+        parent for parent in folder.absolute().parents[:4] if (parent / "config.yaml").is_file()
+    ]
+    for run in runs[:1]:
+        config = load_config(run / "config.yaml")
+        sections = [config.model.model_name_or_path, *(p.model for p in config.policies.values())]
+        for named in sections:
+            if named and Path(named).is_dir() and Path(named).name == Path(base).name:
+                return named
+    return base
 
 
 def import_peft() -> Any:

@@ -1,0 +1,118 @@
+"""Files and folders that a config names. In a config file they are relative to that file, so that
+an experiment and the run folders it wrote can be moved; in memory they are absolute."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+INPUTS = "inputs.json"
+"""Beside the `config.yaml` of a run: where its inputs were when it began, and digests of data."""
+DATA: frozenset[str] = frozenset(
+    (
+        *("dataset", "eval_dataset", "train_dataset", "preference_dataset"),
+        *("tasks", "eval_tasks", "generator_or_dataset", "documents", "corpus", "search", "index"),
+    )
+)
+"""Keys whose value may be a file or folder of data."""
+MODELS: frozenset[str] = frozenset(
+    (
+        *("model_name_or_path", "tokenizer_name_or_path", "model", "tokenizer", "critic_model"),
+        *("reward_model", "source"),
+    )
+)
+"""Keys whose value may be a model folder."""
+OTHERS: frozenset[str] = frozenset(("servers_file", "tls_ca", "tls_cert", "tls_key", "ca"))
+
+Change = Callable[[str], str]
+
+
+def absolute(data: Any, folder: Path, known: Mapping[str, str] | None = None) -> Any:
+    """Config data with its paths made absolute.
+
+    A path is looked for in `folder`, then in the current folder, then where `known` says it was.
+    What is found in none of these stays as it is: it may be a hub id, or the name of a preset.
+
+    Args:
+        data: nested mappings and lists.
+        folder: of the config file.
+        known: path as it is written -> where it was.
+    """
+
+    def change(text: str) -> str:
+        places = (folder / text, Path(text), Path((known or {}).get(text, "")))
+        for place in places:
+            if place.parts and _exists(place):
+                return os.path.abspath(place)
+        return text
+
+    return _changed(data, change)
+
+
+def relative(data: Any, folder: Path) -> Any:
+    """Config data as it is written to a file in `folder`."""
+    return _changed(data, lambda text: written(text, folder) if _exists(Path(text)) else text)
+
+
+def written(path: str, folder: Path) -> str:
+    """A path as a config in `folder` has it: relative, if it is below the current folder (what is
+    moved as a whole), else absolute."""
+    here = os.path.abspath(path)
+    inside = Path(here).is_relative_to(Path.cwd())
+    return os.path.relpath(here, folder) if inside else here
+
+
+def data_paths(data: Any) -> list[str]:
+    """The files and folders of data that a config names, once each."""
+    found = {value for key, value in _leaves(data) if key in DATA and _exists(Path(value))}
+    return sorted(found)
+
+
+def known_paths(folder: Path) -> dict[str, str]:
+    """Path as a run's config has it -> where it was when the run began; empty for a folder that is
+    no run's."""
+    file = folder / INPUTS
+    if not file.is_file():
+        return {}
+    return dict(json.loads(file.read_text(encoding="utf-8"))["paths"])
+
+
+def named_paths(data: Any) -> list[str]:
+    """All files and folders that a config names, once each."""
+    return sorted({value for _, value in _leaves(data) if _exists(Path(value))})
+
+
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError:  # too long to be a path
+        return False
+
+
+def _leaves(data: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """(key, text) of everything that may be a path."""
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield from _leaves(value, str(name))
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _leaves(value, key)
+    elif isinstance(data, str | Path) and _is_path_key(key) and str(data).strip():
+        yield key, str(data)
+
+
+def _changed(data: Any, change: Change, key: str = "") -> Any:
+    if isinstance(data, Mapping):
+        return {name: _changed(value, change, str(name)) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_changed(value, change, key) for value in data]
+    if isinstance(data, str) and _is_path_key(key) and data.strip():
+        return change(data)
+    return data
+
+
+def _is_path_key(key: str) -> bool:
+    return key in DATA or key in MODELS or key in OTHERS

@@ -1,0 +1,68 @@
+"""`inputs.json` of a run folder: where its data was when the run began, and its digests, so that a
+run is not resumed with other data and a moved folder finds what did not move."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from mrlm.config import ExperimentConfig
+from mrlm.config.paths import INPUTS, data_paths, known_paths, named_paths, written
+from mrlm.core.errors import ConfigError
+from mrlm.learn.checkpoint import write_json
+
+CHUNK = 1 << 20
+
+
+def note_inputs(config: ExperimentConfig, folder: Path) -> None:
+    """Write down the paths and the data of a run that begins in `folder`."""
+    settings = config.resolved()
+    paths = {written(each, folder): os.path.abspath(each) for each in named_paths(settings)}
+    data = {written(each, folder): digest(Path(each)) for each in data_paths(settings)}
+    write_json(folder / INPUTS, {"paths": paths, "data": data})
+
+
+def check_inputs(folder: Path) -> None:
+    """Make sure that the data of a run is as it was when the run began.
+
+    Args:
+        folder: the run's folder.
+
+    Raises:
+        ConfigError: a file is gone or has changed.
+    """
+    file = folder / INPUTS
+    if not file.is_file():
+        return
+    known = known_paths(folder)
+    for name, before in json.loads(file.read_text(encoding="utf-8"))["data"].items():
+        places = [place for place in (folder / name, Path(known[name])) if place.exists()]
+        if not places:
+            raise ConfigError(
+                f"{folder}: its data set {known[name]!r} does not exist any more, nor does "
+                f"{os.path.normpath(folder / name)!r}; put it back to resume"
+            )
+        now = digest(places[0])
+        if now != before:
+            raise ConfigError(
+                f"{folder}: its data set {os.path.normpath(places[0])!r} has changed since the run "
+                f"began (sha256 {before[:12]} -> {now[:12]}); put it back to resume, or start a "
+                "new run"
+            )
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of all files of a folder."""
+    total = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    for file in files:
+        own = hashlib.sha256()
+        with file.open("rb") as opened:
+            while chunk := opened.read(CHUNK):
+                own.update(chunk)
+        if file is path:
+            return own.hexdigest()
+        total.update(f"{file.relative_to(path).as_posix()} {own.hexdigest()}\n".encode())
+    return total.hexdigest()
