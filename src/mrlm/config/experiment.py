@@ -341,8 +341,9 @@ def _check(config: ExperimentConfig) -> None:
         text = "only a critic of the whole team has a model of its own; remove it, or use mappo"
         problems.append(Problem("training.critic_model", text))
     distributed = config.distributed
-    if not distributed.enabled and distributed.strategy != "ddp":
-        text = "distributed.enabled is false, so it changes nothing; set distributed.enabled=true"
+    given = distributed.model_fields_set
+    if "strategy" in given and "enabled" not in given and distributed.strategy != "ddp":
+        text = "distributed.enabled is not set, so it changes nothing; set distributed.enabled=true"
         problems.append(Problem("distributed.strategy", text))
     worlds = [*config.environments, *config.evaluation.environments]
     named = [section.name for section in worlds if section.name]
