@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mrlm.config import ExperimentConfig, TrainingConfig, load_config, parse_config
+from mrlm.config.yamls import read
 from mrlm.core.errors import ConfigError, MRLMError
 
 LAUGHS = "\n".join(
@@ -23,7 +26,8 @@ LAUGHS = "\n".join(
         ("- 1\n", "a mapping of keys to values"),
         ("? [1, 2]\n: 3\n", "line 1"),
         ("a: &a [*a]\n", "recursive"),
-        ("[" * 70 + "]" * 70, "70 levels deep"),
+        ("[" * 70 + "]" * 70, "64 levels deep"),
+        ("a: &a {<<: *a}\n", "recursive"),
         ("[" * 4000 + "]" * 4000, "nested"),
         (LAUGHS, "aliases"),
         ("a: \x00", "character"),
@@ -39,6 +43,37 @@ def test_a_file_that_is_no_config_says_where(tmp_path, text, said):
     with pytest.raises(ConfigError) as caught:
         load_config(file)
     assert said in str(caught.value) and "x.yaml" in str(caught.value)
+
+
+def doubled(levels: int, merge: bool) -> str:
+    """A text whose values double with every line, by merges or by aliases."""
+    twice = "{{<<: [*a{0}, *a{0}]}}" if merge else "[*a{0}, *a{0}]"
+    first = "a0: &a0 {k: 1}\n"
+    return first + "".join(f"a{i}: &a{i} {twice.format(i - 1)}\n" for i in range(1, levels))
+
+
+@pytest.mark.parametrize("merge", [True, False], ids=["merges", "aliases"])
+def test_what_aliases_and_merges_write_out_is_measured_before_it_is_made(tmp_path, merge):
+    """A refused text costs time that grows with its length, whatever it would have written out."""
+    costs = {}
+    for levels in (21, 42, 84, 168, 336):
+        file = tmp_path / "x.yaml"
+        file.write_text(doubled(levels, merge))
+        begin = time.process_time()
+        with pytest.raises(ConfigError, match=r"x\.yaml.*(aliases|merges|levels deep)"):
+            load_config(file)
+        costs[levels] = time.process_time() - begin
+    assert costs[336] < max(40 * costs[21], 0.5)
+    file.write_text(doubled(14, True))
+    with pytest.raises(ConfigError, match=r"merges \(<<\) bring 16382 entries"):
+        load_config(file)
+
+
+def test_merges_of_a_config_hold(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("base: &base {seed: 3, batch_size: 2}\nmore: {<<: [*base, {seed: 4}], x: 1}\n")
+    more = read(file.read_text(), "x")["more"]
+    assert more == {"seed": 3, "batch_size": 2, "x": 1}
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path):

@@ -286,6 +286,20 @@ def test_a_row_without_an_answer_is_named() -> None:
         ("x^{12}", "x^12", True),
         ("2\\sqrt{3}", "2*sqrt(3)", True),
         ("\\frac{\\pi}{2}", "pi/2", True),
+        ("\\frac{\\pi}{2}", "1.5707963", False),
+        ("\\frac{\\pi}{2}", "1.5707963267948966", False),
+        ("\\frac{\\pi}{2}", "\\approx 1.5707963", False),
+        ("\\frac{\\pi}{2}", "\\frac{\\pi}{2} \\approx 1.5707963", True),
+        ("\\sqrt{2}", "1.41421356237", False),
+        ("2\\pi", "6.283185307", False),
+        ("e^2", "7.38905609893", False),
+        ("\\frac{\\pi}{2}", "0.5\\pi", True),
+        ("\\sqrt{2}", "2^{1/2}", True),
+        ("5", "5%", False),
+        ("5", "5\\%", False),
+        ("0.05", "5%", True),
+        ("5%", "0.05", True),
+        ("5%", "5", True),
         ("[1, 2)", "[1,2)", True),
         ("3", "\\infty", False),
         ("x+1", "x + (", None),
@@ -335,6 +349,32 @@ def test_verify(gold: str, answer: str, right: bool | None) -> None:
 def test_units_must_mean_the_same(gold: str, answer: str, right: bool) -> None:
     assert verify(answer, gold) is right
     assert paid(f"\\boxed{{{answer}}}", "How far?", gold) == float(right)
+
+
+@pytest.mark.parametrize("sign", ["%", "\\%", " percent"])
+def test_a_percent_sign_counts_for_nothing_only_where_percents_are_asked_for(sign: str) -> None:
+    asked = ["What percent of 40 is 2?", "Give it in %.", "Give the percentage.", "In per cent?"]
+    for question in asked:
+        assert verify(f"5{sign}", "5", question=question) is True
+    assert verify(f"5{sign}", "5", question="How many apples are left?") is False
+    assert verify(f"50{sign}", "5", question=asked[0]) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("\\boxed{4} no, \\boxed{5}", True),
+        ("\\boxed{5} no, \\boxed{4}", False),
+        ("\\boxed{5} or \\boxed{", False),
+        ("\\fbox{4} \\boxed{5}", True),
+        ("\\boxed{5} so 4", True),
+        ("\\boxed{4} answer is 5", False),
+    ],
+)
+def test_the_last_box_counts(text: str, right: bool) -> None:
+    rollout = Rollout().add_messages(Message("2+3?"), Message(text, MessageType.MODEL))
+    assert BoxedReward()([rollout], ["5"]) == [float(right)]
+    assert (paid(text, "2+3?", "5") > 0) is right
 
 
 def test_copying_the_question_is_no_answer() -> None:

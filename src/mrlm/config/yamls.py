@@ -4,6 +4,7 @@ text, and no key counts twice. It knows nothing of sections."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -17,10 +18,27 @@ FLOAT = re.compile(
 """As YAML 1.2 has it; 1.1 asks for a dot and a sign."""
 DEEPEST = 64
 LARGEST = 1_000_000
+MERGED = 10_000
+"""How many entries `<<` may bring into all mappings together."""
+MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and strict about duplicate keys."""
+    """Safe, strict about duplicate keys, and measured before values are made: what aliases and
+    merges write out grows with a power of the text's length."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node of the document, no deeper than is read."""
+        self.depth += 1
+        if self.depth > DEEPEST + 1:
+            problem = f"it is nested more than {DEEPEST} levels deep"
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(None, None, problem, mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
@@ -33,7 +51,7 @@ class _Dumper(yaml.SafeDumper):
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, Any] = {}
     for key_node, _ in node.value:
-        if key_node.tag == "tag:yaml.org,2002:merge":
+        if key_node.tag == MERGE:
             continue
         key = loader.construct_object(key_node, deep=True)
         try:
@@ -75,8 +93,7 @@ def read(text: str, where: str) -> Any:
         ConfigError: a syntax error, with its line; a duplicate key; a value that contains itself.
     """
     try:
-        value = yaml.load(text, Loader=_Loader)
-        _check_size(value, where)
+        value = _value(text, where)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
@@ -104,22 +121,63 @@ def write(value: Any) -> str:
     )
 
 
-def _check_size(value: Any, where: str) -> None:
-    """Refuse what is too deep, or grows too large where aliases are written out."""
-    depth, count = _measure(value, {})
+def _value(text: str, where: str) -> Any:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node, where)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Of a node with its aliases written out: levels of lists and mappings, values, and, in a
+    mapping, entries with those it merges. `merged` of all nodes is added up."""
+
+    known: dict[int, tuple[int, int, int] | None] = field(default_factory=dict)
+    merged: int = 0
+
+    def of(self, node: yaml.Node) -> tuple[int, int, int]:
+        """Levels, values and entries; what is shared is measured once."""
+        if not isinstance(node, yaml.CollectionNode):
+            return 0, 1, 0
+        if id(node) in self.known:
+            found = self.known[id(node)]
+            if found is None:
+                problem = "a recursive value: it contains itself"
+                raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+            return found
+        self.known[id(node)] = None
+        entries, parts = 0, list(node.value)
+        if isinstance(node, yaml.MappingNode):
+            pairs = [(key, value) for key, value in node.value if key.tag != MERGE]
+            entries, parts = len(pairs), [each for pair in pairs for each in pair]
+            sources = [value for key, value in node.value if key.tag == MERGE]
+            for source in sources:
+                many = source.value if isinstance(source, yaml.SequenceNode) else [source]
+                brought = sum(self.of(each)[2] for each in many)
+                entries, self.merged = entries + brought, self.merged + brought
+            parts += sources
+        sizes = [self.of(each) for each in parts]
+        levels = 1 + max((size[0] for size in sizes), default=0)
+        found = self.known[id(node)] = levels, 1 + sum(size[1] for size in sizes), entries
+        return found
+
+
+def _check_size(node: yaml.Node, where: str) -> None:
+    """Refuse what is too deep, or grows too large where aliases and merges are written out."""
+    sizes = _Sizes()
+    depth, count, _ = sizes.of(node)
     if depth > DEEPEST:
         raise ConfigError(f"{where}: it is nested {depth} levels deep; {DEEPEST} are enough")
     if count > LARGEST:
         raise ConfigError(f"{where}: with its aliases written out it holds {count} values")
-
-
-def _measure(value: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """(levels, values) of nested data; what is shared is measured once."""
-    if not isinstance(value, dict | list):
-        return 0, 1
-    if id(value) not in known:
-        inner = value.values() if isinstance(value, dict) else value
-        sizes = [_measure(each, known) for each in inner]
-        levels = 1 + max((depth for depth, _ in sizes), default=0)
-        known[id(value)] = levels, 1 + sum(count for _, count in sizes)
-    return known[id(value)]
+    if sizes.merged > MERGED:
+        raise ConfigError(
+            f"{where}: its merges (<<) bring {sizes.merged} entries into mappings; "
+            f"{MERGED} are enough"
+        )

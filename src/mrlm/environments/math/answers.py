@@ -58,6 +58,11 @@ _RUN = re.compile(
     r"(?<![A-Za-z\d.\\])[-+$]?[\d.][\d.,/^*+\-!×÷%()]*+(?=([A-Za-z](?![A-Za-z]))|)"
     r"|-?\\d?frac\{[^{}]{0,200}\}\{[^{}]{0,200}\}"
 )
+_IRRATIONAL = re.compile(
+    r"\\(?:pi|sqrt|log|ln|exp|sin|cos|tan|e)(?![A-Za-z])|(?<![A-Za-z])(?:pi|sqrt|log|ln|exp|sin|cos"
+    r"|tan|e)(?![A-Za-z])|√"
+)
+_ABOUT = re.compile(r"^\s*(?:[A-Za-z]\s*)?(?:≈|~|\\(?:approx|sim|simeq)(?![A-Za-z]))\s*")
 _SYMBOLS = r"[A-Za-z0-9\s+\-*/^=<>().,;{}\[\]\\|!%×÷·√]*"
 _EXPRESSION = re.compile(rf"[A-Za-z]|{_SYMBOLS}\d{_SYMBOLS}")
 _WORD = re.compile(
@@ -224,10 +229,11 @@ def relation(text: str) -> tuple[str, str, Fraction] | None:
     return left, sign, value.value
 
 
-def same_number(answer: Number, gold: Number) -> bool:
+def same_number(answer: Number, gold: Number, percents: bool = False) -> bool:
     """Whether an answer is the right number, worked out: `84/4` is not accepted for 21, and a
     decimal stands for a fraction if it agrees to six places. Where both have a unit of measure they
-    must mean the same: 3000 m are 3 km, and 3 mm are not."""
+    must mean the same: 3000 m are 3 km, and 3 mm are not. 5% is 0.05; it is 5 only if the right
+    answer is a percentage, or `percents`: the question asks for one."""
     scale = factor(answer.unit, gold.unit)
     if scale is None:
         return False
@@ -242,11 +248,20 @@ def same_number(answer: Number, gold: Number) -> bool:
         return False
     if answer.percent != gold.percent:
         scaled = answer.value / 100 if answer.percent else answer.value * 100
-        return answer.value == gold.value or scaled == gold.value
+        return scaled == gold.value or (answer.value == gold.value and (gold.percent or percents))
     if answer.value == gold.value:
         return True
     close = abs(answer.value - gold.value) <= abs(gold.value) / 10**6
     return close and answer.decimal and gold.value.denominator > 1
+
+
+def approximates(text: str, gold: str) -> bool:
+    r"""Whether a cleaned text is a decimal where the cleaned right answer is exact and no fraction
+    (`1.5708` for `\pi/2`): an approximation, and not the answer."""
+    if not _IRRATIONAL.search(gold) or re.search(r"\d\.\d", gold):
+        return False
+    answer = number(_ABOUT.sub("", text))
+    return answer is not None and answer.decimal and answer.value.denominator > 1
 
 
 def unworked(text: str) -> bool:

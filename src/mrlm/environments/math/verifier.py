@@ -22,6 +22,7 @@ from mrlm.environments.math import answers, units
 log: logging.Logger = logging.getLogger("mrlm")
 
 _EQUALS = re.compile(r"(?<![<>!])=")
+_PERCENT = re.compile(r"%|\bper ?cent", re.IGNORECASE)
 
 TIMEOUT = 3.0
 """Seconds that computer algebra may take for one answer."""
@@ -225,7 +226,7 @@ def verify(
         return True
     if question and answers.repeats(said, question):
         return False
-    decided = _decided(said, wanted)
+    decided = _decided(said, wanted, bool(_PERCENT.search(question)))
     if decided is not None:
         return decided
     if units.factor(units.split(said)[1], units.split(wanted)[1]) != 1:
@@ -238,7 +239,7 @@ def verify(
     return {"right": True, "wrong": False, "gold": False}.get(reply)
 
 
-def _decided(said: str, wanted: str) -> bool | None:
+def _decided(said: str, wanted: str, percents: bool) -> bool | None:
     """The verdict where no computer algebra is needed; `None` where it is."""
     gold = answers.number(wanted)
     if gold is not None:
@@ -246,8 +247,10 @@ def _decided(said: str, wanted: str) -> bool | None:
         if answer is None:  # working that ends in the answer: 3 + 4 = 7
             answer = answers.number(_EQUALS.split(said)[-1].strip())
         if answer is not None:
-            return answers.same_number(answer, gold)
+            return answers.same_number(answer, gold, percents)
         return False if answers.unworked(said) else None
+    if answers.approximates(said, wanted):
+        return False
     plain = "\\" not in said and said[0] not in "([{"
     numbers = answers.several(wanted)
     if numbers is not None and (plain or answers.several(said) is not None):
