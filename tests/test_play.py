@@ -17,7 +17,7 @@ from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
-from mrlm.core.errors import ConfigError, EngineError, EpisodeError, RewardError
+from mrlm.core.errors import ConfigError, EngineError, EpisodeError
 from mrlm.core.running import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, StepResult, Task
 from mrlm.engines.scripted import ScriptedEngine
@@ -214,15 +214,13 @@ def test_if_everything_fails_the_run_says_why(tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "1"])
-def test_a_reward_that_is_no_finite_number_stops_the_run_by_name(
-    tokenizer: Any, value: Any
-) -> None:
+def test_rewards_that_are_no_finite_numbers_fail_and_are_named(tokenizer: Any, value: Any) -> None:
     class Paying(Echo):
         def step(self, actions: dict[str, Message]) -> StepResult:
             return StepResult(rewards={"a": Reward(value)}, done=True)
 
     source, _ = play(tokenizer, Paying(), ["x"], ("a", "b"))
-    with pytest.raises(RewardError, match=r"environment 'world'.*agent 'a'.*finite number"):
+    with pytest.raises(EpisodeError, match=r"all 2.*environment 'world'.*agent 'a'.*finite number"):
         run_async(source.take(1))
 
 

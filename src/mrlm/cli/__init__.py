@@ -37,6 +37,7 @@ class Commands(TyperGroup):
         from mrlm import distributed
         from mrlm.core.errors import MRLMError
         from mrlm.core.frames import is_users
+        from mrlm.core.running import as_failure
 
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # loaded: see `__main__`
@@ -48,7 +49,8 @@ class Commands(TyperGroup):
             if distributed.is_main():
                 _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
             raise typer.Exit(130) from interrupt
-        except Exception as error:
+        except (Exception, SystemExit) as raised:
+            error = as_failure(raised)  # a sys.exit() of the user's would end as a success
             if not isinstance(error, MRLMError) and not is_users(error):
                 raise
             if distributed.failed():

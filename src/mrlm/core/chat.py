@@ -186,6 +186,12 @@ class Chat:
             span.message = acceptable[span.message]["sources"][-1]
         return ids, spans
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: a text of more than n times as many needs more than n
+        tokens."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
     # -- what is control ---------------------------------------------------------------------------
 
     @cached_property

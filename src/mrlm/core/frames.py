@@ -119,6 +119,14 @@ def _is_users(file: str) -> bool:
     return not any(part in INSTALLED for part in Path(file).parts)
 
 
+def in_user_code(error: BaseException) -> bool:
+    """Whether the frame that raised an error is of the user's files."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and _is_users(trace.tb_frame.f_code.co_filename)
+
+
 def _is_in(file: str, folder: str) -> bool:
     return file.startswith(folder + "/") or file.startswith(folder + "\\")
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from mrlm.core.errors import EpisodeError
+from mrlm.core.frames import in_user_code, title
 
 T = TypeVar("T")
 
@@ -16,11 +20,87 @@ PATIENCE = 10.0
 """Seconds that what was broken off has to end."""
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception ends more than the code that raised it: a Ctrl-C, a task that was
+    cancelled, a coroutine that was closed. What code of the user's raises itself (`sys.exit()`,
+    `raise KeyboardInterrupt`, a class of its own) does not."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        return not in_user_code(error)
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False  # signals reach the main thread alone
+    # a handler in Python is the innermost frame; that of the interpreter leaves none
+    handler = signal.getsignal(signal.SIGINT)
+    return handler is signal.default_int_handler or not in_user_code(error)
+
+
+def as_failure(error: BaseException) -> Exception:
+    """An exception of the user's code as one that ends an episode and nothing else."""
+    if isinstance(error, Exception):
+        return error
+    failure = EpisodeError(
+        f"{title(error)}, raised by code that the run calls (an environment, a workflow, a reward "
+        "function)"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine without what a task would pass on to its event loop, and so end it (`SystemExit`,
+    `KeyboardInterrupt`), or to another task as if that was closed (`GeneratorExit`): raised by code
+    of the user's they are failures."""
+
+    def __init__(self, job: Coroutine[Any, Any, Any]) -> None:
+        self._job = job
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._job.send(value)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if is_interrupt(error):
+                raise
+            raise as_failure(error) from error
+
+    def throw(self, *thrown: Any) -> Any:
+        try:
+            return self._job.throw(*thrown)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if is_interrupt(error):
+                raise
+            raise as_failure(error) from error
+
+    def close(self) -> None:
+        self._job.close()
+
+    def __await__(self) -> Any:
+        return self._job.__await__()
+
+
+def _contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Let every task of a loop be contained, also those that workflows make."""
+
+    def task(loop: asyncio.AbstractEventLoop, job: Any, **more: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(_Contained(job), loop=loop, **more)
+
+    loop.set_task_factory(task)
+
+
 def run_async(job: Awaitable[T]) -> T:
     """The result of a coroutine; in a thread of its own if this one has a running event loop."""
 
     async def wait() -> T:
-        return await job
+        _contain_tasks(asyncio.get_running_loop())
+        try:
+            return await job
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if is_interrupt(error):
+                raise
+            raise as_failure(error) from error
 
     try:
         asyncio.get_running_loop()
@@ -50,7 +130,7 @@ async def in_thread(function: Callable[[], T]) -> T:
         try:
             result = function()
         except BaseException as error:  # handed to whoever waits
-            failure = error
+            failure = as_failure(error)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
 
@@ -69,6 +149,7 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        _contain_tasks(self._loop)
         context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=context.run, args=(self._loop.run_forever,), daemon=True, name=name

@@ -13,6 +13,7 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.registry import load
+from mrlm.core.running import is_interrupt
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -162,7 +163,9 @@ class Scorer:
                 return await self.function(*lists, **given)
             answer = await asyncio.to_thread(self.function, *lists, **given)
             return await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
+            if is_interrupt(error):
+                raise
             raise RewardError(f"{where}: it raised {error!r}") from error
 
     def _checked(self, answer: Any, ids: Sequence[str]) -> list[Score]:

@@ -102,6 +102,12 @@ class Agent:
         step = len(self._episode.step_rewards)
         order = sum(turn.step == step for turn in self._episode.turns)
         seen = self._perspective(messages)
+        if self._overflows(seen):
+            raise PromptTooLong(
+                f"agent {self.name!r}: a conversation of {sum(len(m.content) for m in seen)} "
+                f"characters, which is more than {self.seat.max_prompt_tokens} tokens can hold; "
+                "shorten what the environment shows, or raise max_prompt_tokens"
+            )
         with span("prompts", self.name):
             prompt = self._prompt(seen)
         params = replace(self.seat.sampling, **sampling) if sampling else self.seat.sampling  # type: ignore[arg-type]
@@ -124,6 +130,13 @@ class Agent:
         self.rollout.messages = [*seen, turn.message] if turn.message else list(seen)
         assert turn.message is not None
         return turn.message
+
+    def _overflows(self, seen: Sequence[Message]) -> bool:
+        """Whether a conversation cannot fit, whatever its tokens are: asked before it is tokenised,
+        which would take 250 bytes of memory for each of its characters."""
+        chat, limit = self.seat.chat, self.seat.max_prompt_tokens
+        size = sum(len(message.content) for message in seen)
+        return chat is not None and size > limit and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
         """What it reads: the whole conversation in ids, or, behind an API, what is new in it as
@@ -188,7 +201,7 @@ class Agent:
         if self.rollout.turns and self._after:
             seen = self._perspective([*self.rollout.messages, *self._after])
             last, chat = self._last_own(seen), self.seat.chat
-            if last is not None and chat is not None:
+            if last is not None and chat is not None and not self._overflows(seen):
                 with span("prompts", self.name):
                     prompt, turn = chat.prompt(seen, after=last), last[1]
                 known = len(turn.prompt_ids) + len(turn.completion_ids)

@@ -40,9 +40,8 @@ def check_workflow(
         seed: of the task.
 
     Raises:
-        ConfigError: what is wrong and where; an exception of the workflow or the environment is the
-            cause.
-        RewardError: a reward is not a finite number.
+        ConfigError: what is wrong and where (a reward that is not finite, too); an exception of the
+            workflow or the environment is the cause.
 
     Example:
         check_workflow(two_drafts, Spell, agents=("editor", "writer"))

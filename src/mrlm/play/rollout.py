@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mrlm.core.environment import Environment
-from mrlm.core.errors import ConfigError, EndpointError, RewardError
+from mrlm.core.errors import ConfigError, EndpointError
 from mrlm.core.peers import ALONE, Peers, shares
-from mrlm.core.running import in_thread
+from mrlm.core.running import as_failure, in_thread, is_interrupt
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, StepResult, Task
 from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat
@@ -359,13 +359,13 @@ class Play:
                     each.end(truncated=not each.result.done)
                 if each.failure is None and not list(each.episode.turns):
                     each.fail(silent(world.workflow, each))
-        except (ConfigError, RewardError, EndpointError):
+        except (ConfigError, EndpointError):
             raise
-        except (
-            Exception
-        ) as error:  # whatever went wrong in a world or workflow, the episode is data
+        except BaseException as error:  # whatever went wrong in a world or workflow is data
+            if is_interrupt(error):
+                raise
             for each in scene.family:
-                each.fail(error)
+                each.fail(as_failure(error))
         finally:
             for each in scene.family:
                 each.environment.close()
@@ -387,6 +387,12 @@ class Play:
         """The groups. A few failures are data; if nothing succeeded something is wrong with the
         set-up."""
         episodes = [episode for group in groups for episode in group]
-        if episodes and all(episode.failed for episode in episodes):
+        if episodes and all(episode.failed or _unread(episode) for episode in episodes):
             raise self.failures.all(episodes) from self.failures.latest
         return groups
+
+
+def _unread(episode: Episode) -> bool:
+    """Whether an episode was cut short before anybody spoke: its first prompt is too long."""
+    too_long = episode.metrics.get("prompt_too_long", 0.0) > 0
+    return too_long and not any(rollout.turns for rollout in episode.rollouts.values())

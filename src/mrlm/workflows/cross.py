@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
 from mrlm.play.world import World
@@ -53,7 +53,7 @@ class Cross:
         """Play a joint action; whatever goes wrong ends its own episode only."""
         try:
             await world.finish(actions)
-        except (ConfigError, RewardError):
+        except ConfigError:
             raise
         except Exception as error:
             world.fail(error)

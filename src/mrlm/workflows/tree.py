@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mrlm.core.errors import ConfigError, RewardError
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
 from mrlm.play.transition import Dialogue
@@ -139,7 +139,7 @@ class Tree(Between):
         """One joint step, and whether it was taken; whatever goes wrong in it ends this branch."""
         try:
             await self._step(state)
-        except (ConfigError, RewardError):
+        except ConfigError:
             raise
         except Exception as error:
             state.world.fail(error)
