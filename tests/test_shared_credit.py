@@ -108,7 +108,7 @@ def test_rema_is_about_the_team_and_grpo_about_each_agent() -> None:
 def test_marshal_sums_the_teams_rewards_from_a_turn_to_the_end() -> None:
     siblings = group({"a": [1.0, 2.0], "b": [3.0, 2.0]}, {"a": [0.0, 0.0], "b": [0.0, 0.0]})
     MARSHAL(gamma=0.5, rewards="team", scale_rewards="none").credit([siblings])
-    close(found(siblings, "a"), [[3.0 - 1.25, 2.0 - 1.25], [-1.25, -1.25]])
+    close(found(siblings, "a"), [[3.0 - 1.5, 2.0 - 1.0], [-1.5, -1.0]])
     assert found(siblings, "a") == found(siblings, "b")
 
 
