@@ -19,6 +19,7 @@ from mrlm.core.types import Completion, Message, Role, SamplingParams
 from mrlm.engines._sampling import Columns, Draft, uniforms_of
 from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import Policy
+from mrlm.learn.wrapped import logits_of
 from mrlm.play.engine import Request
 
 ROUNDING = {False: 1e-4, True: 0.25}
@@ -96,22 +97,23 @@ class HFEngine:
     def _decode(self, name: str, requests: list[Request]) -> list[Completion]:
         """Decode a batch: equal prompts are read once, finished rows are dropped on the way."""
         policy = self.policies[name]
-        rows = _Rows(requests, policy)
+        rows, interface = _Rows(requests, policy), policy.interface
+        if not interface.cache:
+            return self._decode_anew(rows, policy, name)
         with policy.scoring(), torch.inference_mode(), policy.active() as model:
             ids, mask, expand = rows.prompts()
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
             cache: Any = None
             while True:
-                inputs: dict[str, Any] = {
-                    "input_ids": ids,
-                    "attention_mask": mask,
-                    "use_cache": True,
-                }
-                if policy.takes_positions:
-                    inputs["position_ids"] = positions
-                if policy.takes_keep:
-                    inputs["logits_to_keep"] = 1
-                output = model(**inputs, past_key_values=cache)
+                output = interface.call(
+                    model,
+                    ids,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    logits_to_keep=1,
+                    use_cache=True,
+                    past_key_values=cache,
+                )
                 logits = output.logits[:, -1].float()
                 if expand is not None:
                     logits, mask, positions = logits[expand], mask[expand], positions[expand]
@@ -127,6 +129,21 @@ class HFEngine:
                 if kept is not None:
                     ids, mask, positions = ids[kept], mask[kept], positions[kept]
                     cache.batch_select_indices(kept)
+        return rows.completions(self.versions[name])
+
+    def _decode_anew(self, rows: _Rows, policy: Policy, name: str) -> list[Completion]:
+        """Decode a batch with a module that keeps no cache: all of a text is read for every
+        token."""
+        with policy.scoring(), torch.inference_mode(), policy.active() as model:
+            while rows.running:
+                ids, mask, last = rows.texts()
+                positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+                output = policy.interface.call(
+                    model, ids, attention_mask=mask, position_ids=positions
+                )
+                logits = logits_of(output)[torch.arange(len(ids), device=ids.device), last]
+                rows.draw(logits.float())
+                rows.compact()
         return rows.completions(self.versions[name])
 
 
@@ -163,6 +180,18 @@ class _Rows:
         if len(places) == len(self.drafts):
             return *tensors, None
         return *tensors, torch.tensor(expand, device=self.device)
+
+    def texts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All that every live row has read and written, padded on the right, with its mask, (B, T);
+        and the place of its last token, (B,)."""
+        texts = [[*d.request.prompt_ids, *d.token_ids] for d in self.live]
+        lengths = np.array([len(text) for text in texts])
+        ids = np.full((len(texts), lengths.max()), self.policy.pad_id, dtype=np.int64)
+        for row, text in enumerate(texts):
+            ids[row, : len(text)] = text
+        mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+        ids, mask, last = (torch.as_tensor(x, device=self.device) for x in (ids, mask, lengths - 1))
+        return ids, mask, last
 
     def draw(self, logits: Tensor) -> Tensor:
         """The next token of every live row from logits (B, V); finished rows get padding."""

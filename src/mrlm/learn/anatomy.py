@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mrlm.core.errors import ModelError
+from mrlm.learn.wrapped import is_replaced
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -279,6 +280,8 @@ def _family(inner: Any) -> str:
         raise NotLean("its embedding or its head was replaced")
     if any(module._forward_hooks or module._forward_pre_hooks for module in inner.modules()):
         raise NotLean("one of its modules has a forward hook, which would not be called")
+    if any(is_replaced(module) for module in inner.modules()):
+        raise NotLean("its forward was compiled or replaced, and would not be called")
     return family
 
 

@@ -142,7 +142,15 @@ class Batch:
     def grid(self) -> Grid:
         """The samples side by side, padded."""
         first = max(sample.starts[0] for sample in self.samples)
-        shifts = np.array([first - sample.starts[0] for sample in self.samples])
+        return self._grid(np.array([first - sample.starts[0] for sample in self.samples]))
+
+    @cached_property
+    def right_padded(self) -> Grid:
+        """The samples side by side, padded at their ends only: for models that take no mask."""
+        return self._grid(np.zeros(len(self.samples), dtype=np.int64))
+
+    def _grid(self, shifts: np.ndarray) -> Grid:
+        """The samples as rows that are shifted to the right by `shifts`."""
         width = max(int(s) + len(x.ids) for s, x in zip(shifts, self.samples, strict=True))
         ids = np.full((len(self.samples), width), self.pad_id, dtype=np.int64)
         mask = np.zeros_like(ids)

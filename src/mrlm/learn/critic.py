@@ -23,6 +23,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, Turn
+from mrlm.learn.across import Across
 from mrlm.learn.adapters import copy_adapter
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch, Sample, Totals, merge, pack
@@ -98,21 +99,40 @@ class Critic:
 
     # -- what it computes --------------------------------------------------------------------------
 
-    def loss(self, groups: Sequence[Group], algorithm: Algorithm) -> Tensor:
-        """The loss of all its values of credited groups, for a loop of the user's own."""
-        batch = self._pack(self.samples(groups, credited=True))
-        return algorithm.value_loss(batch, self.body.values(batch))
+    def loss(
+        self, groups: Sequence[Group], algorithm: Algorithm, across: Across | None = None
+    ) -> Tensor:
+        """The loss of all its values of credited groups, for a loop of the user's own.
+
+        Args:
+            groups: with `values` and `returns` on their turns.
+            algorithm: its `value_loss`.
+            across: the processes of such a loop, where there are several.
+        """
+        return self._loss_of(self.samples(groups, credited=True), algorithm, across)
+
+    def _loss_of(
+        self, samples: Sequence[Sample], algorithm: Algorithm, across: Across | None
+    ) -> Tensor:
+        batch = self._pack(samples, None if across is None else across.totals(samples))
+        loss = algorithm.value_loss(batch, self.body.values(batch))
+        if across is None:
+            return loss
+        return across.averaged(loss * across.size, list(self.learned.parameters()))
 
     def losses(
-        self, groups: Sequence[Group], algorithm: Algorithm, rng: random.Random
+        self,
+        groups: Sequence[Group],
+        algorithm: Algorithm,
+        rng: random.Random,
+        across: Across | None = None,
     ) -> Iterator[Tensor]:
         """The losses of `update` one after the other, for a loop of the user's own that steps the
         critic between them."""
         samples = self.samples(groups, credited=True)
         for _ in range(algorithm.critic_passes):
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
-                batch = self._pack(minibatch)
-                yield algorithm.value_loss(batch, self.body.values(batch))
+                yield self._loss_of(minibatch, algorithm, across)
 
     def annotate(self, groups: Sequence[Group]) -> None:
         """Write `values` on the turns."""

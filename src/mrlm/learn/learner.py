@@ -177,18 +177,25 @@ class Learner:
         loss = self.loss_of(self._credited(groups, sources))
         total, metrics = loss.total, dict(loss.metrics)
         if self.critic is not None:
-            value = self.critic.loss(groups, self.algorithm)
+            value = self.critic.loss(groups, self.algorithm, self._policy.across)
             total, metrics["value_loss"] = total + value, value.detach()
         return LossTensor.of(total, metrics)
 
     def packed(self, samples: Sequence[Sample]) -> Batch:
         """Samples with credit as one batch."""
-        return pack(samples, pad_id=self._policy.pad_id, device=self._policy.device)
+        across = self._policy.across
+        totals = None if across is None else across.totals(samples)
+        return pack(samples, totals, self._policy.pad_id, self._policy.device)
 
     def loss_of(self, samples: Sequence[Sample]) -> Loss:
         """The loss of samples with credit as one batch; `calculate_loss` makes them of rollouts."""
-        batch = self.packed(samples)
-        return self.algorithm.loss(batch, self._forward(batch))
+        batch, across = self.packed(samples), self._policy.across
+        loss = self.algorithm.loss(batch, self._forward(batch))
+        if across is not None:
+            metrics = {name: value * across.size for name, value in loss.metrics.items()}
+            total = across.averaged(loss.total * across.size, self._policy.parameters())
+            loss = Loss(total, metrics)
+        return loss
 
     def forget(self) -> None:
         """Begin a new update: the next loss compares with the policy as it is now, also on rollouts

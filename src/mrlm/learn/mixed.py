@@ -18,6 +18,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import TrainingError
 from mrlm.core.timing import span
 from mrlm.core.types import Group, Turn
+from mrlm.learn.across import Across
 from mrlm.learn.adapters import BASE
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.critic import CentralCritic
@@ -187,7 +188,9 @@ class MixedCritic(CentralCritic):
         metrics = dict(zip(("value_loss", "critic_grad_norm"), map(float, means), strict=True))
         return metrics | {"critic_learning_rate": rate}
 
-    def loss(self, groups: Sequence[Group], algorithm: Algorithm) -> Tensor:
+    def loss(
+        self, groups: Sequence[Group], algorithm: Algorithm, across: Across | None = None
+    ) -> Tensor:
         found = self.take_returns(groups)
         if found is None:
             return self.scale * 0.0
@@ -196,7 +199,11 @@ class MixedCritic(CentralCritic):
         return self._loss(kept, returns / self.scale)
 
     def losses(
-        self, groups: Sequence[Group], algorithm: Algorithm, rng: random.Random
+        self,
+        groups: Sequence[Group],
+        algorithm: Algorithm,
+        rng: random.Random,
+        across: Across | None = None,
     ) -> Iterator[Tensor]:
         found = self.take_returns(groups)
         for _ in range(self.mixing.epochs if found else 0):

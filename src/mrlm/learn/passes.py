@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrlm.learn.anatomy import Anatomy, anatomy_of
+from mrlm.learn.anatomy import Anatomy, NotLean, anatomy_of
 from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.head import Head, Stretch, rows_at_once, scores
 from mrlm.learn.lean import LeanForward, Plot
 from mrlm.learn.loading import is_checkpointing
+from mrlm.learn.wrapped import Structure
 
 LossOf = Callable[[Batch, Outputs], Loss]
 
@@ -33,8 +34,24 @@ class LeanPass:
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
         self.anatomy: Anatomy = anatomy_of(model)
         self.adapter = adapter
+        self._structure = Structure(self.anatomy.model)
         dtype = dtype or self.anatomy.embedding.dtype
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
+
+    def check(self) -> None:
+        """Look whether the model is still one that is known: adapters, hooks or compiled forwards
+        may have come since.
+
+        Raises:
+            NotLean: it is not.
+        """
+        if self._structure.same():
+            return
+        model = self.anatomy.model
+        anatomy_of(model)
+        if self.adapter is None and any(hasattr(each, "lora_A") for each in model.modules()):
+            raise NotLean("an adapter was put into it, and its own forward says which is on")
+        self._structure = Structure(model)
 
     @property
     def head(self) -> Head:

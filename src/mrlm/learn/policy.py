@@ -5,7 +5,6 @@ optimisers."""
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,6 +19,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
 from mrlm.core.types import Turn
 from mrlm.learn import divergence, ops
+from mrlm.learn.across import Across
 from mrlm.learn.adapters import (
     BASE,
     adapter_of,
@@ -29,12 +29,13 @@ from mrlm.learn.adapters import (
     write_config,
 )
 from mrlm.learn.anatomy import NotLean, take_general_way
-from mrlm.learn.batch import Batch, Outputs, Sample, pack
+from mrlm.learn.batch import Batch, Grid, Outputs, Sample, pack
 from mrlm.learn.loading import import_peft, quietly
 from mrlm.learn.passes import LeanPass, hidden_states
 from mrlm.learn.reference import keep, load_reference, save_reference, standing
 from mrlm.learn.shards import Shards
 from mrlm.learn.value_head import ValueHead
+from mrlm.learn.wrapped import Interface, interface_of, logits_of, output_layer, unwrap
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -52,8 +53,9 @@ class Policy:
 
     Args:
         name: the policy's name.
-        model: a causal language model, or a PEFT model that several policies share. Never wrapped,
-            cast or copied.
+        model: a causal language model, or a PEFT model that several policies share; a module of
+            one's own that returns logits (B, T, V) for token ids (B, T); either compiled, or inside
+            `DistributedDataParallel`. Never wrapped, cast or copied.
         tokenizer: its tokenizer.
         adapter: the adapter of `model` that is this policy; `None` for the model itself, `BASE` for
             the model with every adapter off.
@@ -79,7 +81,8 @@ class Policy:
         lean: bool = True,
     ) -> None:
         self.name = name
-        self.model = model
+        self.model, wrapper = unwrap(model)
+        self.across: Across | None = None if wrapper is None else Across(wrapper)
         self.tokenizer = tokenizer
         self.adapter = adapter
         self.precision: Precision = precision
@@ -91,12 +94,7 @@ class Policy:
         self.lean: bool = lean and precision != "fp16"
         self.shards: Shards | None = None
         self._passes: dict[str, LeanPass | None] = {}
-        accepted = inspect.signature(_causal(model).forward).parameters
-        free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-        self.takes_positions: bool = "position_ids" in accepted or (
-            free and _has_position_ids(model)
-        )
-        self.takes_keep: bool = "logits_to_keep" in accepted
+        self.interface: Interface = interface_of(self.model)
 
     # -- what it is --------------------------------------------------------------------------------
 
@@ -117,7 +115,7 @@ class Policy:
     @property
     def max_context(self) -> int:
         """How many tokens the model can read."""
-        config = self.model.config
+        config = getattr(self.model, "config", None)
         for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"):
             if getattr(config, name, None):
                 return int(getattr(config, name))
@@ -162,8 +160,12 @@ class Policy:
     def add_value_head(self) -> None:
         """Give the policy a value head, if it has none."""
         if self.value_head is None:
-            width = self.model.get_output_embeddings().weight.shape[-1]
-            self.value_head = ValueHead(width).to(self.device)
+            self.value_head = ValueHead(self.output_layer.weight.shape[-1]).to(self.device)
+
+    @property
+    def output_layer(self) -> Any:
+        """The layer that makes logits of hidden states."""
+        return output_layer(self.model, len(self.tokenizer))
 
     def keep_reference(self) -> None:
         """Make sure there is something frozen to compare with: the policy as it is now."""
@@ -237,13 +239,13 @@ class Policy:
             return lean.outputs(batch, self.value_head)
         with self.active() as model:
             logits, hidden = self._logits(model, batch)
-        selected = _at_tokens(logits, batch)
+        selected = self._at_tokens(logits, batch)
         logprobs = ops.token_logprobs(selected, batch.tokens)
         with nullcontext() if entropy_gradient else torch.no_grad():
             entropy = ops.entropy(selected)
         values = None
         if self.value_head is not None:
-            values = self.value_head(hidden[batch.sequence, batch.grid.column])
+            values = self.value_head(hidden[batch.sequence, self._grid(batch).column])
         return Outputs(logprobs, entropy, values)
 
     def values(self, batch: Batch) -> Tensor:
@@ -259,17 +261,19 @@ class Policy:
         if lean is not None:
             (found,) = hidden_states([(lean, batch)])
             return found
-        if self.shards is not None:  # its blocks are put together by the model's own forward alone
+        # where blocks are put together, or who computes what is not known, by the model's forward
+        if self.shards is not None or not self.interface.cache:
             with self.active() as model:
                 _, hidden = self._logits(model, batch)
-            return hidden[batch.sequence, batch.grid.column]
+            return hidden[batch.sequence, self._grid(batch).column]
         grid = batch.grid
-        inputs = {"input_ids": grid.input_ids, "attention_mask": grid.attention_mask}
-        if self.takes_positions:
-            inputs["position_ids"] = grid.position_ids
+        offered = {"attention_mask": grid.attention_mask, "position_ids": grid.position_ids}
         with self.active() as model:
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-            hidden = causal.base_model(**inputs, use_cache=False).last_hidden_state  # (B, T, H)
+            found = self.interface.call(
+                causal.base_model, grid.input_ids, **offered, use_cache=False
+            )
+            hidden = found.last_hidden_state  # (B, T, H)
         return hidden[batch.sequence, grid.keep[grid.column]]
 
     @torch.no_grad()
@@ -291,7 +295,7 @@ class Policy:
             return divergence.full_kl(own, reference, batch)
         with self.active() as model:
             logits, _ = self._logits(model, batch)
-        return ops.full_kl(_at_tokens(logits, batch), self._reference_logits(batch))
+        return ops.full_kl(self._at_tokens(logits, batch), self._reference_logits(batch))
 
     def _need_reference(self) -> None:
         if self.adapter is None and self.reference is None:
@@ -306,13 +310,21 @@ class Policy:
         """Logits (N, V) of the frozen reference that the trained tokens are drawn from."""
         with self._autocast(), standing(self) as model:
             logits, _ = self._logits(model, batch)
-        return _at_tokens(logits, batch)
+        return self._at_tokens(logits, batch)
 
     def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
-        """The lean way through a batch, if there is one: made and tried out at first use."""
+        """The lean way through a batch, if there is one: made and tried out at first use, and left
+        for good when the model is changed in a way that it would not see."""
         if which not in self._passes:
             self._passes[which] = self._lean_pass(which) if self.lean else None
-        return self._passes[which]
+        found = self._passes[which]
+        if found is not None:
+            try:
+                found.check()
+            except NotLean as reason:
+                take_general_way(self.model, reason)
+                found = self._passes[which] = None
+        return found
 
     def forget_pass(self, which: Literal["own", "reference"]) -> None:
         """Look again at how a batch is read, at next use."""
@@ -348,31 +360,39 @@ class Policy:
     def _logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (B, K, V) and the hidden states (B, K, H) they were read from, at the columns
         `batch.grid.keep`."""
-        grid = batch.grid
-        inputs: dict[str, Any] = {
-            "input_ids": grid.input_ids,
+        interface = self.interface
+        grid = self._grid(batch)
+        offered = {
             "attention_mask": grid.attention_mask,
+            "position_ids": grid.position_ids,
+            "logits_to_keep": grid.keep,
             "use_cache": False,
         }
-        if self.takes_positions:
-            inputs["position_ids"] = grid.position_ids
-        if self.takes_keep:
-            inputs["logits_to_keep"] = grid.keep
         seen: list[Tensor] = []
         hook = None
         if self.value_head is not None and model is self.model:
-            head = model.get_output_embeddings()
-            hook = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+            hook = self.output_layer.register_forward_pre_hook(
+                lambda _, arguments: seen.append(arguments[0])
+            )
         try:
-            logits = model(**inputs).logits
+            logits = logits_of(interface.call(model, grid.input_ids, **offered))
         finally:
             if hook is not None:
                 hook.remove()
         hidden = seen[0] if seen else logits
-        if not self.takes_keep:
+        if not interface.keep:
             logits = logits[:, grid.keep]
             hidden = hidden[:, grid.keep] if seen else logits
         return logits, hidden
+
+    def _grid(self, batch: Batch) -> Grid:
+        """The batch as the model reads it."""
+        return batch.grid if self.interface.mask else batch.right_padded
+
+    def _at_tokens(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Logits (N, V) in float32 that the trained tokens are drawn from, from those of a grid."""
+        selected = logits[batch.sequence, self._grid(batch).column].float()
+        return selected / batch.temperature[:, None]
 
     def _autocast(self) -> Any:
         dtype = AUTOCAST.get(self.precision)
@@ -466,11 +486,6 @@ def _causal(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _at_tokens(logits: Tensor, batch: Batch) -> Tensor:
-    """Logits (N, V) in float32 that the trained tokens are drawn from, from those of a grid."""
-    return logits[batch.sequence, batch.grid.column].float() / batch.temperature[:, None]
-
-
 def _probe(vocabulary: int, device: torch.device) -> Batch:
     """Two short texts that begin alike, to compare two ways through a model."""
     samples: list[Sample] = []
@@ -479,8 +494,3 @@ def _probe(vocabulary: int, device: torch.device) -> Batch:
         turn = Turn("probe", "probe", ids[:8], ids[8:])
         samples.append(Sample(ids, [turn], [8], number, number))
     return pack(samples, device=device)
-
-
-def _has_position_ids(model: Any) -> bool:
-    backbone = getattr(_causal(model), _causal(model).base_model_prefix, None)
-    return backbone is not None and "position_ids" in inspect.signature(backbone.forward).parameters

@@ -114,7 +114,7 @@ class Reader:
     @property
     def width(self) -> int:
         """F."""
-        return 2 * self.body.model.get_output_embeddings().weight.shape[-1]
+        return 2 * self.body.output_layer.weight.shape[-1]
 
     def rows(self, groups: Sequence[Group]) -> Rows | None:
         """Everything that was played and did not fail; `None` where nobody spoke."""

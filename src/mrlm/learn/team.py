@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Group
+from mrlm.learn.across import Across
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Batch
 from mrlm.learn.critic import CentralCritic, Critic, beside
@@ -80,6 +81,11 @@ class TeamLearner:
         self._first = FirstPass()
         self._warned = False
         self.critics: list[Critic] = self._critics(critic)
+        if algorithm.topology == "mixed" and self._across is not None:
+            raise ConfigError(
+                f"{type(algorithm).__name__} in an own loop runs in one process: unwrap the "
+                "models, or use its trainer under torchrun"
+            )
 
     def _critics(self, given: Any) -> list[Critic]:
         """Those beside the policies, or the team's one."""
@@ -121,6 +127,11 @@ class TeamLearner:
         """Begin a new update: the next loss compares with the policies as they are now, also on
         episodes that had a loss before."""
         self._first.forget()
+
+    @property
+    def _across(self) -> Across | None:
+        """The processes, where models are inside `DistributedDataParallel`."""
+        return self.learners[0].weights_of.across
 
     # -- losses ------------------------------------------------------------------------------------
 
@@ -249,14 +260,14 @@ class TeamLearner:
     def _critic_losses(self, groups: Sequence[Group]) -> dict[str, tuple[Tensor, dict[str, Any]]]:
         found: dict[str, tuple[Tensor, dict[str, Any]]] = {}
         for critic in self.critics:
-            loss = critic.loss(groups, self.algorithm)
+            loss = critic.loss(groups, self.algorithm, self._across)
             found[f"critic/{critic.name}"] = (loss, {"value_loss": loss.detach()})
         return found
 
     def _critic_steps(self, groups: list[Group], rng: random.Random) -> Iterator[LossTensor]:
         """The steps of critics with a network of their own, one critic after the other."""
         for critic in self.critics:
-            for loss in critic.losses(groups, self.algorithm, rng):
+            for loss in critic.losses(groups, self.algorithm, rng, self._across):
                 yield LossTensor.of(loss, {f"value_loss/critic/{critic.name}": loss.detach()})
 
     def _stage_steps(

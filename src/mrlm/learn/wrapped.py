@@ -1,0 +1,183 @@
+"""Models as users bring them: Hugging Face models, modules of their own that return logits,
+compiled ones, and either inside `DistributedDataParallel`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from mrlm.core.errors import ModelError
+
+
+def unwrap(model: Any) -> tuple[Any, DistributedDataParallel | None]:
+    """The module that computes, and the `DistributedDataParallel` it was found in.
+
+    Raises:
+        ModelError: the wrapper itself was compiled.
+    """
+    if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
+        raise ModelError(
+            "torch.compile(DistributedDataParallel(model)) hides the wrapper; compile inside: "
+            "DistributedDataParallel(torch.compile(model))"
+        )
+    if isinstance(model, DataParallel):
+        return model.module, None
+    if isinstance(model, DistributedDataParallel):
+        return model.module, model
+    return model, None
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Whether calling a module runs something else than its class's own forward: it was compiled,
+    or its `forward` was replaced."""
+    return module._compiled_call_impl is not None or "forward" in module.__dict__
+
+
+class Structure:
+    """The modules of a model as they are now, to see later whether one was exchanged (an adapter
+    put in its place), got a hook, or was compiled.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.modules())
+        self._places = [
+            (module._modules, name, child)
+            for module in self._modules
+            for name, child in module._modules.items()
+        ]
+
+    def same(self) -> bool:
+        """Whether nothing of that has happened; microseconds for a model of a few layers."""
+        return all(place.get(name) is child for place, name, child in self._places) and not any(
+            module._forward_hooks or module._forward_pre_hooks or is_replaced(module)
+            for module in self._modules
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """How a module takes tokens, read from the signature of its forward.
+
+    Args:
+        ids: name of the parameter of the token ids; `None`: they are the first argument.
+        mask: whether it takes `attention_mask`; without one it is padded on the right only, where
+            no causal module sees it.
+        positions: whether it takes `position_ids`.
+        keep: whether it takes `logits_to_keep`.
+        cache: whether it takes `past_key_values` and `use_cache`.
+    """
+
+    ids: str | None
+    mask: bool
+    positions: bool
+    keep: bool
+    cache: bool
+
+    def call(self, model: Any, ids: Tensor, **offered: Any) -> Any:
+        """What a module returns for token ids (B, T), with those of `offered` that it takes."""
+        accepted = {
+            "attention_mask": self.mask,
+            "position_ids": self.positions,
+            "logits_to_keep": self.keep,
+            "use_cache": self.cache,
+            "past_key_values": self.cache,
+        }
+        chosen = {name: value for name, value in offered.items() if accepted[name]}
+        if self.ids is None:
+            return model(ids, **chosen)
+        return model(**{self.ids: ids}, **chosen)
+
+
+def interface_of(model: Any) -> Interface:
+    """How a model takes tokens.
+
+    Raises:
+        ModelError: it is not callable.
+    """
+    inner: Any = _plain(model)
+    forward = inner.forward if hasattr(inner, "forward") else inner
+    if not callable(forward):
+        raise ModelError(
+            f"{type(model).__name__} is not a model: give a module whose forward takes token ids "
+            "(B, T) and returns logits (B, T, V)"
+        )
+    accepted = inspect.signature(forward).parameters
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
+    foreign = not hasattr(inner, "base_model_prefix")
+    named = "input_ids" in accepted or (open_ended and not foreign)
+
+    def takes(name: str) -> bool:
+        return name in accepted or (open_ended and not foreign)
+
+    return Interface(
+        ids="input_ids" if named else None,
+        mask=takes("attention_mask"),
+        positions="position_ids" in accepted or (open_ended and _has_position_ids(inner)),
+        keep="logits_to_keep" in accepted,
+        cache=takes("past_key_values"),
+    )
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits (B, T, V) of what a module returned: a tensor, a tuple that begins with them, or
+    an object or mapping with `logits`.
+
+    Raises:
+        ModelError: it is neither.
+    """
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    elif isinstance(output, tuple | list) and output:
+        found = output[0]
+    if not isinstance(found, Tensor) or found.dim() != 3:
+        raise ModelError(
+            f"the model returned {type(output).__name__}; it must return logits (B, T, V): a "
+            "tensor, a tuple that begins with them, or an object with .logits"
+        )
+    return found
+
+
+def output_layer(model: Any, vocabulary: int) -> Any:
+    """The layer that makes logits of hidden states, whose input a value head reads.
+
+    Args:
+        model: a causal language model.
+        vocabulary: ids of the tokenizer, where the model does not name the layer itself.
+
+    Raises:
+        ModelError: it cannot be told which one that is.
+    """
+    named = getattr(model, "get_output_embeddings", None)
+    if named is not None and named() is not None:
+        return named()
+    linears = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    found = [each for each in linears if each.out_features >= vocabulary]
+    if len(found) != 1:
+        raise ModelError(
+            f"{type(model).__name__}: a value head reads what the output layer reads, and "
+            f"{len(found)} of its linear layers could be that; define get_output_embeddings() to "
+            "return it, or take an algorithm without values (GRPO, RLOO)"
+        )
+    return found[0]
+
+
+def _plain(model: Any) -> Any:
+    """The module whose signature counts: without adapters and what compiling put around it."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return getattr(inner, "_orig_mod", inner)
+
+
+def _has_position_ids(inner: Any) -> bool:
+    backbone = getattr(inner, getattr(inner, "base_model_prefix", ""), None)
+    return backbone is not None and "position_ids" in inspect.signature(backbone.forward).parameters
