@@ -368,8 +368,9 @@ def test_a_model_that_it_computes_differently_is_not_sampled_by_it(
     """What nothing but its results tells: a block with a forward of its own."""
     model = build("llama")
     block = model.model.layers[1].mlp
-    plain = block.forward
-    block.forward = lambda x: plain(x) * 1.01
+    kind = type(block)
+    louder = {"forward": lambda self, x: kind.forward(self, x) * 1.01}
+    block.__class__ = type("Louder", (kind,), louder)
     general, lean = engines(Policy("policy", model, tokenizer))
     requests = mixed(1)
     with caplog.at_level(logging.WARNING, "mrlm"):

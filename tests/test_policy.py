@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +113,11 @@ def test_a_value_head_works_where_outputs_cannot_be_chosen(
     """A model that computes logits at every position gives the same numbers."""
     policy = Policy("policy", model, tokenizer)
     policy.add_value_head()
-    assert policy.value_head is not None and policy.takes_keep
+    assert policy.value_head is not None and policy.interface.keep
     torch.nn.init.normal_(policy.value_head.linear.weight)
     batch = pack(ragged())
     expected = policy.forward(batch)
-    monkeypatch.setattr(policy, "takes_keep", False)
+    monkeypatch.setattr(policy, "interface", replace(policy.interface, keep=False))
     found = policy.forward(batch)
     torch.testing.assert_close(found.logprobs, expected.logprobs, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.values, expected.values, atol=1e-4, rtol=0)

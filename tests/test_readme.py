@@ -43,9 +43,11 @@ def test_a_program_of_the_readme_runs(number: int, launcher: Launcher) -> None:
     assert started.wait() == 0, started.err.read_text()[-2000:]
 
 
-@pytest.mark.parametrize("number", range(len(blocks("docs/own_loop.md", "python"))))
-def test_a_program_of_the_page_of_own_loops_runs(number: int, launcher: Launcher) -> None:
-    Path("program.py").write_text(blocks("docs/own_loop.md", "python")[number])
+@pytest.mark.parametrize(
+    "program", [*blocks("docs/own_loop.md", "python"), blocks("docs/environments.md", "python")[0]]
+)
+def test_a_program_of_own_loops_runs(program: str, launcher: Launcher) -> None:
+    Path("program.py").write_text(program)
     started = launcher.start([str(Path("program.py").absolute())], Path.cwd())
     assert started.wait() == 0, started.err.read_text()[-2000:]
 

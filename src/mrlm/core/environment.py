@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.frames import explain
 from mrlm.core.running import run_async
+from mrlm.core.stepping import by_hand, is_pending
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 
 Split = Literal["train", "eval"]
@@ -31,6 +32,9 @@ class Environment:
     Subclasses set `agents` and write `reset` and `step`. One instance lives for one episode; the
     instance a user hands over is a template that `spawn` copies. `reset` returns the first
     observations; `step` takes the message of every agent that had one. Both may be coroutines.
+    By hand every environment is stepped in one way: `result = env.reset(seed)`, then
+    `result = env.step(message)` with one agent and `env.step({agent: message})` with several;
+    inside an event loop both are awaited, coroutines or not.
     Everything must follow from `(task, seed)`.
 
     Optional: `num_tasks` and `task` (where tasks come from), `state` (what a central critic reads),
@@ -44,6 +48,10 @@ class Environment:
     blocking: bool = True
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread under the deadline. Worlds that answer at once set it to `False`."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        by_hand(cls)
 
     @property
     def seeded(self) -> bool:
@@ -287,7 +295,7 @@ def _called(title: str, method: str, call: Callable[[], Any]) -> Any:
     """
     try:
         answer = call()
-        return run_async(answer) if inspect.isawaitable(answer) else answer
+        return run_async(answer) if is_pending(answer) else answer
     except (ConfigError, RewardError):
         raise
     except EpisodeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -111,6 +112,31 @@ def run_async(job: Awaitable[T]) -> T:
         return pool.submit(context.run, lambda: asyncio.run(wait())).result()
 
 
+_INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("inside", default=False)
+
+
+def is_by_hand() -> bool:
+    """Whether ordinary code of a user is running: no event loop, and no thread of `in_thread`."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return not _INSIDE.get()
+    return False
+
+
+@functools.cache
+def _background() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="mrlm-by-hand").start()
+    return loop
+
+
+def in_background(job: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine from code without an event loop. All run in one loop, so that what
+    one has opened (a process, a connection) serves the next."""
+    return asyncio.run_coroutine_threadsafe(job, _background()).result()
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """The result of a function that may block. Its thread is a daemon: one that never returns can
     be given up, and does not keep the process alive."""
@@ -126,6 +152,7 @@ async def in_thread(function: Callable[[], T]) -> T:
             future.set_result(result)  # type: ignore[arg-type]
 
     def work() -> None:
+        _INSIDE.set(True)
         result, failure = None, None
         try:
             result = function()

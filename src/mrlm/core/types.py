@@ -6,7 +6,7 @@ holds the episodes that started from one state and are compared with each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -131,6 +131,9 @@ class StepResult:
         done: the world has ended by its own rules.
         truncated: the world was cut short (a budget ran out).
         info: for logs.
+
+    A result may be awaited and is itself then, so that environments whose methods are coroutines
+    and others are stepped in the same way.
     """
 
     observations: dict[str, Observation] = field(default_factory=dict)
@@ -138,6 +141,21 @@ class StepResult:
     done: bool = False
     truncated: bool = False
     info: JSON = field(default_factory=dict)
+
+    def __await__(self) -> Generator[Any, None, StepResult]:
+        return self
+        yield  # what makes this a generator
+
+    @property
+    def messages(self) -> list[Message]:
+        """What is new to the agent that acts next; of several, all that they see, one after the
+        other."""
+        return [message for seen in self.observations.values() for message in seen.messages]
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards."""
+        return float(sum(reward.value for reward in self.rewards.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, Split, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import in_thread
+from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.types import Message, StepResult, Task
 
 
@@ -62,9 +63,9 @@ class Wrapped(Environment):
 async def settled(environment: Environment, call: Callable[[], Any]) -> Any:
     """The result of a method of a world: in a thread where it may block, awaited where it is a
     coroutine."""
-    coroutine = inspect.iscoroutinefunction(environment.step)
+    coroutine = is_async(environment.step)
     answer = await in_thread(call) if environment.blocking and not coroutine else call()
-    return await answer if inspect.isawaitable(answer) else answer
+    return await answer if is_pending(answer) else answer
 
 
 def made(environment: Any) -> Environment:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EndpointError
 from mrlm.core.peers import ALONE, Peers, shares
 from mrlm.core.running import as_failure, in_thread, is_interrupt
+from mrlm.core.stepping import is_pending
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group, StepResult, Task
 from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat
@@ -267,7 +267,7 @@ class Play:
 
         async def first() -> StepResult:
             found = await in_thread(lambda: environment.reset(task, task.seed))
-            return await found if inspect.isawaitable(found) else found
+            return await found if is_pending(found) else found
 
         with span("environment", world.name):
             return environment, await asyncio.wait_for(first(), world.timeout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from mrlm.core.environment import Environment, contract_problem, validated_rewar
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.frames import explain
 from mrlm.core.running import in_thread
+from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Message, Reward, StepResult, Task, Turn
 from mrlm.play.agent import Agents, PromptTooLong
@@ -379,17 +379,13 @@ class World:
     async def _within_deadline(self, what: str, function: Callable[[], Any]) -> Any:
         try:
             method = getattr(self.environment, what)
-            if inspect.iscoroutinefunction(method):
+            if is_async(method):
                 return await asyncio.wait_for(function(), self.timeout)
             if self.environment.blocking:
                 answer = await asyncio.wait_for(in_thread(function), self.timeout)
             else:
                 answer = function()
-            return (
-                await asyncio.wait_for(answer, self.timeout)
-                if inspect.isawaitable(answer)
-                else answer
-            )
+            return await asyncio.wait_for(answer, self.timeout) if is_pending(answer) else answer
         except TimeoutError as error:
             raise EpisodeError(
                 f"environment {self.episode.environment!r}: {what} of task "

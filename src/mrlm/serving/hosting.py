@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment, validated_reward
 from mrlm.core.errors import EpisodeError
 from mrlm.core.running import in_thread
+from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.types import StepResult
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import records
@@ -359,16 +359,16 @@ async def _answered(
     Raises:
         SlowError: it took longer; it is left to itself.
     """
-    coroutine = inspect.iscoroutinefunction(getattr(environment, what, None))
+    coroutine = is_async(getattr(environment, what, None))
     if not environment.blocking and not coroutine:
         answer = call()
-        if not inspect.isawaitable(answer):
+        if not is_pending(answer):
             return answer
         return await _in_time(answer, timeout, hung=False)
     if coroutine:
         return await _in_time(call(), timeout, hung=False)
     answer = await _in_time(in_thread(call), timeout, hung=True)
-    return await _in_time(answer, timeout, hung=False) if inspect.isawaitable(answer) else answer
+    return await _in_time(answer, timeout, hung=False) if is_pending(answer) else answer
 
 
 async def _in_time(answer: Any, timeout: float, hung: bool) -> Any:

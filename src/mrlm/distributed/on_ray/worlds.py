@@ -5,7 +5,6 @@ played again."""
 from __future__ import annotations
 
 import copy
-import inspect
 import itertools
 import logging
 import os
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 from mrlm.core.environment import Environment
 from mrlm.core.errors import EpisodeError, WorkerLost
 from mrlm.core.running import in_thread
+from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.distributed.on_ray.parcels import opened
 from mrlm.distributed.on_ray.posts import Post
@@ -63,11 +63,11 @@ class WorldWorker:
             raise EpisodeError("the worker that held the world was lost, and the world with it")
         world = self.worlds[number]
         method = getattr(world, what)
-        if inspect.iscoroutinefunction(method) or not world.blocking:
+        if is_async(method) or not world.blocking:
             answer = method(*arguments)
         else:
             answer = await in_thread(lambda: method(*arguments))
-        answer = await answer if inspect.isawaitable(answer) else answer
+        answer = await answer if is_pending(answer) else answer
         return answer, (tuple(world.agents), world.max_turns)
 
     async def close(self, number: int) -> None:

@@ -1,0 +1,84 @@
+"""One way to step any environment by hand: `reset(seed)`, then `step(message)` with one agent or
+`step({agent: message})` with several, awaited inside a running event loop and plain outside of
+one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.running import in_background, is_by_hand
+from mrlm.core.types import Message, StepResult
+
+
+def is_async(method: Any) -> bool:
+    """Whether a method of an environment is a coroutine function."""
+    return inspect.iscoroutinefunction(inspect.unwrap(method))
+
+
+def is_pending(answer: Any) -> bool:
+    """Whether the result of a method of an environment has to be awaited."""
+    return inspect.isawaitable(answer) and not isinstance(answer, StepResult)
+
+
+def by_hand(kind: type) -> None:
+    """Let the `reset` and `step` that a class of environments defines take what a user gives, and
+    end in a result also where they are coroutines and no event loop is running."""
+    for name, forms in (("reset", _reset_arguments), ("step", _step_arguments)):
+        method = vars(kind).get(name)
+        if inspect.isfunction(method):
+            setattr(kind, name, _wrapped(method, forms))
+
+
+Forms = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def _wrapped(method: Callable[..., Any], forms: Forms) -> Any:
+    takes_task = "task" in inspect.signature(method).parameters
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if takes_task or forms is _step_arguments:
+            arguments, named = forms(self, arguments, named)
+        answer = method(self, *arguments, **named)
+        if inspect.iscoroutine(answer) and is_by_hand():
+            return in_background(answer)
+        return answer
+
+    return call
+
+
+def _reset_arguments(
+    environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`reset(7)` and `reset(seed=7)` mean the task of seed 7."""
+    if len(arguments) == 1 and isinstance(arguments[0], int) and "seed" not in named:
+        return (environment.task(arguments[0]), arguments[0]), named
+    if not arguments and named.get("task") is None and isinstance(named.get("seed"), int):
+        return (), {**named, "task": environment.task(named["seed"])}
+    return arguments, named
+
+
+def _step_arguments(
+    environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`step(message)` is the message of the only agent, or of the one it names."""
+    given = arguments[0] if arguments else named.get("actions")
+    if isinstance(given, Mapping) or given is None:
+        return arguments, named
+    agents: tuple[str, ...] = tuple(environment.agents)
+    if not isinstance(given, Message):
+        raise ConfigError(
+            f"{type(environment).__name__}.step takes a Message or a dict agent -> Message, not "
+            f"{type(given).__name__}: step(Message('text'))"
+        )
+    if given.agent not in agents and len(agents) > 1:
+        raise ConfigError(
+            f"{type(environment).__name__} has the agents {', '.join(agents)}; give "
+            "step({agent: message}), or name the agent in the message: Message(text, agent=...)"
+        )
+    agent = given.agent if given.agent in agents else next(iter(agents))
+    return ({agent: given}, *arguments[1:]), {k: v for k, v in named.items() if k != "actions"}
