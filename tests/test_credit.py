@@ -215,7 +215,8 @@ def test_ppo_goes_on_from_the_last_value_only_when_asked():
 
 
 def test_ppo_pays_for_divergence_and_adapts_its_price():
-    algorithm = PPO(kl_coef=0.4, kl_target=6.0, whiten_advantages=False)
+    settings: Any = {"level": "token", "kl_coef": 0.4, "kl_target": 6.0}
+    algorithm = PPO(**settings, whiten_advantages=False)
     groups = play(algorithm)
     fill(groups, algorithm, Prefix(), Prefix(1))
     algorithm.credit(groups)
@@ -224,7 +225,7 @@ def test_ppo_pays_for_divergence_and_adapts_its_price():
     assert turn.advantages[-1] == pytest.approx(paid - turn.values[-1])
     assert algorithm.metrics["kl_coef"] == 0.4
     assert algorithm.current_kl_coef != 0.4
-    again = PPO(kl_coef=0.4, kl_target=6.0)
+    again = PPO(**settings)
     again.load_state_dict(algorithm.state_dict())
     assert again.current_kl_coef == algorithm.current_kl_coef
     with pytest.raises(ConfigError, match="kl_coef"):

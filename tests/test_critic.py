@@ -533,8 +533,9 @@ def test_a_simple_critic_reads_answers_without_what_came_before_them(
             turn.prompt_ids = tokenizer(question)["input_ids"] + [7]
         return Group([made])
 
-    simple = Learner(model, tokenizer, MAPoRL(critic="separate", value_simplification=True))
-    whole = Learner(model, tokenizer, MAPoRL(critic="separate"))
+    settings: Any = {"level": "token", "critic": "separate"}
+    simple = Learner(model, tokenizer, MAPoRL(**settings, value_simplification=True))
+    whole = Learner(model, tokenizer, MAPoRL(**settings))
     found: dict[Learner, list[Any]] = {}
     for learner in (simple, whole):
         critic = learner.critic

@@ -281,7 +281,7 @@ def test_a2c_is_the_plain_policy_gradient_on_estimates() -> None:
         plays = [group({"a": [0.0, 1.0]}), group({"a": [1.0]})]
         for turn in (turn for play in plays for e in play for turn in e.turns):
             turn.values = [0.5, 0.25]
-        A2C(estimator=estimator, gae_lambda=lam, n_steps=9).credit(plays)
+        A2C(level="token", estimator=estimator, gae_lambda=lam, n_steps=9).credit(plays)
         found_by[estimator] = [x for play in plays for row in found(play, "a") for x in row]
     close(np.concatenate(found_by["gae"]), [0.5, 0.75] * 3)
     close(np.concatenate(found_by["n_step"]), [0.5, 0.75] * 3)
@@ -289,7 +289,7 @@ def test_a2c_is_the_plain_policy_gradient_on_estimates() -> None:
     batch.values = batch.returns = torch.zeros(6)
     made = outputs()
     made.values = torch.full((6,), 2.0)
-    loss = A2C(importance="none", vf_coef=0.1).loss(batch, made)
+    loss = A2C(level="token", importance="none", vf_coef=0.1).loss(batch, made)
     close(loss.total.detach(), 0.283333 + 0.1 * 2.0, 1e-5)
 
 
@@ -347,7 +347,7 @@ def test_maporl_estimates_inside_an_answer_only() -> None:
     plays = [group(dict(zip("ab", DEBATE, strict=True)))]
     for turn in plays[0].episodes[0].turns:
         turn.values = [0.5, 0.25]
-    MAPoRL(kl_coef=0.0, whiten_advantages=False, gae_lambda=1.0).credit(plays)
+    MAPoRL(level="token", kl_coef=0.0, whiten_advantages=False, gae_lambda=1.0).credit(plays)
     (rows,) = found(plays[0], "a")
     for row, paid in zip(rows, SHAPED["discounted_sum", "all"][0], strict=True):
         close(row, [paid - 0.5, paid - 0.25])

@@ -349,7 +349,7 @@ def ppo_episode(*rollouts: Rollout, status="done") -> Group:
 @pytest.mark.parametrize("gap", [[], [9, 9, 9]])
 def test_ppo_skips_the_tokens_of_the_world(gap):
     rollout = two_turns("a", [[0.5], [0.4, 0.2]], 1.0, gap)
-    PPO(whiten_advantages=False).credit([ppo_episode(rollout)])
+    PPO(level="token", whiten_advantages=False).credit([ppo_episode(rollout)])
     close(np.concatenate([turn.advantages for turn in rollout.turns]), [0.432, 0.56, 0.8])
     close(np.concatenate([turn.returns for turn in rollout.turns]), [0.932, 0.96, 1.0])
 
@@ -357,7 +357,7 @@ def test_ppo_skips_the_tokens_of_the_world(gap):
 def test_turn_level_ppo_reads_one_value_per_turn():
     values = [[0.5, 9.0], [0.4, 9.0, 9.0], [0.2]]
     rollout = two_turns("a", values, 1.0, [9])
-    algorithm = PPO(level="turn", whiten_advantages=False)
+    algorithm = PPO(whiten_advantages=False)
     algorithm.credit([ppo_episode(rollout)])
     for turn, expected in zip(rollout.turns, [0.432, 0.56, 0.8], strict=True):
         close(turn.advantages, [expected] * len(turn))

@@ -66,7 +66,7 @@ def test_at_the_target_it_is_ppo_that_is_not_whitened() -> None:
     values = [[0.3, -0.2], [0.1, 0.4, 0.0]]
     soft, plain = (group([[TARGET] * len(row) for row in values], values, 1.0) for _ in range(2))
     SAC(alpha=5.0, target_entropy=TARGET).credit([soft])
-    PPO(whiten_advantages=False).credit([plain])
+    PPO(level="token", whiten_advantages=False).credit([plain])
     for name in ("returns", "advantages"):
         assert written(soft, name) == pytest.approx(written(plain, name))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -20,8 +20,10 @@ class IPPO(PPO):
     """Independent PPO (arXiv 2011.09533): each agent's advantages follow from its own turns and the
     values of what it read alone; the next value after a turn is that of its own next turn.
 
-    It is `PPO` by the name that several agents know it by. With a policy per agent each has its own
-    critic too; agents that share a policy share that, and are whitened apart.
+    It is `PPO` by the name that several agents know it by, with values normalised as in `mappo`.
+    With a policy per agent each has its own critic too; agents that share a policy share that, and
+    are whitened apart. With `rewards="team"` and `critic="separate"` it differs from `mappo` only
+    in what the critics read.
 
     Args:
         rewards: `own`: an agent is paid what the world pays it. `team`: every agent is paid the
@@ -29,6 +31,8 @@ class IPPO(PPO):
     """
 
     rewards: Literal["own", "team"] = "own"
+
+    normalizes: ClassVar[bool] = True
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         if self.rewards == "own":

@@ -51,7 +51,7 @@ class MAPoRL(PPO):
         alpha: `(a0, a1, a2, a3)` of the bonus.
         parity: the bonus as the reference implementation has it.
         value_simplification: the critic reads every answer without what came before it, so that its
-            work does not grow with the rounds; needs `critic="separate"`.
+            work does not grow with the rounds; needs `critic="separate"` and `level="token"`.
     """
 
     influence_gamma: float = Field(default=0.3, ge=0, le=1)
@@ -70,6 +70,11 @@ class MAPoRL(PPO):
             raise ConfigError(
                 f"value_simplification needs a critic that reads by itself, and "
                 f"critic={self.critic!r} reads what the policy reads; set critic to 'separate'"
+            )
+        if self.value_simplification and self.turn_values:
+            raise ConfigError(
+                "value_simplification is about what a critic reads within an answer, and at level "
+                "'turn' it reads none of it; set level to 'token'"
             )
 
     @property

@@ -12,9 +12,10 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Group
 from mrlm.learn import ops
-from mrlm.learn.actor_critic import ActorCritic
+from mrlm.learn.actor_critic import ActorCritic, Level
 from mrlm.learn.algorithm import STRICT, Topology
 from mrlm.learn.credit import state_value
+from mrlm.learn.critic import TEAM
 from mrlm.learn.joint import JointStep, joint_steps
 from mrlm.learn.policy_gradient import LossType
 from mrlm.trainer import Trainer
@@ -31,19 +32,23 @@ class MAPPO(ActorCritic):
     far, and the world's `state` where it has one, but nothing of the step it values: a value that
     knew the actions would be no baseline. It is needed while training only.
 
+    The critic predicts normalised returns (`value_normalization`), the paper's first advice.
     Advantages are whitened over the joint steps in which a trained agent acted. A reference, where
-    `kl_coef` asks for one, is part of the loss. With one agent this is PPO with a value per turn.
+    `kl_coef` asks for one, is part of the loss. With one agent this is PPO.
     """
 
     critic: Topology = "central"
 
     topologies: ClassVar[tuple[Topology, ...]] = ("central", "mixed")
+    levels: ClassVar[tuple[Level, ...]] = ("turn",)
+    normalizes: ClassVar[bool] = True
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         played = [(episode, self._steps(episode)) for group in groups for episode in group.valid]
         played = [(episode, steps) for episode, steps in played if steps]
         steps = [step for _, found in played for step in found]
-        values = np.array([state_value(step.turns[0]) for step in steps])
+        mean, std = self.units_of(TEAM)
+        values = np.array([state_value(step.turns[0]) for step in steps]) * std + mean
         lengths = [len(found) for _, found in played]
         after = values[np.cumsum(lengths, dtype=np.int64) - 1]  # the last value of each episode
         goes_on = [episode.status == "truncated" for episode, _ in played]
@@ -56,6 +61,7 @@ class MAPPO(ActorCritic):
             after * goes_on if self.bootstrap_on_truncation else 0.0,
         )
         returns = advantages + values
+        self.observe_returns({TEAM: returns})
         self.explain([returns], [advantages])
         for step, advantage, target in zip(
             steps, self._scaled(advantages, steps), returns, strict=True

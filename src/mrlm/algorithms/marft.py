@@ -51,7 +51,6 @@ class MARFT(PPO):
     """
 
     normalization: Literal["sum", "token", "word"] = "sum"
-    level: Literal["token", "turn"] = "turn"
     critic: Topology = "separate"
     update_epochs: int = Field(default=5, ge=1)
 

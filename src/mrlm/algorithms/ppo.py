@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError, TrainingError
@@ -40,16 +38,15 @@ class PPO(ActorCritic):
     goes to the trained one before it. Advantages are whitened per agent over the batch.
 
     Defaults: gamma 1 and lambda .95 (episodes are short and paid at the end), four epochs, vf_coef
-    .1 (a value head on the policy itself must not drown it). No reference unless `kl_coef` is set
-    (.05 is common); its divergence is then part of the reward.
+    .1 (a value head on the policy itself must not drown it), a value per turn (`level="token"` is a
+    value per token). No reference unless `kl_coef` is set (.05 is common); its divergence is then
+    part of the reward.
 
     It has the settings of `ActorCritic` besides; an episode whose last turn was cut short counts as
     cut short.
 
     Args:
         gamma_token: discount from one token to the next inside a turn.
-        level: `token`: a value for every token. `turn`: one value per turn, read at the last token
-            of its prompt, and one advantage for all its tokens.
         vf_coef: weight of the value loss where the critic is `shared`.
         kl_target: adapt `kl_coef` so that the divergence of an episode stays near this; `None`
             keeps it fixed.
@@ -57,7 +54,6 @@ class PPO(ActorCritic):
     """
 
     gamma_token: float = Field(default=1.0, ge=0, le=1)
-    level: Literal["token", "turn"] = "token"
     vf_coef: float = Field(default=0.1, ge=0)
     kl_target: float | None = Field(default=None, gt=0)
     kl_horizon: float = Field(default=10000.0, gt=0)
@@ -71,10 +67,6 @@ class PPO(ActorCritic):
             raise ConfigError(
                 "kl_target adapts kl_coef, which is 0; set kl_coef, for example to 0.05"
             )
-
-    @property
-    def turn_values(self) -> bool:
-        return self.level == "turn"
 
     # -- credit -----------------------------------------------------------------------------------
 
@@ -108,16 +100,21 @@ class PPO(ActorCritic):
             return np.zeros(len(turn))
         return -self.kl_coef_of(turn.policy) * self.kl_column(turn)
 
+    def values_of(self, turn: Turn) -> np.ndarray:
+        """Values of a turn (tokens,) in units of reward."""
+        mean, std = self.units_of(turn.policy)
+        return column(turn, "values") * std + mean
+
     def row(self, episode: Episode, rollout: Rollout) -> np.ndarray:
         """Rewards, values and discounts (3, tokens or turns) of one rollout."""
         parts: list[np.ndarray] = []
         turns = trained_turns(rollout)
         for turn, reward in zip(turns, self.turn_rewards(episode, rollout), strict=True):
-            values = column(turn, "values")
+            values = self.values_of(turn)
             rewards, discounts = self.token_rewards(turn), np.full(len(turn), self.gamma_token)
             rewards[-1] += reward
             discounts[-1] = self.gamma
-            if self.level == "turn":
+            if self.turn_values:
                 rewards, values, discounts = rewards.sum(keepdims=True), values[:1], discounts[-1:]
             parts.append(np.stack([rewards, values, discounts]))
         return np.concatenate(parts, axis=1)
@@ -126,7 +123,7 @@ class PPO(ActorCritic):
         """Value of what comes after the end of a rollout."""
         last = trained_turns(rollout)[-1]
         cut = episode.status == "truncated" or last.finish_reason == "length"
-        return float(column(last, "values")[-1]) if cut and self.bootstrap_on_truncation else 0.0
+        return float(self.values_of(last)[-1]) if cut and self.bootstrap_on_truncation else 0.0
 
     def estimate(
         self,
@@ -156,6 +153,7 @@ class PPO(ActorCritic):
             if self.whiten_advantages:
                 estimates = ops.whiten(estimates, moments=moments[agent])
             self._write(found, estimates, targets)
+        self.observe_returns(self._by_policy(everyone))
         self.explain(returns, residuals)
         if self.kl_coef:
             self._adapt([member for found in everyone.values() for member in found])
@@ -164,10 +162,19 @@ class PPO(ActorCritic):
         start = 0
         for _, rollout in found:
             for turn in trained_turns(rollout):
-                stop = start + (1 if self.level == "turn" else len(turn))
+                stop = start + (1 if self.turn_values else len(turn))
                 turn.advantages = np.broadcast_to(advantages[start:stop], len(turn)).copy()
                 turn.returns = np.broadcast_to(returns[start:stop], len(turn)).copy()
                 start = stop
+
+    def _by_policy(self, everyone: Mapping[str, list[Member]]) -> dict[str, np.ndarray]:
+        """Policy -> the returns that its critic is to predict."""
+        columns: dict[str, list[np.ndarray]] = {}
+        for _, rollout in (member for found in everyone.values() for member in found):
+            for turn in trained_turns(rollout):
+                own = column(turn, "returns")
+                columns.setdefault(turn.policy, []).append(own[:1] if self.turn_values else own)
+        return {policy: np.concatenate(found) for policy, found in columns.items()}
 
     def _adapt(self, found: list[Member]) -> None:
         turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
@@ -193,14 +200,6 @@ class PPO(ActorCritic):
         loss.total = loss.total + self.vf_coef * value
         loss.metrics["value_loss"] = value.detach()
         return loss
-
-    def value_loss(self, batch: Batch, values: Tensor) -> Tensor:
-        if self.level == "token":
-            return super().value_loss(batch, values)
-        errors = ops.value_loss(values, batch.returns, batch.values, self.value_clip_range)
-        first = torch.ones_like(errors)
-        first[1:] = (batch.turn[1:] != batch.turn[:-1]).to(errors.dtype)
-        return (errors * first).sum() / batch.totals.turns
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"kl_coef": self.current_kl_coef}

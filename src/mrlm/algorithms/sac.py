@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +15,7 @@ from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
+from mrlm.learn.actor_critic import Level
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.credit import all_members, column, trained_turns
@@ -60,8 +61,11 @@ class SAC(PPO):
     alpha_learning_rate: float = Field(default=0.05, gt=0)
     target_entropy: float | None = Field(default=None, ge=0)
     target_entropy_ratio: float = Field(default=0.5, ge=0)
+    level: Level = "token"
     whiten_advantages: bool = False
     value_clip_range: float | None = Field(default=None, gt=0)
+
+    levels: ClassVar[tuple[Level, ...]] = ("token",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

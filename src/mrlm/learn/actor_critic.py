@@ -1,12 +1,14 @@
-"""What policy gradients with learned values share: the knobs of a critic, its loss, and the warm-up
-in which it learns alone. It does not know which step follows which."""
+"""What policy gradients with learned values share: the knobs of a critic, its loss, the units of
+its values, and the warm-up in which it learns alone. It does not know which step follows which."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -16,6 +18,9 @@ from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Topology
 from mrlm.learn.batch import Batch
 from mrlm.learn.policy_gradient import PolicyGradient
+from mrlm.learn.running import Running
+
+Level = Literal["token", "turn"]
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -24,6 +29,9 @@ class ActorCritic(PolicyGradient):
     A subclass gives `credit_batch`.
 
     Args:
+        level: `turn`: one value per turn, read before its first token, and one advantage for all
+            its tokens: a message is one action, as what is said in a joint step is. `token`: a
+            value and an advantage for every token. A critic of the whole team knows turns only.
         gamma: discount from one turn (or joint step) to the next.
         gae_lambda: exponential weight of longer estimates.
         whiten_advantages: mean 0, deviation 1.
@@ -36,11 +44,18 @@ class ActorCritic(PolicyGradient):
         critic_epochs: times a critic with a network of its own goes over the episodes; `None`: as
             often as the policy. With a single pass a critic learns next to nothing in a short run.
         value_clip_range: how far the value may move from the old one before its gradient stops, in
-            units of reward; `None` is off.
+            units of reward (of their deviation, where values are normalised); `None` is off.
+        value_normalization: the critic predicts returns less their running mean, divided by their
+            running deviation (arXiv 2103.01955, section 5.1; PopArt, arXiv 1602.07714, without its
+            change of the last layer), so that its learning rate means the same for rewards of any
+            size. The statistics are of each critic's own returns, from the first iteration on, and
+            part of a checkpoint. `None`: on for mappo, happo and ippo, off for others and for a
+            mixed critic, which has units of its own.
         bootstrap_on_truncation: where an episode was cut short, go on with the last value known
             instead of 0. Off: an answer that is cut short is a failure.
     """
 
+    level: Level = "turn"
     gamma: float = Field(default=1.0, ge=0, le=1)
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     whiten_advantages: bool = True
@@ -48,11 +63,16 @@ class ActorCritic(PolicyGradient):
     critic_warmup: int = Field(default=0, ge=0)
     critic_epochs: int | None = Field(default=None, ge=1)
     value_clip_range: float | None = Field(default=0.2, gt=0)
+    value_normalization: bool | None = None
     bootstrap_on_truncation: bool = False
     update_epochs: int = Field(default=4, ge=1)
 
     topologies: ClassVar[tuple[Topology, ...]] = ("shared", "separate")
     """The critics this algorithm can use."""
+    levels: ClassVar[tuple[Level, ...]] = ("turn", "token")
+    """The levels at which it can credit."""
+    normalizes: ClassVar[bool] = False
+    """Whether values are normalised where `value_normalization` is not set."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,6 +92,17 @@ class ActorCritic(PolicyGradient):
                 "critic_epochs needs a critic with a network of its own, and critic='shared' is a "
                 "head on the policy, which learns in update_epochs; set critic to 'separate'"
             )
+        if self.level not in self.levels:
+            raise ConfigError(
+                f"level={self.level!r}: {type(self).__name__} has values of {self.levels[0]}s "
+                f"only; set level to {self.levels[0]!r}"
+            )
+        if self.value_normalization and self.critic == "mixed":
+            raise ConfigError(
+                "value_normalization: a mixed critic has units of its own, the root mean square of "
+                "the first returns; remove it"
+            )
+        self.seen_returns: dict[str, Running] = {}
         self.warmup_left: int = self.critic_warmup
         self.waiting: bool = False
 
@@ -84,6 +115,16 @@ class ActorCritic(PolicyGradient):
         return self.critic
 
     @property
+    def turn_values(self) -> bool:
+        return self.level == "turn"
+
+    @property
+    def normalizes_values(self) -> bool:
+        """Whether critics predict normalised returns."""
+        default = self.normalizes and self.critic != "mixed"
+        return default if self.value_normalization is None else self.value_normalization
+
+    @property
     def critic_passes(self) -> int:
         return self.critic_epochs or self.update_epochs
 
@@ -92,9 +133,36 @@ class ActorCritic(PolicyGradient):
         # a head on the policy learns from every token that goes through it
         return self.critic != "shared" and super().ignores_zero
 
+    # -- units of values ---------------------------------------------------------------------------
+
+    def units_of(self, critic: str) -> tuple[float, float]:
+        """Mean and deviation that the values of a critic are in now; (0, 1) are the rewards' own.
+
+        Args:
+            critic: the policy it is beside or a head on, or `team`.
+        """
+        seen = self.seen_returns.get(critic)
+        return (0.0, 1.0) if seen is None else (seen.mean, seen.std or 1.0)
+
+    def observe_returns(self, returns: Mapping[str, np.ndarray]) -> None:
+        """Take an iteration's returns into account, by critic, where values are normalised; after
+        every value of the iteration has been read. Every process must call it."""
+        if not self.normalizes_values:
+            return
+        for critic, found in sorted(ops.global_moments(returns).items()):
+            self.seen_returns.setdefault(critic, Running()).add(found)
+            mean, std = self.units_of(critic)
+            self.metrics.update({f"returns/{critic}/mean": mean, f"returns/{critic}/std": std})
+
     def value_loss(self, batch: Batch, values: Tensor) -> Tensor:
-        errors = ops.value_loss(values, batch.returns, batch.values, self.value_clip_range)
-        return errors.sum() / batch.totals.tokens
+        mean, std = self.units_of(batch.turns[0].policy)
+        targets = (batch.returns - mean) / std
+        errors = ops.value_loss(values, targets, batch.values, self.value_clip_range)
+        if self.level == "token":
+            return errors.sum() / batch.totals.tokens
+        first = torch.ones_like(errors)
+        first[1:] = (batch.turn[1:] != batch.turn[:-1]).to(errors.dtype)
+        return (errors * first).sum() / batch.totals.turns
 
     def explain(self, returns: Sequence[np.ndarray], residuals: Sequence[np.ndarray]) -> None:
         """Note how much of the variance of returns the values knew before the update (1 is all of
@@ -116,8 +184,12 @@ class ActorCritic(PolicyGradient):
         return [] if self.waiting else super().order(learners)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"warmup_left": self.warmup_left}
+        return super().state_dict() | {
+            "warmup_left": self.warmup_left,
+            "seen_returns": {name: asdict(seen) for name, seen in self.seen_returns.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.warmup_left = int(state["warmup_left"])
+        self.seen_returns = {n: Running(**seen) for n, seen in state["seen_returns"].items()}

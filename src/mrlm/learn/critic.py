@@ -41,6 +41,9 @@ from mrlm.learn.sharing import flat, parts, rounds
 
 log: logging.Logger = logging.getLogger("mrlm")
 
+TEAM = "team"
+"""Name of the critic of a whole team."""
+
 
 class Critic:
     """The critic beside one policy: it reads what the policy reads.
@@ -310,7 +313,7 @@ class CentralCritic(Critic):
     """
 
     def __init__(self, body: Policy, settings: LearnerSettings, chats: Mapping[str, Chat]) -> None:
-        super().__init__("team", body, settings)
+        super().__init__(TEAM, body, settings)
         self.chats: dict[str, Chat] = dict(chats)
         self._cut = False
 
