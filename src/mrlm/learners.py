@@ -74,7 +74,7 @@ def _settings(
     """How a network is optimised: as the policy's section says, else as `training` does."""
     training = config.training
     clip = training.max_grad_norm if policy.max_grad_norm is None else policy.max_grad_norm
-    rate = policy.learning_rate or training.learning_rate or algorithm.default_learning_rate
+    rate = policy.learning_rate or training.learning_rate or algorithm.learning_rate
     return LearnerSettings(
         learning_rate=rate,
         critic_learning_rate=training.critic_learning_rate,

@@ -178,12 +178,11 @@ class Trainer:
                 )
             config = config.merged({"training": {"algorithm": self.algorithm}})
         given = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
-        if args is not None:
-            fields, overrides = split_config(args)
-            overrides.pop("num_agents", None)
-            config = apply_words(config, overrides, fields)
-            given |= fields.keys()
-        config = apply_words(config, words) if words else config
+        fields, overrides = ({}, {}) if args is None else split_config(args)
+        overrides.pop("num_agents", None)
+        if fields or overrides or words:
+            config = apply_words(config, overrides | words, fields)
+        given |= fields.keys()
         usual = self._usual(config)
         usual = {key: value for key, value in usual.items() if key not in given}
         config = config.merged({section_key(name): usual}) if usual else config

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
@@ -43,6 +44,25 @@ class A2C(PPO):
     update_epochs: int = Field(default=1, ge=1)
     whiten_advantages: bool = False
     value_clip_range: float | None = Field(default=None, gt=0)
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "a2c": Preset(
+            "A3C, arXiv 1602.01783",
+            {
+                "level": ("token", "an action is a token"),
+                "estimator": ("n_step", "definition"),
+                "n_steps": (5, "section 8"),
+                "gamma": (0.99, "section 8"),
+                "entropy_coef": (0.01, "section 8"),
+            },
+            None,
+            (
+                "One synchronous learner and Adam; 16 asynchronous ones and RMSProp there.",
+                "`gamma` counts per turn; the rate was drawn between 1e-4 and 1e-2, too high for a "
+                "language model.",
+            ),
+        ),
+    }
 
     def estimate(
         self,

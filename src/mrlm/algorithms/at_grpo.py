@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Turn
@@ -57,6 +58,22 @@ class ATGRPO(GRPO):
     reads_trees: ClassVar[bool] = True
     reads_pruned: ClassVar[bool] = True
     decides: ClassVar[tuple[str, ...]] = ("key", "rewards")
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "at_grpo": Preset(
+            "AT-GRPO, arXiv 2510.11062",
+            {
+                "group_size": (8, "authors' code, math configs"),
+                "alpha": (1.0, "authors' code, agents"),
+                "scale_rewards": ("group", "authors' code, base.yaml"),
+                "clip_range": (0.2, "authors' code, base.yaml"),
+                "aggregation": ("token_mean", "authors' code, base.yaml"),
+                "kl_coef": (0.001, "authors' code, base.yaml"),
+            },
+            (1e-6, "authors' code, base.yaml"),
+            ("The eight answers of later turns are `workflow.branches=8`.",),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

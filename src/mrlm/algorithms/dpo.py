@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group
@@ -62,6 +63,23 @@ class DPO(Algorithm):
     requires: ClassVar[frozenset[Need]] = frozenset({"rows", "pairs"})
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
     reads_old: ClassVar[bool] = False
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "dpo": Preset(
+            "DPO, arXiv 2305.18290",
+            {
+                "loss_type": ("sigmoid", "eq. 7"),
+                "beta": (0.1, "appendix B"),
+                "label_smoothing": (0.0, "eq. 7"),
+                "rpo_alpha": (0.0, "eq. 7"),
+            },
+            (1e-6, "appendix B"),
+            (
+                "AdamW and not RMSProp; 64 pairs are `training.batch_size=64`, the warm-up is "
+                "`training.warmup_steps=150`.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

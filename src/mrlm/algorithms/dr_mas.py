@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
@@ -59,6 +60,22 @@ class DrMAS(GRPO):
     invalid_penalty: float = Field(default=0.1, ge=0)
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "dr_mas": Preset(
+            "Dr. MAS, arXiv 2602.08847",
+            {
+                "scale_rewards": ("group", "authors' code, ray_trainer.py"),
+                "group_size": (8, "authors' code, run_math.sh"),
+                "kl_coef": (0.0, "authors' code, run_math.sh"),
+                "entropy_coef": (0.0, "authors' code, run_math.sh"),
+                "update_epochs": (1, "authors' code, run_math.sh"),
+                "num_minibatches": (1, "authors' code, run_math.sh"),
+                "invalid_penalty": (0.1, "authors' code, run_math.sh"),
+            },
+            (1e-6, "authors' code, run_math.sh"),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

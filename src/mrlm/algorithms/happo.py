@@ -13,6 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Turn
@@ -64,6 +65,32 @@ class HAPPO(MAPPO):
 
     default_order: ClassVar[Order] = "sequential"
     orders: ClassVar[tuple[Order, ...]] = ("sequential",)
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "happo": Preset(
+            "HAPPO, arXiv 2109.11251",
+            {
+                "factor": ("exact", "authors' code, happo.py"),
+                "factor_range": (None, "authors' code, happo.py"),
+                "value_normalization": (True, "authors' code, happo.yaml"),
+                "clip_range": (0.2, "authors' code, happo.yaml"),
+                "gamma": (0.99, "authors' code, happo.yaml"),
+                "gae_lambda": (0.95, "authors' code, happo.yaml"),
+                "entropy_coef": (0.01, "authors' code, happo.yaml"),
+                "num_minibatches": (1, "authors' code, happo.yaml"),
+                "update_epochs": (5, "authors' code, happo.yaml"),
+                "critic_epochs": (5, "authors' code, happo.yaml"),
+            },
+            None,
+            (
+                "The exact factor of a long message is far from 1 after one update: 2.72 where "
+                "each of 100 tokens moved by 1 %. The paper's actions are a few numbers.",
+                "The critic learns before the policies, from columns that they do not touch; its "
+                "error is squared and not Huber's.",
+                "The learning rate, 5e-4, is too high for a language model.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Rollout
 from mrlm.learn.algorithm import STRICT, Topology
@@ -33,6 +35,29 @@ class IPPO(PPO):
     rewards: Literal["own", "team"] = "own"
 
     normalizes: ClassVar[bool] = True
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "ippo": Preset(
+            "IPPO as in MAPPO's paper, arXiv 2103.01955",
+            {
+                "rewards": ("team", "definition"),
+                "critic": ("separate", "definition"),
+                "value_normalization": (True, "section 5.1"),
+                "clip_range": (0.2, "authors' code, config.py"),
+                "gamma": (0.99, "authors' code, config.py"),
+                "gae_lambda": (0.95, "authors' code, config.py"),
+                "entropy_coef": (0.01, "authors' code, config.py"),
+                "num_minibatches": (1, "section 5.3"),
+                "update_epochs": (15, "authors' code, config.py"),
+            },
+            None,
+            (
+                "The paper that the name is from, arXiv 2011.09533, has other numbers.",
+                "The critic's error is squared and not Huber's.",
+                "`gamma` counts per turn; the rate, 5e-4, is too high for a language model.",
+            ),
+        ),
+    }
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         if self.rewards == "own":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.online_dpo import OnlineDPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group
 from mrlm.learn.algorithm import STRICT, Need
@@ -35,6 +37,8 @@ class MADPO(OnlineDPO):
     rewards: Rewards = "team"
 
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings", "pairs"})
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
         turns = [t for e in group for r in e.rollouts.values() for t in trained_turns(r)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
@@ -92,6 +93,27 @@ class MAGRPO(PolicyGradient):
     group_size: int = Field(default=2, ge=1)
 
     reads_trees: ClassVar[bool] = True
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "magrpo": Preset(
+            "MAGRPO, arXiv 2508.04652",
+            {
+                "loss_type": ("reinforce", "definition"),
+                "baseline": ("mean", "definition"),
+                "returns": ("joint", "definition"),
+                "joint_mode": ("aligned", "authors' code, magrpo.py"),
+                "gamma": (0.9, "authors' code, magrpo.py"),
+                "group_size": (2, "authors' code, magrpo.py"),
+            },
+            (5e-6, "authors' code"),
+            (
+                "One optimiser step per batch; the authors' code takes one per node of a tree, "
+                "whose later nodes then come from older weights.",
+                "The last token of an answer is trained, which the authors' code leaves out.",
+                "Temperature .7 and top-p .9 are `generation.temperature` and `generation.top_p`.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import ClassVar, Literal
@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
@@ -49,6 +50,8 @@ class MALT(DPO):
 
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

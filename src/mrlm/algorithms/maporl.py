@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Rollout
@@ -63,6 +64,26 @@ class MAPoRL(PPO):
     gamma: float = Field(default=0.0, ge=0, le=1)
     kl_coef: float = Field(default=0.002, ge=0)
     num_minibatches: int = Field(default=8, ge=1)
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "maporl": Preset(
+            "MAPoRL, arXiv 2502.18439",
+            {
+                "level": ("token", "authors' code"),
+                "influence_gamma": (0.3, "authors' code, config"),
+                "vf_coef": (0.1, "authors' code, config"),
+                "kl_coef": (0.002, "authors' code, config"),
+                "update_epochs": (4, "authors' code, config"),
+                "num_minibatches": (8, "authors' code, config"),
+            },
+            (1e-5, "authors' code, config"),
+            (
+                "Bonuses (`alpha`) are off, and with them have the signs of the paper's aim; "
+                "`parity` has those of the authors' code.",
+                "Adafactor and 4-bit adapters are not part of it.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Group
 from mrlm.learn import ops
@@ -42,6 +43,27 @@ class MAPPO(ActorCritic):
     topologies: ClassVar[tuple[Topology, ...]] = ("central", "mixed")
     levels: ClassVar[tuple[Level, ...]] = ("turn",)
     normalizes: ClassVar[bool] = True
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "mappo": Preset(
+            "MAPPO, arXiv 2103.01955",
+            {
+                "value_normalization": (True, "section 5.1"),
+                "clip_range": (0.2, "authors' code, config.py"),
+                "gamma": (0.99, "authors' code, config.py"),
+                "gae_lambda": (0.95, "authors' code, config.py"),
+                "entropy_coef": (0.01, "authors' code, config.py"),
+                "num_minibatches": (1, "section 5.3"),
+                "update_epochs": (15, "authors' code, config.py"),
+            },
+            None,
+            (
+                "The critic's error is squared and not Huber's, and its rate is not the policy's.",
+                "Fifteen epochs are for easy tasks, ten or five for others (section 5.3).",
+                "`gamma` counts per joint step; the rate, 5e-4, is too high for a language model.",
+            ),
+        ),
+    }
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         played = [(episode, self._steps(episode)) for group in groups for episode in group.valid]

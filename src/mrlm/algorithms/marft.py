@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
@@ -55,6 +56,31 @@ class MARFT(PPO):
     update_epochs: int = Field(default=5, ge=1)
 
     default_learning_rate: ClassVar[float] = 5e-7
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "marft": Preset(
+            "MARFT, arXiv 2504.16129 (action level)",
+            {
+                "level": ("turn", "section 4: APPO"),
+                "normalization": ("sum", "authors' code, mas.py"),
+                "clip_range": (0.2, "authors' code, config.py"),
+                "gamma": (0.99, "authors' code, config.py"),
+                "gae_lambda": (0.95, "authors' code, config.py"),
+                "entropy_coef": (0.01, "authors' code, config.py"),
+                "update_epochs": (5, "authors' code, config.py"),
+                "num_minibatches": (4, "authors' code, config.py"),
+                "target_kl": (1e-3, "authors' code, appo_trainer.py"),
+                "critic": ("separate", "authors' code, config.py"),
+            },
+            (5e-7, "authors' code, config.py"),
+            (
+                "Log-probs are those at the sampling temperature, and a step beyond `target_kl` is "
+                "kept: it ends the epochs, where the authors' code discards it.",
+                "The critic is a copy of the policy, not a network on a frozen one; its error is "
+                "squared and not Huber's.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.algorithm import STRICT
@@ -43,6 +45,8 @@ class MARSHAL(GRPO):
     baseline_by: Literal["turn", "episode", "role"] = "turn"
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def turn_returns(self, episode: Episode, rollout: Rollout) -> np.ndarray:
         """Return of each trained turn (turns,) of an agent."""

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group
@@ -37,6 +38,8 @@ class MATPO(GRPO):
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
     decides: ClassVar[tuple[str, ...]] = ("key",)
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
         super().check_cast(policy_of, num_agents)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group
 from mrlm.learn.algorithm import STRICT, Need
@@ -39,6 +41,8 @@ class OnlineDPO(DPO):
 
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
         states = answers_by_state(group, self.rewards).values()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.vdn import VDN
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.mixing import Mixing
@@ -37,6 +39,8 @@ class QMIX(VDN):
     hypernet_layers: Literal[1, 2] = 2
     hypernet_size: int = Field(default=64, ge=1)
     state_size: int = Field(default=64, ge=2)
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     @property
     def mixing(self) -> Mixing:

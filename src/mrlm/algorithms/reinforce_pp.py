@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Rollout, Turn
@@ -47,6 +48,8 @@ class ReinforcePP(PolicyGradient):
     baseline_by: Literal["turn", "batch"] = "turn"
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

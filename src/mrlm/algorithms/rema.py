@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group
 from mrlm.learn.algorithm import STRICT
@@ -42,6 +44,22 @@ class ReMA(GRPO):
     rewards: Literal["own", "team"] = "team"
     mask_unfinished: bool = True
     group_size: int = Field(default=16, ge=2)
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "rema": Preset(
+            "ReMA, arXiv 2503.09501",
+            {
+                "loss_type": ("turn", "authors' code, example_7b.sh"),
+                "aggregation": ("sequence_mean_turn_mean", "authors' code, example_7b.sh"),
+                "dual_clip": (3.0, "authors' code, core_algos.py"),
+                "group_size": (16, "authors' code, example_7b.sh"),
+                "kl_coef": (0.0, "authors' code, example_7b.sh"),
+                "mask_unfinished": (True, "authors' code, example_7b.sh"),
+            },
+            (1e-6, "authors' code, example_7b.sh"),
+            ("At most 30 turns of 512 tokens are `workflow.max_turns` and `max_new_tokens`.",),
+        ),
+    }
 
     def credit_group(self, group: Group) -> None:
         if self.mask_unfinished:

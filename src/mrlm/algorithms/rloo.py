@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.algorithm import STRICT, Need
@@ -38,6 +40,20 @@ class RLOO(PolicyGradient):
 
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "rloo": Preset(
+            "Back to basics, arXiv 2402.14740",
+            {
+                "loss_type": ("reinforce", "eq. 6"),
+                "aggregation": ("sequence_mean_token_sum", "eq. 6"),
+                "kl_coef": (0.03, "appendix C"),
+                "group_size": (2, "section 4: 2 and 4"),
+            },
+            (1e-6, "appendix C"),
+            ("Batches of 512 answers are `training.batch_size=256`.",),
+        ),
+    }
 
     def score(self, rollout: Rollout) -> float:
         """Reward of a rollout, less its divergence from the reference."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Turn
@@ -66,6 +67,8 @@ class SAC(PPO):
     value_clip_range: float | None = Field(default=None, gt=0)
 
     levels: ClassVar[tuple[Level, ...]] = ("token",)
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

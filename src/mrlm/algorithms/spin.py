@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
@@ -49,6 +51,22 @@ class SPIN(DPO):
 
     requires: ClassVar[frozenset[Need]] = frozenset({"rows"})
     default_learning_rate: ClassVar[float] = 5e-7
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "spin": Preset(
+            "SPIN, arXiv 2401.01335",
+            {
+                "loss_type": ("sigmoid", "eq. 4.7"),
+                "beta": (0.1, "authors' code, config.yaml"),
+                "use_previous": (True, "authors' code, config_iter1.yaml"),
+            },
+            (5e-7, "authors' code, config.yaml"),
+            (
+                "AdamW and not RMSProp, and a constant rate unless "
+                "`training.lr_scheduler_type=linear` and `training.warmup_ratio=0.1` are set.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.mappo import MAPPO
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Turn
@@ -78,6 +79,8 @@ class VDN(MAPPO):
     critic_epochs: int | None = Field(default=32, ge=1)
 
     topologies: ClassVar[tuple[Topology, ...]] = ("mixed",)
+
+    presets: ClassVar[Mapping[str, Preset]] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -194,7 +194,7 @@ class ExperimentConfig(Section):
                 result |= self._resolved_algorithms()
         result["output_dir"] = self.output_dir or f"outputs/{self.experiment_name}"
         if self.training.learning_rate is None and not self.stages:
-            rate = self.algorithm_settings().default_learning_rate
+            rate = self.algorithm_settings().learning_rate
             result["training"]["learning_rate"] = rate
         return result
 

@@ -56,15 +56,25 @@ def section_key(algorithm: str) -> str:
     return "algorithm" if ":" in algorithm else algorithm
 
 
-def algorithm_name(data: Mapping[str, Any], default: str = DEFAULT_ALGORITHM) -> str:
-    """`training.algorithm` of a config as it was written."""
-    if isinstance(data.get("algorithm"), str):
-        return data["algorithm"]
+def algorithm_name(data: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> str:
+    """`training.algorithm` of a config as it was written, over a `base`; where neither has one, the
+    algorithm that a preset is called after."""
+    layers = (data, base or {})
+    for key in ("algorithm", "preset"):
+        for layer in layers:
+            name = _written(layer, key)
+            if name is not None and (key == "algorithm" or name in registry.names("algorithms")):
+                return name
+    return DEFAULT_ALGORITHM
+
+
+def _written(data: Mapping[str, Any], key: str) -> str | None:
+    """A key of the top or of `training`, where it is a name."""
     training = data.get("training", {})
     if isinstance(training, Section):
         training = training.model_dump(exclude_unset=True)
-    name = training.get("algorithm", default) if isinstance(training, Mapping) else default
-    return name if isinstance(name, str) else default
+    inside = training.get(key) if isinstance(training, Mapping) else None
+    return next((name for name in (data.get(key), inside) if isinstance(name, str)), None)
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -173,7 +183,7 @@ def normalise(
         ConfigError: an alias and its key both given, or a setting with two values.
     """
     base = base or {}
-    name = algorithm or algorithm_name(data, algorithm_name(base))
+    name = algorithm or algorithm_name(data, base)
     words: list[tuple[str, str, Any]] = []
     section = section_key(name)
     tree = Tree(_mappings(_aliases(data, name), section, words))
@@ -247,7 +257,11 @@ def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
             both = (given, "training.algorithm"), (result["algorithm"], "algorithm")
             raise InvalidConfig([twice("training.algorithm", *both)])
         result["training"] = {**training, "algorithm": result.pop("algorithm")}
-    elif "algorithm" in result and section != "algorithm":
+    elif _written(result, "algorithm") is None and _written(result, "preset") == algorithm:
+        training = result.get("training", {})
+        training = training if isinstance(training, Mapping) else dict(_plain_section(training))
+        result["training"] = {**training, "algorithm": algorithm}
+    if "algorithm" in result and section != "algorithm":
         if section in result:
             text = f"it is the same section as {section}; give one of them"
             raise InvalidConfig([Problem("algorithm", text)])

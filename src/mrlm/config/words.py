@@ -380,10 +380,17 @@ def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
 
 
 def changed_fields(settings: Any) -> dict[str, Any]:
-    """The settings of an algorithm (or config) object that differ from their defaults."""
-    defaults = algorithm_fields(type(settings))
+    """The settings of an algorithm (or config) object without which it would be another one: they
+    differ from their defaults, or from what the other settings imply (a preset)."""
+    kind = type(settings)
+    defaults = algorithm_fields(kind)
     values = {name: getattr(settings, name) for name in defaults}
-    return {name: value for name, value in values.items() if value != defaults[name]}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        others = {key: other for key, other in values.items() if key != name}
+        if value != kind.implied(others).get(name, defaults[name]):
+            found[name] = value
+    return found
 
 
 def flat_words(settings: Any) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 from torch import Tensor
 
+from mrlm.config.presets import Preset, preset_of
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group
@@ -61,12 +63,15 @@ class Algorithm:
     the step; `credit` begins by emptying it. A subclass with a `__post_init__` calls its parent's.
 
     Args:
+        preset: settings of a paper, by the name of one of the algorithm's `presets`; those that are
+            given beside it win.
         group_size: episodes played from each task, which are then compared.
         update_epochs: times the optimiser goes over the played episodes.
         num_minibatches: optimiser steps per epoch.
         target_kl: stop the epochs early when the policy has moved further than this (`approx_kl`).
     """
 
+    preset: str | None = None
     group_size: int = Field(default=1, ge=1)
     update_epochs: int = Field(default=1, ge=1)
     num_minibatches: int = Field(default=1, ge=1)
@@ -90,10 +95,34 @@ class Algorithm:
     scalar_head: ClassVar[bool] = False
     """Whether every policy gets a head for one number, whatever `needs` says."""
     default_learning_rate: ClassVar[float] = 1e-6
-    """Used when `training.learning_rate` is not set."""
+    """Used when neither `training.learning_rate` nor a preset with a learning rate is set."""
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    """The papers whose numbers it knows, by name."""
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_implied(cls, given: ArgsKwargs) -> ArgsKwargs:
+        written = dict(given.kwargs or {})
+        return ArgsKwargs(given.args, {**cls.implied(written), **written})
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings that follow from others, such as a preset, where they are not given themselves.
+
+        Raises:
+            ConfigError: there is no such preset.
+        """
+        name = given.get("preset")
+        return {} if name is None else preset_of(cls.presets, name, cls.__name__).values
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate where `training.learning_rate` is not set."""
+        found = None if self.preset is None else self.presets[self.preset].learning_rate
+        return self.default_learning_rate if found is None else found[0]
 
     @property
     def needs(self) -> frozenset[str]:

@@ -3,12 +3,12 @@ earned what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -20,23 +20,29 @@ from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.credit import clear, sibling_metrics
 from mrlm.learn.shaping import Shaping, shaped
 
-LossType = Literal[
-    "reinforce",
-    "ppo",
-    "dapo",
-    "bnpo",
-    "grpo",
-    "dr_grpo",
-    "gspo",
-    "cispo",
-    "sequence",
-    "turn",
+SAME = {"dapo": "ppo", "bnpo": "ppo"}
+"""Losses that are another one by another name."""
+LossType = Annotated[
+    Literal[
+        "reinforce",
+        "ppo",
+        "dapo",
+        "bnpo",
+        "grpo",
+        "dr_grpo",
+        "gspo",
+        "cispo",
+        "sequence",
+        "turn",
+    ],
+    AfterValidator(lambda name: SAME.get(name, name)),
 ]
+GSPO_CLIP = {"clip_range": 3e-4, "clip_range_high": 4e-4}
+"""GSPO's clip ranges (arXiv 2507.18071, section 5.1): ratios of whole sequences, as geometric means
+over tokens, lie much nearer to 1 than those of tokens."""
 AGGREGATIONS: dict[str, ops.Aggregation] = {
     "reinforce": "sequence_mean_token_sum",
     "ppo": "token_mean",
-    "dapo": "token_mean",
-    "bnpo": "token_mean",
     "grpo": "sequence_mean_token_mean",
     "dr_grpo": "constant",
     "gspo": "sequence_mean_token_mean",
@@ -53,16 +59,20 @@ class PolicyGradient(Algorithm):
     `credit_group`, `credit_batch` or both.
 
     Args:
-        loss_type: `reinforce` has no ratio; `ppo`, `dapo`, `bnpo`, `grpo` and `dr_grpo` are the
-            clipped token ratio, averaged in different ways; `gspo` (token form), `sequence`
-            (product over a sequence) and `turn` (geometric mean over a turn) clip the ratio of a
-            whole; `cispo` clips weights and keeps every gradient.
+        loss_type: `reinforce` has no ratio; `ppo`, `grpo` and `dr_grpo` are the clipped token
+            ratio, averaged over all tokens, over sequences, and by a constant length; `gspo` (token
+            form), `sequence` (product over a sequence) and `turn` (geometric mean over a turn) clip
+            the ratio of a whole; `cispo` clips weights and keeps every gradient. `dapo` and `bnpo`
+            are other names of `ppo`: TRL's `bnpo` divides by the tokens of a micro-batch, and here
+            no result depends on how a batch is cut. A name gives the loss and its average, with
+            `gspo` the clip ranges too; `preset` gives all numbers of a paper.
         aggregation: how per-token losses become one number (`ops.aggregate`); `None` is what
             `loss_type` is known with. A ratio of whole sequences does not go well with
             `token_mean`, which weighs sequences by their length.
         constant_length: length that `constant` divides by; `None` takes the longest completion that
             was allowed.
-        clip_range: how far below 1 (and above, unless `clip_range_high` is given) a ratio may earn.
+        clip_range: how far below 1 (and above, unless `clip_range_high` is given) a ratio may earn;
+            .2, with `gspo` 3e-4 and 4e-4.
         dual_clip: bound of the loss for negative advantages, as a multiple of them; `None` is off,
             3 is usual.
         delta: the other way to the same end: a ratio counts as at most this where it is not clipped
@@ -133,6 +143,13 @@ class PolicyGradient(Algorithm):
                 f"kl_bias_correction is about a divergence in the loss, and {where}; remove it, or "
                 "use an algorithm such as grpo with kl_coef above 0"
             )
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().implied(given)
+        loss = given.get("loss_type", found.get("loss_type", cls.loss_type))
+        own = given.get("clip_range", GSPO_CLIP["clip_range"]) == GSPO_CLIP["clip_range"]
+        return {**GSPO_CLIP, **found} if loss == "gspo" and own else found
 
     @property
     def needs(self) -> frozenset[str]:
