@@ -15,7 +15,15 @@ from mrlm.build import build, open_log
 from mrlm.casting import Parts
 from mrlm.config import ExperimentConfig
 from mrlm.config.normal import section_key
-from mrlm.config.words import FlatWords, algorithm_fields, apply_words, setting_of, split_config
+from mrlm.config.problems import InvalidConfig
+from mrlm.config.words import (
+    FlatWords,
+    algorithm_fields,
+    apply_words,
+    setting_of,
+    split_config,
+    twice,
+)
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
@@ -180,9 +188,13 @@ class Trainer:
         given = {*config.given().get(section_key(name), {}), *map(setting_of, words)}
         fields, overrides = ({}, {}) if args is None else split_config(args)
         overrides.pop("num_agents", None)
+        for path, value in overrides.items():
+            if words.get(path, value) != value:
+                raise InvalidConfig([twice(path, (value, "args"), (words[path], "a keyword"))])
         if fields or overrides or words:
             config = apply_words(config, overrides | words, fields)
-        given |= fields.keys()
+        settings = config.algorithm_settings()
+        given |= fields.keys() | settings.implied({"preset": settings.preset}).keys()
         usual = self._usual(config)
         usual = {key: value for key, value in usual.items() if key not in given}
         config = config.merged({section_key(name): usual}) if usual else config
