@@ -245,14 +245,15 @@ def test_rollouts_and_the_episodes_of_them_have_equal_advantages(
 ) -> None:
     agents = pair_of(model, tokenizer)
     plays = generated(agents)
-    team = TeamLearner(agents, registry.load("algorithms", name)())
+    algorithm = registry.load("algorithms", name)
     rewards = [1.0, 0.0, 0.5]
-    found = advantages(team, plays, rewards)
+    found = advantages(TeamLearner(agents, algorithm()), plays, rewards)
     task = registry.load("environments", "relay")().task(0)
     episodes = [
         Episode(str(i), task, play, reward, [0.0, reward], "done")
         for i, (play, reward) in enumerate(zip(plays, rewards, strict=True))
     ]  # the turns were given their rewards by the first loss
+    team = TeamLearner(agents, algorithm())  # units of values follow from what was seen before
     for name, column in advantages(team, episodes).items():
         assert column == pytest.approx(found[name])
         assert any(column)
