@@ -67,7 +67,7 @@ LOSSES = {
     "dr. grpo": ({"loss_type": "dr_grpo"}, -0.208377),
     "dr. grpo, length given": ({"loss_type": "dr_grpo", "constant_length": 8}, -0.208377 / 2),
     "clip higher": ({"clip_range_high": 0.28}, -0.281403),
-    "gspo": ({"loss_type": "gspo"}, 0.093262),
+    "gspo": ({"loss_type": "gspo", "clip_range": 0.2}, 0.093262),
     "cispo, relative": ({"loss_type": "cispo", "cispo_cap_mode": "relative"}, 0.206293),
     "cispo, absolute": ({"loss_type": "cispo"}, 0.112188),
     "rloo's sequence ratio": ({"loss_type": "sequence"}, 0.222511),

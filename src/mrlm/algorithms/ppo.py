@@ -166,7 +166,9 @@ class PPO(ActorCritic):
         """Value of what comes after the end of a rollout."""
         last = trained_turns(rollout)[-1]
         cut = episode.status == "truncated" or last.finish_reason == "length"
-        return float(self.values_of(last)[-1]) if cut and self.bootstrap_on_truncation else 0.0
+        # a turn's value is that of its first token; only there is the critic trained
+        known = self.values_of(last)[0 if self.turn_values else -1]
+        return float(known) if cut and self.bootstrap_on_truncation else 0.0
 
     def estimate(
         self,
