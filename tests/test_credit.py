@@ -209,7 +209,7 @@ def test_ppo_goes_on_from_the_last_value_only_when_asked():
         fill(groups, algorithm, Prefix(), Prefix(1))
         algorithm.credit(groups)
         last = groups[0].episodes[0].rollouts["a"].turns[-1]
-        found[bootstrap] = (last.returns[-1], last.reward, last.values[-1])
+        found[bootstrap] = (last.returns[-1], last.reward, last.values[0])
     assert found[False][0] == pytest.approx(found[False][1])
     assert found[True][0] == pytest.approx(found[True][1] + found[True][2])
 
