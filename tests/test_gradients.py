@@ -169,7 +169,8 @@ def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: A
     def gradient(order: list[int], max_tokens: int) -> torch.Tensor:
         fresh = copy.deepcopy(model)
         learner = Learner(fresh, tokenizer, GRPO())
-        groups = learner._groups([rollouts[i] for i in order], [rewards[i] for i in order], None)
+        plays, paid = [rollouts[i] for i in order], [rewards[i] for i in order]
+        groups, _ = learner._groups(plays, paid, None)
         learner._annotate(groups, learner.algorithm.needs)
         learner.algorithm.credit(groups)
         from mrlm.learn.grouping import samples_of
@@ -186,9 +187,12 @@ def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: A
         torch.testing.assert_close(gradient(order, most), expected, rtol=1e-3, atol=1e-6)
 
 
-def test_a_conversation_is_one_sample(model: Any, tokenizer: Any) -> None:
+def test_a_conversation_is_a_sample_of_every_speaker_and_read_once(
+    model: Any, tokenizer: Any
+) -> None:
     batch = Learner(model, tokenizer, SFT()).batch([conversation("The answer is 5")])
-    assert batch.num_sequences == 1 and batch.num_turns == 3
+    assert batch.num_sequences == len(batch.agents) == 2 and batch.num_turns == 3
+    assert len(batch.tree.ids) <= max(len(sample.ids) for sample in batch.samples)
 
 
 def test_all_equal_rewards_give_a_loss_that_still_goes_backward(model: Any, tokenizer: Any) -> None:
@@ -222,7 +226,7 @@ def test_groups_follow_the_question_and_one_rollout_alone_is_refused(
     with pytest.raises(ConfigError, match="2 rollouts but 1 rewards"):
         learner.calculate_loss([asked("a"), asked("a")], [1.0])
     with pytest.raises(ConfigError, match="finite"):
-        learner.calculate_loss([asked("a"), asked("a")], [1.0, float("nan")])
+        learner.calculate_loss([asked("a"), asked("a")], [None, float("nan")])
 
 
 def test_the_users_model_is_left_as_it_is(model: Any, tokenizer: Any) -> None:
