@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from forking import Launcher
+from mrlm.build import build
 from mrlm.config import parse_config
 from mrlm.experiments import dry_run, run_experiment
 
@@ -52,7 +55,7 @@ def test_a_program_of_own_loops_runs(program: str, launcher: Launcher) -> None:
     assert started.wait() == 0, started.err.read_text()[-2000:]
 
 
-def test_the_commands_of_the_readme_run_on_its_yaml(launcher: Launcher) -> None:
+def test_the_commands_of_the_readme_run_on_its_yaml_which_learns(launcher: Launcher) -> None:
     (text,) = blocks("README.md", "yaml")
     name = re.match(r"# (\S+\.yaml)", text)
     assert name
@@ -72,8 +75,38 @@ def test_the_commands_of_the_readme_run_on_its_yaml(launcher: Launcher) -> None:
         else:
             started = launcher.start(words, Path.cwd())
             assert started.wait() == 0, (line, started.err.read_text()[-2000:])
-    assert Path("outputs/two_writers/final/first/adapter_config.json").is_file()
+    assert Path("outputs/two_writers/final/first/model.safetensors").is_file()
     assert Path("eval.json").is_file() and Path("trajectories.json").is_file()
+    file = Path("outputs/two_writers/2-together/metrics.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
+    warmup = Path("outputs/two_writers/1-warmup/metrics.jsonl").read_text()
+    before = json.loads(warmup.splitlines()[0])
+    assert statistics.mean(rewards[-10:]) > before["eval/reward/mean"] + 0.4
+
+
+def test_the_readme_says_nothing_is_missing_that_is_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "Not yet" not in text and "is an error that says so" not in text
+    linked = re.findall(r"\]\((docs/[^)#]+)\)", text)
+    assert linked and all((ROOT / page).is_file() for page in linked)
+
+
+def test_a_small_model_with_a_default_learning_rate_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = {
+        "output_dir": str(tmp_path / "run"),
+        "environments": [{"env_type": "relay"}],
+        "training": {"num_iterations": 1, "batch_size": 2},
+        "generation": {"max_new_tokens": 2},
+    }
+    with caplog.at_level("WARNING", logger="mrlm"):
+        build(parse_config(data))
+        assert "default of grpo, 1e-06" in caplog.text and "learns nothing" in caplog.text
+        caplog.clear()
+        build(parse_config(data, ["training.learning_rate=1e-3"]))
+    assert "learning_rate" not in caplog.text
 
 
 def test_make_targets_that_are_named_exist() -> None:

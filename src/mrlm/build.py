@@ -41,7 +41,7 @@ from mrlm.learn.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.learn.sharing import weights_of
 from mrlm.opponents import check_opponents, population_of, stand_ins_of
-from mrlm.placing import placement_of
+from mrlm.placing import TINY, placement_of
 from mrlm.plan import Plan, arithmetic
 from mrlm.play.deck import WorldSpec, count_tasks
 from mrlm.play.engine import Engine
@@ -102,6 +102,7 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     state = None if checkpoint is None else read_state(checkpoint)
     folder = peers.first(lambda: prepare_folder(config, resume))
     learners = placing.make_learners(algorithm, policies, total, folder)
+    _check_rates(config, cast, learners)
     for learner in learners if copies is not policies else ():
         learner.mirror = copies[learner.policy]
     population = population_of(config, folder, cast, policies, stand_ins, engines, peers)
@@ -299,6 +300,26 @@ def _check_memory(plan: Plan) -> None:
             plan.total_memory / 2**30,
             free / 2**30,
         )
+
+
+def _check_rates(config: ExperimentConfig, cast: Cast, learners: Sequence[Learner]) -> None:
+    """Warn where a small model is trained with a default learning rate, which is one for large,
+    pretrained models."""
+    if config.training.learning_rate is not None:
+        return
+    for learner in learners:
+        size = learner.weights_of.size
+        if size < TINY and cast.policies[learner.policy].learning_rate is None:
+            log.warning(
+                "policy %r: learning_rate is not set, and the default of %s, %g, is one for large "
+                "pretrained models; a model of %.1f million parameters learns nothing with it: set "
+                "training.learning_rate, to 1e-3 for example",
+                learner.policy,
+                config.training.algorithm,
+                config.algorithm_settings().default_learning_rate,
+                size / 1e6,
+            )
+            return
 
 
 # -- the folder ------------------------------------------------------------------------------------
