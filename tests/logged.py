@@ -24,7 +24,7 @@ ROWS: dict[str, str] = {
     # credit
     rf"advantage/{NAME}/(mean|std|zero)": "test_numbers.py::test_what_credit_assigned",
     rf"tokens/(trained|{NAME}/share)": "test_numbers.py::test_what_credit_assigned",
-    rf"mismatch_kl{OPTIONAL_POLICY}": "test_checks.py",
+    rf"mismatch_kl{OPTIONAL_POLICY}": "test_mismatch.py::test_the_first_pass_by_agent",
     r"frac_(zero_variance|small_groups)": "test_numbers.py::test_comparisons_that_train_nothing",
     r"(greedy_reward/mean|frac_without_greedy)": "test_plans.py",
     rf"explained_variance{OPTIONAL_POLICY}": "test_critic.py",
@@ -48,6 +48,8 @@ ROWS: dict[str, str] = {
     r"seconds/(play|learn)": "test_numbers.py::test_tokens_and_seconds_of_a_run",
     r"seconds/(waiting|resting)": "test_ahead.py",
     r"lag/(mean|max|partial|dropped)": "test_ahead.py",
+    r"lag/tokens/\d+": "test_ahead.py",
+    r"lag/kl": "test_mismatch.py::test_the_age_of_weights_has_a_divergence_of_its_own",
     r"rollbacks": "test_rollback.py",
     rf"api/{NAME}/{NAME}": "test_api_agents.py",
     # self-play

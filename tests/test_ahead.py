@@ -138,7 +138,9 @@ def test_weights_are_as_old_as_planned(undisturbed: Logs) -> None:
         assert row["lag/mean"] == pytest.approx(shares[1] + 2 * shares[2])
         assert row["lag/dropped"] == 0
         # what older weights sampled is scored anew, so the distance is known
-        assert ("mismatch_kl" in row) == (row["lag/max"] > 0)
+        assert ("lag/kl" in row) == (row["lag/max"] > 0)
+        assert ("mismatch_kl" in row) == (row["lag/tokens/0"] > 0), "at the weights that sampled"
+        assert row.get("mismatch_kl", 0.0) < 1e-8
 
 
 def loss_of(lag: int, **settings: Any) -> float:

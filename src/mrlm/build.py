@@ -191,6 +191,7 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
         ConfigError: something asked for does not exist or does not fit.
     """
     check_trackers(config.training.report_to)
+    _check_limits(config)
     if config.training.wandb and "wandb" not in config.training.report_to:
         raise ConfigError(
             "training.wandb: the tracker wandb is not in training.report_to; add it, or remove this"
@@ -229,6 +230,24 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
         if section.endpoint is not None:
             registry.load("engines", section.engine or "openai")
     return worlds, rows, cast
+
+
+def _check_limits(config: ExperimentConfig) -> None:
+    """Limits of checks that are not made change nothing.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    limits = {
+        "engine.tolerance": config.engine.tolerance,
+        "training.max_mismatch_kl": config.training.max_mismatch_kl,
+    }
+    for name, value in limits.items():
+        if value is not None and config.training.checks == "off":
+            raise ConfigError(
+                f"{name}={value:g} changes nothing with training.checks=off, which compares engine "
+                "and trainer nowhere; remove one of the two"
+            )
 
 
 def rehearse(

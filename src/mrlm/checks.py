@@ -20,6 +20,8 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 PROBE = 8
 """Samples that are looked at."""
+MISMATCH_KL = {False: 1e-4, True: 0.05}
+"""`mismatch_kl` that is taken for rounding; `True` for 16 bits."""
 MISMATCH = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 2e-2}
 """Mean absolute difference of log-probs between engine and trainer that is taken for rounding."""
 
@@ -76,6 +78,35 @@ def check_weights(run: Run) -> None:
             "check weights: after the first step the processes do not hold the same weights. Does "
             "every one run the same program, with the same versions?",
         )
+
+
+def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
+    """The sampler must have been the trainer: what was trained on in a step was sampled with the
+    weights that were trained.
+
+    Args:
+        run: the run.
+        metrics: of the step.
+
+    Raises:
+        CheckError: `mismatch_kl` of a policy is beyond what rounding explains.
+    """
+    if run.config.training.checks == "off":
+        return
+    for learner in run.learners:
+        alone = len(run.learners) == 1
+        value = metrics.get("mismatch_kl" if alone else f"mismatch_kl/{learner.policy}", 0.0)
+        limit = run.config.training.max_mismatch_kl or MISMATCH_KL[learner.weights_of.coarse]
+        if not value <= limit:
+            report(
+                run,
+                f"check mismatch_kl: what policy {learner.policy!r} was trained on in step "
+                f"{run.step} has other log-probs from the engine than from the trainer at the same "
+                f"weights: their divergence is {value:.3g}, and rounding explains {limit:g} "
+                "(training.max_mismatch_kl). Do both use the same weights, precision and "
+                "temperature? Whatever writes weights in a callback gives them to the engine with "
+                "load_weights",
+            )
 
 
 def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:

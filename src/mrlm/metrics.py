@@ -54,12 +54,10 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """What credit assigned: mean and spread of each agent's advantages, the share of its trained
-    turns whose advantage is 0 (`advantage/<agent>/zero`; at 1 it learns nothing), its share of the
-    trained tokens, and how far the sampler's log-probs are from the trainer's where both are known
-    (`mismatch_kl`)."""
+    turns whose advantage is 0 (`advantage/<agent>/zero`; at 1 it learns nothing), and its share of
+    the trained tokens."""
     values: dict[str, list[np.ndarray]] = {}
     tokens: dict[str, int] = {}
-    gaps: list[np.ndarray] = []
     for group in groups:
         for episode in group.valid:
             for turn in episode.turns:
@@ -67,11 +65,6 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
                     continue
                 values.setdefault(turn.agent, []).append(as_column(turn.advantages, len(turn)))
                 tokens[turn.agent] = tokens.get(turn.agent, 0) + len(turn)
-                if turn.logprobs is not None and turn.old_logprobs is not None:
-                    gaps.append(
-                        as_column(turn.logprobs, len(turn))
-                        - as_column(turn.old_logprobs, len(turn))
-                    )
     metrics: dict[str, float] = {"tokens/trained": float(sum(tokens.values()))}
     for agent, columns in values.items():
         column = np.concatenate(columns)
@@ -80,9 +73,6 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics[f"advantage/{agent}/zero"] = _share(not each.any() for each in columns)
         if len(values) > 1:
             metrics[f"tokens/{agent}/share"] = tokens[agent] / max(1, sum(tokens.values()))
-    if gaps:
-        gap = np.concatenate(gaps)
-        metrics["mismatch_kl"] = float((np.exp(-gap) - 1 + gap).mean())
     return metrics
 
 

@@ -9,13 +9,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mrlm.checks import check_first_step, check_weights, warn_untrained
+from mrlm.checks import check_first_step, check_mismatch, check_weights, warn_untrained
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
 from mrlm.learn.critic import Critic
 from mrlm.learn.learner import Learner
+from mrlm.learn.mismatch import lag_kl, mismatch_metrics, taken, tally
 from mrlm.learn.ops import complete
 from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
@@ -62,6 +63,7 @@ async def train(run: Run) -> Run:
             metrics |= await evaluate(run)
         with span("logging"):
             run.log.log(run.step, metrics)
+        check_mismatch(run, metrics)
         for callback in run.callbacks:
             callback.on_step_end(run, metrics)
         stopping, interrupted = _agreed(run)
@@ -104,6 +106,9 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     if run.config.training.checks != "off":
         warn_untrained(run, metrics)
     metrics |= run.population.note(everything)
+    versions = {learner.policy: learner.version for learner in run.learners}
+    turns = [turn for group in groups for episode in group.valid for turn in episode.turns]
+    scored, aged = tally(turns, versions), lag_kl(turns)
     if algorithm.refills:
         metrics["num_groups_played"] = float(len(everything))
         metrics["num_groups_trained"] = float(len(groups))
@@ -134,6 +139,8 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
     return (
         metrics
         | by_policy(valued)
+        | aged
+        | mismatch_metrics([scored, taken(updates)], list(versions))
         | by_policy(updates)
         | (run.source.metrics() if isinstance(run.source, Ahead) else {})
         | run.peers.add_numbers([api_metrics(run.engines)])[0]

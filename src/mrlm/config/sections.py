@@ -118,7 +118,11 @@ class TrainingConfig(Section):
     """Measure where the time of every step goes: a table at the end, `profile.jsonl` while it
     runs."""
     checks: Literal["error", "warn", "off"] = "error"
-    """What happens when the checks of the first step find something silently wrong."""
+    """What happens when checks find something silently wrong: at the first step, after every
+    exchange of weights, and in what every step was sampled with."""
+    max_mismatch_kl: Positive | None = None
+    """`mismatch_kl` of a policy from which on a step counts as sampled with other weights; 1e-4 in
+    float32 and 0.05 in 16 bits if not set."""
 
     def warmup(self, total: int) -> int:
         """Warm-up iterations of a run of `total` iterations."""

@@ -32,6 +32,7 @@ from mrlm.learn.handmade import (
     compared,
 )
 from mrlm.learn.loss_tensor import LossTensor
+from mrlm.learn.mismatch import FEW, FirstLook, drops, raw
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy, as_policy
 from mrlm.learn.reference import renew
@@ -285,9 +286,11 @@ class Learner:
         seed_dropout((seed >> 1) + self.settings.peers.rank, self._policy.device)
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[dict[str, float]] = []
+        look = self._first_look(samples)
         for epoch in range(algorithm.update_epochs):
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
-                history.append(await self._optimizer_step(minibatch, algorithm, meeting))
+                now = None if history else look
+                history.append(await self._optimizer_step(minibatch, algorithm, meeting, now))
             moved = history[-1].get("approx_kl", 0.0)
             if algorithm.target_kl is not None and moved > algorithm.target_kl:
                 log.info("%s: epochs ended after %d, approx_kl %.4f", self.policy, epoch + 1, moved)
@@ -295,6 +298,7 @@ class Learner:
         self.version += 1
         keys = {key for row in history for key in row}
         metrics = {key: sum(row.get(key, 0.0) for row in history) / len(history) for key in keys}
+        metrics |= raw(history[0])
         metrics["learning_rate"] = rate
         metrics["optimizer_steps"] = float(len(history))
         return metrics
@@ -306,10 +310,26 @@ class Learner:
             self._stepper = Stepper(self._policy, self.settings)
         return self._stepper
 
+    def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
+        """What looks at the first pass of an update; where that draws from dropout, it looks at a
+        few samples without instead."""
+        look = FirstLook(self.version)
+        if drops(self._policy.model):
+            with self._policy.scoring():
+                batch = self.packed(samples[:FEW])
+                look.add(batch, self._policy.forward(batch).logprobs)
+            look.done = True
+        return look
+
     async def _optimizer_step(
-        self, samples: Sequence[Sample], algorithm: Algorithm, meeting: Meeting
+        self,
+        samples: Sequence[Sample],
+        algorithm: Algorithm,
+        meeting: Meeting,
+        look: FirstLook | None = None,
     ) -> dict[str, float]:
-        """One step on one mini-batch, whatever number of micro-batches it takes."""
+        """One step on one mini-batch, whatever number of micro-batches it takes; in the first one
+        of an update, `look` compares the sampler's log-probs with what is computed."""
         stepper = self.stepper
         stepper.clear()
         totals = Totals.of(samples)
@@ -326,13 +346,14 @@ class Learner:
         peers = settings.peers
         shared = parts(samples, peers.size, policy.packed)
         micros = rounds(policy, peers, shared, settings.max_tokens, settings.accumulation)
+        loss_of = algorithm.loss if look is None or look.done else look.at(algorithm.loss)
         for number, micro in enumerate(micros):
             # where all must compute equally often, one that has no more computes something else
             batch = pack(micro or samples[:1], totals, policy.pad_id, policy.device)
             work = Work(
                 policy,
                 batch,
-                algorithm.loss if micro else nothing,
+                loss_of if micro else nothing,
                 stepper.backward,
                 algorithm.needs_entropy,
                 settings.max_tokens,
@@ -342,6 +363,7 @@ class Learner:
             for key, value in {"loss": loss.total, **loss.metrics}.items():
                 sums[key] = sums.get(key, 0.0) + value
         metrics = {key: float(value) for key, value in sums.items()}
+        metrics |= {} if look is None else look.numbers()
         metrics = await meeting.add_up(self.policy, policy.parameters(), metrics)
         with span("optimizer", self.policy):
             metrics["grad_norm"] = stepper.norm()

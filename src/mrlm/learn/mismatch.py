@@ -1,0 +1,174 @@
+"""How far the sampler's log-probs are from the trainer's, at the weights that sampled.
+
+The measure is `KL(sampler || trainer)`, estimated on what was sampled: the mean of `r - 1 - log r`
+with `r` the trainer's probability of a token over the sampler's (k3 of
+http://joschu.net/blog/kl-approx.html). It is 0 where both compute the same, and never negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mrlm.core.types import Turn
+from mrlm.learn.batch import Batch, Loss, Outputs, as_column
+from mrlm.learn.passes import LossOf
+
+SUM, COUNT = "mismatch_sum:", "mismatch_tokens:"
+"""What the names of an update's raw numbers begin with; the name of an agent follows."""
+MOST = 1e9
+"""What a token counts whose log-prob is not finite on one side."""
+FEW = 8
+"""Samples that are read once more where the first pass of an update draws from dropout."""
+
+Tally = dict[tuple[str, str], tuple[float, float]]
+"""(policy, agent) -> sum over its tokens, and how many."""
+
+
+def comparable(turn: Turn, version: int) -> bool:
+    """Whether the log-probs of a turn are those of the whole distribution of weights of a version:
+    an engine sampled it, neither cut (top-p, top-k, min-p) nor greedily, with no older weights."""
+    sampling = turn.sampling
+    known = turn.logprobs is not None and len(turn) > 0
+    return known and not (sampling.truncates or sampling.greedy) and turn.version == version
+
+
+class FirstLook:
+    """Adds up, agent by agent, what the first pass of an update says of the tokens it trains on,
+    before any weight has moved.
+
+    Args:
+        version: of the weights before the update.
+    """
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.done = False
+        """It needs to see nothing more."""
+        self._sums: dict[str, Tensor] = {}
+
+    def at(self, loss_of: LossOf) -> LossOf:
+        """The same loss, which is looked at on the way."""
+
+        def watched(batch: Batch, outputs: Outputs) -> Loss:
+            self.add(batch, outputs.logprobs)
+            return loss_of(batch, outputs)
+
+        return watched
+
+    @torch.no_grad()
+    def add(self, batch: Batch, logprobs: Tensor) -> None:
+        """Count the tokens of a batch.
+
+        Args:
+            batch: some samples; turns with `old_logprobs` are left to `tally`.
+            logprobs: (N,) of the trainer.
+        """
+        turns = [
+            turn.old_logprobs is None and comparable(turn, self.version) for turn in batch.turns
+        ]
+        if not any(turns):
+            return
+        counted = torch.tensor(turns, device=logprobs.device)[batch.turn]
+        found = divergence(batch.behaviour_logprobs, logprobs)[counted]
+        agents = batch.agent[counted]
+        for number, agent in enumerate(batch.agents):
+            own = found[agents == number]
+            numbers = {SUM: own.sum(), COUNT: torch.tensor(float(len(own)), device=own.device)}
+            for kind, value in numbers.items():
+                known = self._sums.get(kind + agent)
+                self._sums[kind + agent] = value if known is None else known + value
+
+    def numbers(self) -> dict[str, float]:
+        """Sums and counts, which may be added up over processes."""
+        return {name: float(value) for name, value in self._sums.items()}
+
+
+def raw(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Those of `FirstLook.numbers` among the metrics of an optimiser step."""
+    return {name: value for name, value in metrics.items() if name.startswith((SUM, COUNT))}
+
+
+def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
+    """`r - 1 - log r` (N,) in float64, from the log-probs (N,) of both."""
+    gap = trainer.detach().double() - sampler.double()
+    return torch.nan_to_num(torch.expm1(gap) - gap, nan=MOST, posinf=MOST).clamp(max=MOST)
+
+
+def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
+    """What the columns `old_logprobs` say, which were computed before the update.
+
+    Args:
+        turns: any.
+        versions: policy -> version of its weights; others are not looked at.
+    """
+    found: Tally = {}
+    for turn in turns:
+        if turn.old_logprobs is None or turn.policy not in versions or not turn.trained:
+            continue
+        if not comparable(turn, versions[turn.policy]):
+            continue
+        one, two = (as_column(each, len(turn)) for each in (turn.logprobs, turn.old_logprobs))
+        value = float(divergence(torch.as_tensor(one), torch.as_tensor(two)).sum())
+        total, count = found.get((turn.policy, turn.agent), (0.0, 0.0))
+        found[turn.policy, turn.agent] = (total + value, count + len(turn))
+    return found
+
+
+def taken(updates: Mapping[str, dict[str, float]]) -> Tally:
+    """What the first passes of updates said; it is taken out of their metrics."""
+    found: Tally = {}
+    for policy, metrics in updates.items():
+        for agent in [name[len(SUM) :] for name in metrics if name.startswith(SUM)]:
+            found[policy, agent] = (metrics.pop(SUM + agent), metrics.pop(COUNT + agent))
+    return found
+
+
+def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[str, float]:
+    """`mismatch_kl` over all tokens; `mismatch_kl/<policy>` for several policies, and
+    `mismatch_kl/<agent>` for several agents, but for agents that are called like a policy.
+
+    Args:
+        tallies: what was measured.
+        policies: those that are trained.
+    """
+    sums: dict[str, list[float]] = {}
+    agents = {agent for found in tallies for _, agent in found}
+    for found in tallies:
+        for (policy, agent), (total, count) in found.items():
+            names = [""] + [policy] * (len(policies) > 1)
+            names += [agent] * (len(agents) > 1 and agent not in policies)
+            for name in names:
+                known = sums.setdefault(name, [0.0, 0.0])
+                known[0] += total
+                known[1] += count
+    return {
+        f"mismatch_kl/{name}".rstrip("/"): total / count
+        for name, (total, count) in sums.items()
+        if count
+    }
+
+
+def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
+    """`lag/kl`: how far policies are from the older weights that sampled, where that is known."""
+    gaps = [
+        divergence(
+            torch.as_tensor(as_column(turn.logprobs, len(turn))),
+            torch.as_tensor(as_column(turn.old_logprobs, len(turn))),
+        ).numpy()
+        for turn in turns
+        if turn.lag > 0 and turn.trained and turn.old_logprobs is not None
+        if comparable(turn, turn.version)
+    ]
+    return {"lag/kl": float(np.concatenate(gaps).mean())} if gaps else {}
+
+
+def drops(model: Any) -> bool:
+    """Whether a forward in training mode is another one every time."""
+    configured = float(getattr(getattr(model, "config", None), "attention_dropout", 0.0) or 0.0)
+    modules = any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
+    return modules or configured > 0
