@@ -287,6 +287,45 @@ def test_a_step_of_the_optimiser_is_noticed(kind: str, tokenizer: Any) -> None:
     assert lean.stats.read - read == 25, "what was read with the old weights must not serve"
 
 
+def written(weight: torch.Tensor) -> None:
+    """Past every counter of versions, and far from the first numbers."""
+    weight.detach().view(-1).numpy()[-40:] += 0.5
+
+
+@pytest.mark.parametrize("name", [name for name, _ in build("llama").named_parameters()])
+def test_a_write_that_nobody_counts_is_noticed_in_a_loop_of_ones_own(
+    name: str, tokenizer: Any
+) -> None:
+    policy = Policy("policy", build("llama"), tokenizer)
+    general, lean = engines(policy)
+    vocabulary = policy.model.config.vocab_size
+    requests = [ask([5, 6, vocabulary - 1, vocabulary - 2], seed) for seed in range(3)]
+    before = generate(lean, requests)
+    weight = policy.model.get_parameter(name)
+    version = weight._version
+    written(weight)
+    assert weight._version == version
+    after = generate(lean, requests)
+    assert_same(after, generate(general, requests))
+    assert [each.logprobs for each in before] != [each.logprobs for each in after]
+
+
+def test_versions_decide_where_writes_are_told(tokenizer: Any) -> None:
+    """The same write is seen when `load_weights` says so, and not before."""
+    policy = Policy("policy", build("llama"), tokenizer)
+    general, told = HFEngine({"policy": policy}), LeanEngine({"policy": policy})
+    told.unseen_writes = False
+    requests = [ask([5, 6, 7], seed) for seed in range(3)]
+    before = generate(told, requests)
+    written(policy.model.get_parameter("model.layers.0.mlp.up_proj.weight"))
+    assert_same(generate(told, requests), before)
+    for engine in (general, told):
+        asyncio.run(engine.load_weights("policy", policy, 1))
+    after = generate(told, requests)
+    assert_same(after, generate(general, requests))
+    assert after[0].logprobs != pytest.approx(before[0].logprobs, abs=1e-3)
+
+
 def test_new_weights_by_name_forget_what_was_read(tokenizer: Any) -> None:
     policy = Policy("policy", build("llama"), tokenizer)
     lean = LeanEngine({"policy": policy})

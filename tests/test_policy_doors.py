@@ -416,3 +416,30 @@ def test_others_are_not_let_in_unguarded(run: Mrlm, tiny_path: str) -> None:
     words = ("--policy", f"base={tiny_path}", "--http-port", "0", "--host", "0.0.0.0")
     done = run("serve", *words)
     assert done.code == 2 and "needs TLS and a token" in done.err
+
+
+@pytest.mark.parametrize("door", ["grpc", "folder"])
+def test_what_was_pushed_is_sampled_from_at_once(
+    door: str, asked: list[Request], tiny_path: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """The server's engine has copies of the weights: it takes new ones when it is told to."""
+    root = tmp_path / "sync"
+    desk = Desk(house_of({"base": tiny_path}).served(), takes_weights=True, weights_from=root)
+    try:
+        before = desk.ask(asked).result(60)
+        with torch.no_grad():
+            model.model.norm.weight.mul_(1.5)
+        policy = Policy("base", model, tokenizer)
+        if door == "grpc":
+            write_weights(policy, tmp_path / "weights.safetensors")
+            desk.update("base", 7, file=tmp_path / "weights.safetensors").result(60)
+        else:
+            policy.save(root / "new")
+            desk.update("base", 7, folder=root / "new").result(60)
+        found = desk.ask(asked).result(60)
+    finally:
+        desk.close()
+    expected = asyncio.run(LeanEngine({"base": policy}).generate(asked))
+    for one, two, old in zip(found, expected, before, strict=True):
+        assert one.policy_version == 7 and one.token_ids == two.token_ids
+        assert one.logprobs == pytest.approx(two.logprobs, abs=1e-5) != old.logprobs
