@@ -87,15 +87,14 @@ def rewards(result: Any) -> list[float]:
 
 
 def mismatches(result: Any) -> list[float]:
-    """How far the sampler is from the trainer, at the weights it sampled with, in every step: one
-    pass over what was sampled, so that `approx_kl` is that, too."""
-    names = ("approx_kl", "mismatch_kl")
+    """How far the sampler is from the trainer, at the weights it sampled with, in every step."""
+    name = "mismatch_kl"
     found = [
-        {name: value for name, value in row.items() if name.startswith(names) and value is not None}
+        [value for key, value in row.items() if key.startswith(name) and value is not None]
         for row in result.history
     ]
     assert all(found)
-    return [value for row in found for value in row.values()]
+    return [value for row in found for value in row]
 
 
 def engine_of(server: Vllm, **more: Any) -> dict[str, Any]:
