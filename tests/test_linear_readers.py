@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from mrlm.workflows.majority_vote import MajorityVote
 from mrlm.workflows.manager import parts_of
 from mrlm.workflows.router import names_in
 
+FEW = (1_000, 4_000, 16_000)
 SIZES = (500, 2_000, 8_000, 19_000, 64_000)
 """Characters; a reader may have a limit of its own, below which it has to be linear, too."""
 QUICK = 0.03
@@ -136,10 +137,12 @@ def seconds(read: Callable[[str], Any], text: str, times: int = 1) -> float:
     return min(found)
 
 
-def slow(read: Callable[[str], Any], text: Callable[[int], str]) -> str | None:
+def slow(
+    read: Callable[[str], Any], text: Callable[[int], str], sizes: Sequence[int] = SIZES
+) -> str | None:
     """Where the cost of a text grows faster than its size; `None` where it never does."""
     before, smaller = 0.0, 0
-    for size in SIZES:
+    for size in sizes:
         spent = seconds(read, text(size))
         growth = GROWTH * size / max(smaller, 1)
         if smaller and spent > max(QUICK, growth * before):  # perhaps by chance: a busy machine
@@ -152,11 +155,13 @@ def slow(read: Callable[[str], Any], text: Callable[[int], str]) -> str | None:
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("count", [1, pytest.param(6, marks=pytest.mark.slow)])
-def test_readers_of_model_text_are_linear(name: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(1, FEW), pytest.param(6, SIZES, marks=pytest.mark.slow)]
+)
+def test_readers_of_model_text_are_linear(name: str, count: int, sizes: Sequence[int]) -> None:
     found = []
     for text in hostile(random.Random(f"{name} {count}"), count):
-        problem = slow(READERS[name], text)
+        problem = slow(READERS[name], text, sizes)
         if problem:
             found.append((text(24), problem))
         assert len(found) < 4, found
