@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from mrlm.core.environment import Environment
+from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 
 
@@ -74,13 +75,12 @@ class FickleMoody(Fickle, Moody):
 
 
 class Broken(Talk):
-    """Pays something that is no number, after some tasks."""
+    """Fails in a way that ends the run, after some tasks."""
 
     def step(self, actions: dict[str, Message]) -> StepResult:
-        result = super().step(actions)
         if self.number > 6:
-            result.rewards = {"speaker": Reward(float("nan"))}
-        return result
+            raise ConfigError("talk is not set up")
+        return super().step(actions)
 
     def task(self, seed: int, split: Any = "train") -> Task:
         return Task(id=f"{split}-{seed}", seed=seed)
