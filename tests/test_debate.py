@@ -645,3 +645,11 @@ def test_two_debaters_on_one_base_train_with_a_central_critic(tmp_path: Path) ->
     for step in result.history:
         assert {"reward/pro/correct", "reward/con/verdict_correct", "grad_norm/con"} <= set(step)
         assert "grad_norm/judge" not in step
+
+
+def test_topics_may_be_plain_strings() -> None:
+    claims = [f"Town {i} needs a library." for i in range(12)]
+    world = DebateEnvironment(topics=claims)
+    splits: tuple[Any, Any] = ("train", "eval")
+    seen = {world.task(seed, split).info["claim"] for seed in range(12) for split in splits}
+    assert seen == set(claims)

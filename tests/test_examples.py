@@ -112,10 +112,11 @@ def test_an_example_shows_what_it_says(name: str, tmp_path: Path, launcher: Laun
 
 
 @pytest.mark.slow
-def test_several_processes_train_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_several_processes_train_together(strategy: str, tmp_path: Path) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
-        [*start, str(FOLDER / "train_distributed_ppo.py"), "--steps", "2"],
+        [*start, str(FOLDER / "train_distributed_ppo.py"), "--steps", "2", "--strategy", strategy],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -11,7 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrlm import GRPO, PPO, Generator, Learner, LossTensor, Message, MessageType, Rollout
+from mrlm import (
+    GRPO,
+    PPO,
+    Generator,
+    Learner,
+    LLMEnvironment,
+    LossTensor,
+    Message,
+    MessageType,
+    ReMax,
+    Rollout,
+    RouterR1Trainer,
+    StepResult,
+)
+from mrlm.core.errors import ConfigError
+from mrlm.environments.search_qa import SearchQAEnvironment, routing_reward
 
 ANSWERS = ("4", "5", "four", "22")
 REWARDS = [1.0, 0.0, 0.5, 0.25]
@@ -161,3 +176,74 @@ def test_what_was_remembered_goes_with_its_rollouts(model: Any, tokenizer: Any) 
     assert len(learner._first._known) == len(rollouts)
     del rollouts
     assert not learner._first._known
+
+
+# -- a greedy baseline -----------------------------------------------------------------------------
+
+
+def test_remax_compares_with_what_was_generated_at_temperature_0(
+    model: Any, tokenizer: Any
+) -> None:
+    rollouts = sampled(model, tokenizer)
+    greedy = Rollout().add_messages(Message("2+2="))
+    Generator(model, tokenizer, max_new_tokens=6, temperature=0).generate(greedy)
+    learner = Learner(model, tokenizer, ReMax())
+    batch = learner.batch([*rollouts, greedy], [*REWARDS, 0.4])
+    by_turn = [float(batch.advantages[batch.turn == i][0]) for i in range(batch.num_turns)]
+    assert by_turn == pytest.approx([reward - 0.4 for reward in REWARDS])
+    learner.calculate_loss([*rollouts, greedy], [*REWARDS, 0.4]).backward()
+    assert any(slope is not None and float(slope.norm()) > 0 for slope in gradients(model))
+    with pytest.raises(ConfigError, match=r"at temperature 0, and no rollout of .*temperature=0\)"):
+        learner.calculate_loss(rollouts, REWARDS)
+    with pytest.raises(ConfigError, match="add sampled ones"):
+        learner.calculate_loss([greedy], [1.0])
+
+
+# -- Router-R1 -------------------------------------------------------------------------------------
+
+
+def test_a_router_in_an_own_loop(model: Any, tokenizer: Any) -> None:
+    """The environment says where a turn ends, frozen models answer, and the reward is public."""
+    environment = SearchQAEnvironment(models=["small"], max_turns=1, prompts="short")
+    assert environment.stops == {"router": ("</search>", "</answer>")}
+    small = LLMEnvironment(model, tokenizer, mode="client", generation_config={"max_new_tokens": 4})  # type: ignore[arg-type]
+    result = environment.reset(0)
+    result = environment.step(
+        Message("<think>ask</think> <search>small: Who?</search>", agent="router")
+    )
+    assert list(result.observations) == ["small"]
+    result = environment.step({"small": small.step(result.messages)})
+    assert "<information>" in result.messages[0].content
+    result = environment.step(Message("<think>so</think> <answer>none</answer>", agent="router"))
+    assert result.done and result.reward == 0.0
+    assert routing_reward(environment.transcript, ["none"], ["small"]) == 1.0
+
+
+def test_what_an_environment_does_not_read_is_not_generated(model: Any, tokenizer: Any) -> None:
+    """Agents of a trainer stop where the environment says; a pool of live frozen models plays."""
+    seen: list[Any] = []
+
+    class Once(SearchQAEnvironment):
+        @property
+        def stops(self) -> dict[str, tuple[str, ...]]:
+            return {"router": ("e", "a"), "small": ()}
+
+        def step(self, actions: dict[str, Message]) -> StepResult:
+            seen.extend(actions.values())
+            return super().step(actions)
+
+    frozen = copy.deepcopy(model)
+    trainer = RouterR1Trainer(
+        agents={"router": model, "small": LLMEnvironment(frozen, tokenizer, mode="client")},  # type: ignore[arg-type]
+        tokenizer=tokenizer,
+        environment=Once(models=["small"], max_turns=1, prompts="short"),
+        max_new_tokens=24,
+        batch_size=4,
+        report_to="none",
+    )
+    trainer.train(num_iterations=1)
+    turns = [message.turn for message in seen if message.turn.agent == "router"]
+    assert {turn.sampling.stop for turn in turns} == {("e", "a")}
+    assert not any({"e", "a"} & set(message.content) for message in seen if message.turn in turns)
+    assert {learner.policy for learner in trainer.run.learners} == {"router"}
+    assert all(weight.grad is None for weight in frozen.parameters())

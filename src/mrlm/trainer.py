@@ -274,8 +274,26 @@ class Trainer:
         policies: dict[str, dict[str, Any]] = {}
         of: dict[str, str] = {}
         by_reference: dict[Any, str] = {}
+        sections: dict[str, dict[str, Any]] = {agent: {} for agent in references}
         for agent, reference in references.items():
-            key = str(reference) if isinstance(reference, str | os.PathLike) else id(reference)
+            own, frozen = tokenizer, False
+            if isinstance(reference, LLMEnvironment) and not isinstance(reference.model, Mapping):
+                own = reference.tokenizer or tokenizer
+                frozen = reference.mode is EnvironmentMode.CLIENT
+                if reference.reward_fn is not None:
+                    raise ConfigError(
+                        f"agents[{agent!r}]: the reward_fn of an LLMEnvironment of one agent is "
+                        "not used; give the trainer reward_func, or the environment its own reward"
+                    )
+                if reference.generation_config:
+                    sections[agent]["generation"] = dict(reference.generation_config)
+                if reference.system_prompt:
+                    sections[agent]["system_prompt"] = reference.system_prompt
+                reference = reference.model
+            elif isinstance(reference, tuple):
+                reference, own = reference
+            live = not isinstance(reference, str | os.PathLike)
+            key = (id(reference) if live else str(reference), frozen)
             name = by_reference.get(key) if together else None
             if name is None:
                 name = "policy" if len(references) == 1 else agent
@@ -285,12 +303,14 @@ class Trainer:
                     of[agent] = name
                     continue
                 policies[name] = {"lora": {}} if share == "lora" else {}
+                if frozen:
+                    policies[name] = {"trainable": False}
                 if isinstance(reference, str | os.PathLike):
                     policies[name]["model"] = str(reference)
                 if (
                     reference is not None and not isinstance(reference, str | os.PathLike)
-                ) or tokenizer is not None:
-                    parts.models[name] = (reference, tokenizer)
+                ) or own is not None:
+                    parts.models[name] = (reference, own)
             of[agent] = name
         if len(policies) == 1 and len(of) > 1:
             (only,) = policies
@@ -298,7 +318,7 @@ class Trainer:
             if only in parts.models:
                 parts.models = {"policy": parts.models[only]}
             of = dict.fromkeys(of, "policy")
-        sections = {agent: {"policy": name} for agent, name in of.items()}
+        sections = {agent: {"policy": name, **sections[agent]} for agent, name in of.items()}
         self.config = config.merged({"policies": policies, "agents": sections})
 
     # -- doing it ----------------------------------------------------------------------------------

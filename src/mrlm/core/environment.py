@@ -49,6 +49,12 @@ class Environment:
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
     then run in a thread under the deadline. Worlds that answer at once set it to `False`."""
 
+    @property
+    def stops(self) -> Mapping[str, tuple[str, ...]]:
+        """Agent -> strings that end what it writes, besides those of its own settings: where the
+        environment reads nothing after them."""
+        return {}
+
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         by_hand(cls)

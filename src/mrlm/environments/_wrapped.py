@@ -31,6 +31,11 @@ class Wrapped(Environment):
         self.name: str = self.environment.name
         self.max_turns: int | None = self.environment.max_turns
 
+    @property
+    def stops(self) -> Mapping[str, tuple[str, ...]]:
+        """As the world underneath."""
+        return self.environment.stops
+
     def num_tasks(self, split: Split = "train") -> int | None:
         """As the world underneath."""
         return self.environment.num_tasks(split)

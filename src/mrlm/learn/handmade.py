@@ -189,6 +189,35 @@ def check_trees(groups: Sequence[Group], algorithm: str) -> None:
             )
 
 
+def with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
+    """Groups whose rollouts that were generated at temperature 0 are what the others are compared
+    with, and are not trained.
+
+    Raises:
+        ConfigError: a group has none, or nothing else.
+    """
+    for group in groups:
+        for episode in group:
+            turns = list(episode.turns)
+            if turns and all(turn.sampling.greedy for turn in turns):
+                episode.greedy = True
+                for turn in turns:
+                    turn.trained = False
+        question = group.task_id[:60]
+        if not any(episode.greedy for episode in group):
+            raise ConfigError(
+                f"{algorithm} compares the rollouts of a question with what the policy does at "
+                f"temperature 0, and no rollout of {question!r} was generated so; add one by "
+                "Generator(..., temperature=0), with its reward"
+            )
+        if not group.valid:
+            raise ConfigError(
+                f"{algorithm}: all rollouts of {question!r} were generated at temperature 0, which "
+                "is what others are compared with; add sampled ones"
+            )
+    return groups
+
+
 def grouped(episodes: list[Episode]) -> Group:
     """A group, in which every episode that was not forked is a try of its own."""
     for place, episode in enumerate(episodes):

@@ -30,6 +30,7 @@ from mrlm.learn.handmade import (
     TeamReward,
     check_trees,
     compared,
+    with_greedy,
 )
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.mismatch import FEW, FirstLook, drops, raw
@@ -237,6 +238,8 @@ class Learner:
             groups = compared(groups, type(self.algorithm).__name__)
         if "tree" in self.algorithm.requires:
             check_trees(groups, type(self.algorithm).__name__)
+        if "greedy" in self.algorithm.requires:
+            groups = with_greedy(groups, type(self.algorithm).__name__)
         return groups, sources
 
     # -- the library's loop ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from mrlm.learn.batch import Batch
 from mrlm.learn.critic import CentralCritic, Critic, beside
 from mrlm.learn.first_pass import FirstPass
 from mrlm.learn.grouping import minibatches
-from mrlm.learn.handmade import TeamReward, check_trees, compared
+from mrlm.learn.handmade import TeamReward, check_trees, compared, with_greedy
 from mrlm.learn.learner import Learner
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.mixed import MixedCritic, frozen_beside
@@ -221,6 +221,8 @@ class TeamLearner:
             groups = compared(groups, type(self.algorithm).__name__)
         if "tree" in self.algorithm.requires:
             check_trees(groups, type(self.algorithm).__name__)
+        if "greedy" in self.algorithm.requires:
+            groups = with_greedy(groups, type(self.algorithm).__name__)
         known = [self._first.recall(rollout, turns) for rollout, turns in sources]
         reads = self.algorithm.topology == "mixed"  # its rows are made when it annotates
         if reads or not all(known):

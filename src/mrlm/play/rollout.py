@@ -381,6 +381,10 @@ class Play:
             return Person(seat, episode, key, self.persons[seat.name])
         if self.demonstrate:
             return Demonstrator(seat, episode, environment, key)
+        stops = environment.stops.get(seat.name, ())
+        stops = tuple(dict.fromkeys((*seat.sampling.stop, *stops)))
+        if stops != seat.sampling.stop:
+            seat = replace(seat, sampling=replace(seat.sampling, stop=stops))
         return Agent(seat, episode, self.batcher, key)
 
     def checked(self, groups: list[Group]) -> list[Group]:

@@ -195,7 +195,7 @@ def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
     Args:
         given: `None` (arithmetic claims where `truth` is wanted, else the built-in motions),
             `motions`, `arithmetic`, a mapping with `kind: arithmetic` and its arguments, an object
-            with `count` and `topic`, or rows.
+            with `count` and `topic`, a list of claims as plain strings, or rows.
         truth: whether a right answer is needed.
         seed: of generated claims, or of the split.
         **table: arguments of `RowTopics`.
@@ -222,6 +222,8 @@ def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
         return Arithmetic(**{"seed": seed, **arguments})
     if hasattr(given, "topic") and hasattr(given, "count"):
         return given
+    if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
+        given = [{"claim": claim} for claim in given]
     return RowTopics(given, seed=seed, **table)
 
 

@@ -34,7 +34,7 @@ class DebateEnvironment(Environment):
             list of judges, ...; `truth` where `reward` is, else `rules`, if not given. An agent
             that judges has a seat of its own, and speaks after the debate.
         topics: what is debated: `motions` (built in), `arithmetic` (generated claims that are true
-            or false), or rows; see `topics_of`.
+            or false), a list of claims, or rows; see `topics_of`.
         max_turns: speeches of every debater.
         agents: names of the debaters.
         opponents: debater -> who speaks for it inside the world, which is then no agent: `expert`,

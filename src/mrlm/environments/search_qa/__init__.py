@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from mrlm.environments.search_qa.world import SearchQAEnvironment
+from mrlm.environments._routing import blocks, form, routing_reward
+from mrlm.environments.search_qa.world import STOPS, SearchQAEnvironment
 
 PLUGIN = SearchQAEnvironment
 
-__all__ = ["PLUGIN", "SearchQAEnvironment"]
+__all__ = ["PLUGIN", "STOPS", "SearchQAEnvironment", "blocks", "form", "routing_reward"]

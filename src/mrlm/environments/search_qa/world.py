@@ -42,6 +42,8 @@ Metric = Literal["em", "f1"]
 
 ENGINE = "search"
 """Name by which a router asks the search engine, where there are models too."""
+STOPS = ("</search>", "</answer>")
+"""What ends a turn of the router."""
 MAX_TURNS = 4
 MAX_OBSERVATION = 2400
 """Characters of what comes back: about 600 tokens of English."""
@@ -51,9 +53,10 @@ class SearchQAEnvironment(Environment):
     """Questions that are answered by asking (Router-R1, arXiv 2506.09033, and Search-R1, arXiv
     2503.09516). In each turn the router thinks and then asks, `<search>name: question</search>`
     (without models: `<search>a few words</search>`), or states the answer, `<answer>..</answer>`,
-    which ends the episode. What it asked for comes back as `<information>..</information>`, in a
-    message of its own, so that nobody learns from those tokens; a name or a question that cannot be
-    asked brings `None`. After `max_turns` turns it has one more, in which nobody is asked.
+    which ends the episode; what it writes ends with either closing tag (`stops`). What it asked for
+    comes back as `<information>..</information>`, in a message of its own, so that nobody learns
+    from those tokens; a name or a question that cannot be asked brings `None`. After `max_turns`
+    turns it has one more, in which nobody is asked.
 
     The router is paid at the end: -1.0 where the form of the whole transcript is broken
     (`mrlm.environments._routing.form`) or it wrote an `<information>` itself, whatever the answer;
@@ -180,6 +183,11 @@ class SearchQAEnvironment(Environment):
     def _opening(self, question: str) -> list[Message]:
         about = {name: each.about for name, each in self.experts.items()}
         return [Message(instructions(question, about or None, self.rounds, self.prompts))]
+
+    @property
+    def stops(self) -> dict[str, tuple[str, ...]]:
+        """The router's turn ends with its question or its answer."""
+        return {self.router: STOPS}
 
     # -- an episode --------------------------------------------------------------------------------
 
