@@ -29,6 +29,7 @@ ROWS: dict[str, str] = {
     r"(greedy_reward/mean|frac_without_greedy)": "test_plans.py",
     rf"explained_variance{OPTIONAL_POLICY}": "test_critic.py",
     rf"returns/{NAME}/(mean|std)": "test_value_units.py",
+    rf"baseline/{NAME}(/{NAME})?": "test_group_credit.py",
     rf"critic_(warmup|grad_norm|learning_rate){OPTIONAL_POLICY}": "test_critic.py",
     rf"frac_(dropped_pairs|filtered|compared){OPTIONAL_POLICY}": "test_preference.py",
     rf"rewards/(chosen|rejected|margins|accuracies){OPTIONAL_POLICY}": "test_preference.py",
