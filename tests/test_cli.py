@@ -101,7 +101,10 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
         (["train", "--config", "nowhere.yaml"], "error: nowhere.yaml: there is no such file"),
         (["train", "--config", "small.yaml", "trainig.seed=1"], "did you mean 'training'"),
         (["train", "--config", "small.yaml", "word"], "error: override 'word'"),
-        (["train", "--resume", "nowhere"], "error: --resume nowhere: it has no config.yaml"),
+        (
+            ["train", "--resume", "nowhere"],
+            "error: --resume nowhere: folder 'nowhere' does not exist",
+        ),
         (["train", "--config", "small.yaml", "--resume"], "outputs/small"),
         (["eval"], "error: what is to play?"),
         (["eval", "--config", "small.yaml", "--samples", "2", "--greedy"], "--sampled"),
@@ -123,8 +126,14 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
 def test_exit_codes_of_runs_that_end_early(
     run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    manifest = Path("outputs/small/checkpoint-3/manifest.json")
+    saves: list[bool] = []
+
     def ends(error: BaseException) -> Done:
         def fail(*_: object) -> None:
+            if saves:
+                manifest.parent.mkdir(parents=True)
+                manifest.write_text("{}")
             raise error
 
         monkeypatch.setattr(experiments, "run_experiment", fail)
@@ -135,9 +144,7 @@ def test_exit_codes_of_runs_that_end_early(
     assert failed.err.startswith("error: reward of \\x1b[2J is not a number\n")
     stopped = ends(KeyboardInterrupt())
     assert stopped.code == 130 and stopped.err == "interrupted; nothing was saved yet\n"
-    manifest = Path("outputs/small/checkpoint-3/manifest.json")
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text("{}")
+    saves.append(True)
     stopped = ends(KeyboardInterrupt())
     assert stopped.code == 130
     assert f"go on with\n  mrlm train --config {config} --resume outputs/small" in stopped.err

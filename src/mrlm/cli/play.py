@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mrlm.cli._options import ConfigFile, Model, Overrides, config_to_play
+from mrlm.core.errors import Left
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
@@ -23,10 +24,6 @@ HELP = """\
 A line is an answer; empty lines are not sent. /long begins an answer of several lines, and so does
 a line that begins with ```; it ends with an empty line (not inside of ```) or a single dot.
 /again shows what is to be answered, /quit leaves, and so do the end of the input and Ctrl-C."""
-
-
-class Left(BaseException):
-    """The person does not want to go on. No `Exception`: nothing is to make an episode of it."""
 
 
 def play(

@@ -42,6 +42,11 @@ class EpisodeError(MRLMError):
     """One episode failed. It becomes data (`status="error"`), never a zero reward."""
 
 
+class Left(BaseException):
+    """A person at the terminal does not want to go on. No `Exception`, and no failure of an
+    episode: it ends whatever plays."""
+
+
 class EngineError(MRLMError):
     """An engine could not answer."""
 

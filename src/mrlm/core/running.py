@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from mrlm.core.errors import EpisodeError
+from mrlm.core.errors import EpisodeError, Left
 from mrlm.core.frames import in_user_code, title
 
 T = TypeVar("T")
@@ -22,14 +22,16 @@ PATIENCE = 10.0
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception ends more than the code that raised it: a Ctrl-C, a task that was
-    cancelled, a coroutine that was closed. What code of the user's raises itself (`sys.exit()`,
-    `raise KeyboardInterrupt`, a class of its own) does not."""
+    """Whether an exception ends more than the code that raised it: a Ctrl-C, a person who leaves, a
+    task that was cancelled, a coroutine that was closed. What code of the user's raises itself
+    (`sys.exit()`, `raise KeyboardInterrupt`, a class of its own) does not."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):
         return not in_user_code(error)
+    if isinstance(error, Left):
+        return True
     if not isinstance(error, KeyboardInterrupt):
         return False
     if threading.current_thread() is not threading.main_thread():
