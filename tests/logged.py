@@ -33,6 +33,7 @@ ROWS: dict[str, str] = {
     rf"critic_(warmup|grad_norm|learning_rate){OPTIONAL_POLICY}": "test_critic.py",
     rf"frac_(dropped_pairs|filtered|compared){OPTIONAL_POLICY}": "test_preference.py",
     rf"rewards/(chosen|rejected|margins|accuracies){OPTIONAL_POLICY}": "test_preference.py",
+    rf"(dpo_loss|sft_loss){OPTIONAL_POLICY}": "test_preference.py",
     rf"good_answers{OPTIONAL_POLICY}": "test_preference.py",
     rf"(alpha|target_entropy){OPTIONAL_POLICY}": "test_sac.py",
     rf"score/{NAME}/(mean|running_std)": "test_cory.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
+from mrlm.core.running import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.environments.centralised import CentralisedEnvironment
 from mrlm.environments.difference import DifferenceEnvironment
@@ -21,11 +21,11 @@ from mrlm.environments.rescored import RescoredEnvironment
 
 def step(world: Any, **said: str) -> StepResult:
     actions = {agent: Message(text, Role.ASSISTANT, agent=agent) for agent, text in said.items()}
-    return asyncio.run(world.step(actions))
+    return run_async(world.step(actions))
 
 
 def reset(world: Any, task: Task | None = None) -> StepResult:
-    return asyncio.run(world.reset(task or world.task(0), 0))
+    return run_async(world.reset(task or world.task(0), 0))
 
 
 def test_one_agent_sees_what_all_see_and_writes_everybodys_part() -> None:

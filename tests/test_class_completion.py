@@ -3,13 +3,13 @@ and that nobody is paid for turning against the tests."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
+from mrlm.core.running import run_async
 from mrlm.core.types import Message, StepResult
 from mrlm.environments.class_completion import ClassCompletionEnvironment
 from mrlm.environments.class_completion.generator import row as generated
@@ -149,7 +149,7 @@ class Player:
 
     def says(self, *codes: str) -> StepResult:
         said = dict(zip(self.result.observations, map(Message, codes), strict=True))
-        self.result = asyncio.run(self.world.step(said))
+        self.result = run_async(self.world.step(said))
         return self.result
 
     def told(self, agent: str = "first") -> str:
@@ -469,7 +469,7 @@ def test_objects_of_a_class_are_used_and_never_compared(sandbox: Sandbox) -> Non
 
     def kinds(code: str) -> dict[str, str]:
         cases = [("T", f"test_{name}") for name in names]
-        found = asyncio.run(grade_class(sandbox, code, "Pair", OBJECTS, cases, Limits(wall=0.5)))
+        found = run_async(grade_class(sandbox, code, "Pair", OBJECTS, cases, Limits(wall=0.5)))
         return {name: verdict.kind for name, verdict in zip(names, found, strict=True)}
 
     honest = kinds(PAIR)

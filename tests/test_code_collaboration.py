@@ -3,7 +3,6 @@ sandbox."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.running import run_async
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.environments.code.formats import PROBLEM
 from mrlm.environments.code.problems import CodeProblem
@@ -50,7 +50,7 @@ class Player:
 
     def says(self, *codes: str) -> StepResult:
         said = dict(zip(self.world.writers, map(Message, codes), strict=True))
-        self.result = asyncio.run(self.world.step(said))
+        self.result = run_async(self.world.step(said))
         return self.result
 
     def told(self, agent: str = "main") -> str:
@@ -181,7 +181,7 @@ def test_an_expert_sees_the_program_and_is_paid_for_what_it_brings(sandbox: Sand
     assert set(first.observations) == {"teacher"} and "teacher" not in first.rewards
     shown = player.told("teacher")
     assert "x * x" in shown and "return 5" in shown and "907" not in shown
-    advice = asyncio.run(player.world.step({"teacher": Message("Call aux.")}))
+    advice = run_async(player.world.step({"teacher": Message("Call aux.")}))
     assert set(advice.observations) == {"aux", "main"} and not advice.rewards
     assert "Call aux." in advice.observations["aux"].messages[0].content
     last = player.says(SQUARE, SUM)
@@ -191,7 +191,7 @@ def test_an_expert_sees_the_program_and_is_paid_for_what_it_brings(sandbox: Sand
 def test_the_expert_is_paid_in_the_next_turn(sandbox: Sandbox) -> None:
     player = Player(sandbox, max_turns=2, feedback="expert")
     player.says("", "")
-    asyncio.run(player.world.step({}))
+    run_async(player.world.step({}))
     assert player.says(SQUARE, SUM).rewards["expert"].value == pytest.approx(4.0)
 
 
@@ -203,7 +203,7 @@ def test_honest_writers_of_generated_problems_earn_the_most(split: Any, sandbox:
     for seed in range(8):
         world.reset(world.task(seed, split))
         said = {name: Message(world.expert(name, []) or "") for name in world.agents}
-        assert asyncio.run(world.step(said)).rewards["main"].value == pytest.approx(4.0)
+        assert run_async(world.step(said)).rewards["main"].value == pytest.approx(4.0)
 
 
 def test_rows_of_the_known_data_sets(sandbox: Sandbox) -> None:
@@ -215,13 +215,13 @@ def test_rows_of_the_known_data_sets(sandbox: Sandbox) -> None:
     world = CodeCollaborationEnvironment([mbpp], sandbox=sandbox)
     world.reset(world.task(0))
     said = {name: Message(world.expert(name, []) or "") for name in world.agents}
-    assert asyncio.run(world.step(said)).rewards["main"].value == pytest.approx(4.0)
+    assert run_async(world.step(said)).rewards["main"].value == pytest.approx(4.0)
     world = CodeCollaborationEnvironment([human], sandbox=sandbox)
     for main in (SUM, "    return sum(aux(x) for x in xs)"):
         world.reset(world.task(0))
         assert world.expert("aux", []) is None
         said = {"aux": Message(SQUARE), "main": Message(main)}
-        assert asyncio.run(world.step(said)).rewards["main"].value == pytest.approx(4.0)
+        assert run_async(world.step(said)).rewards["main"].value == pytest.approx(4.0)
     stdin = {"question": "Add.", "input_output": {"inputs": ["1", "2"], "outputs": ["1", "2"]}}
     with pytest.raises(DataError, match=r"row 0.*no function"):
         CodeCollaborationEnvironment([stdin])

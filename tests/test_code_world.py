@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import pytest
 from mrlm.config import load_config
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.running import run_async
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.environments.code import (
     CodeExecutionEnvironment,
@@ -74,7 +74,7 @@ class Player:
         return self.paid[-1]
 
     def says(self, text: str) -> float:
-        return asyncio.run(self.asays(text))
+        return run_async(self.asays(text))
 
 
 def once(code: str, sandbox: Sandbox, problem: CodeProblem = ADD, **settings: Any) -> Player:
@@ -356,7 +356,7 @@ def test_references_pass_in_the_sandbox_and_lazy_code_does_not(
     async def all_paid() -> list[tuple[float, float]]:
         return await asyncio.gather(*(paid(template) for template in FAMILIES[family]))
 
-    for template, (best, lazy) in zip(FAMILIES[family], asyncio.run(all_paid()), strict=True):
+    for template, (best, lazy) in zip(FAMILIES[family], run_async(all_paid()), strict=True):
         assert best == 2.0, template.name
         assert lazy < 1.0, template.name
 
@@ -455,7 +455,7 @@ def world_of(row: dict[str, Any], sandbox: Sandbox | None = None, **settings: An
 def play(world: CodeExecutionEnvironment, said: str | None = None) -> tuple[float, str]:
     task = world.task(0)
     world.reset(task)
-    result = asyncio.run(world.step({"agent": Message(said or world.expert("agent", []) or "")}))
+    result = run_async(world.step({"agent": Message(said or world.expert("agent", []) or "")}))
     return result.rewards["agent"].value, result.observations["agent"].messages[0].content
 
 
@@ -599,7 +599,7 @@ def test_copies_share_one_sandbox_and_no_episode(sandbox: Sandbox) -> None:
     one, two = Player(ADD, sandbox), None
     one.says(HALF)
     two = copy.deepcopy(one.world)
-    again = [asyncio.run(w.step({"agent": Message(RIGHT)})) for w in (one.world, two)]
+    again = [run_async(w.step({"agent": Message(RIGHT)})) for w in (one.world, two)]
     assert [r.rewards["agent"].value for r in again] == [1.5, 1.5]
 
 
@@ -614,13 +614,12 @@ def test_many_answers_at_once_are_graded_alike(sandbox: Sandbox) -> None:
         said = [RIGHT, HALF, WRONG, BROKEN] * 6
         return await asyncio.gather(*(Player(ADD, sandbox).asays(code) for code in said))
 
-    assert asyncio.run(all_of_them()) == [2.0, 0.5, 0.0, -0.5] * 6
+    assert run_async(all_of_them()) == [2.0, 0.5, 0.0, -0.5] * 6
 
 
 def test_the_world_keeps_the_contract(sandbox: Sandbox) -> None:
     check_environment(CodeExecutionEnvironment(sandbox=sandbox))
     check_environment(world_of(MBPP, sandbox))
-    assert inspect.iscoroutinefunction(CodeExecutionEnvironment.step)
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -684,5 +683,5 @@ def test_many_episodes_at_once_and_none_is_called_too_slow(sandbox: Sandbox) -> 
     async def all_of_them() -> list[StepResult]:
         return await asyncio.gather(*(play(seed) for seed in range(64)))
 
-    found = [result.rewards["agent"].value for result in asyncio.run(all_of_them())]
+    found = [result.rewards["agent"].value for result in run_async(all_of_them())]
     assert found == [-0.5 if seed % 16 == 0 else 2.0 for seed in range(64)]

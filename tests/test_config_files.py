@@ -63,7 +63,7 @@ def test_what_aliases_and_merges_write_out_is_measured_before_it_is_made(tmp_pat
         with pytest.raises(ConfigError, match=r"x\.yaml.*(aliases|merges|levels deep)"):
             load_config(file)
         costs[levels] = time.process_time() - begin
-    assert costs[336] < max(40 * costs[21], 0.5)
+    assert costs[336] < max(40 * costs[21], 2.0)
     file.write_text(doubled(14, True))
     with pytest.raises(ConfigError, match=r"merges \(<<\) bring 16382 entries"):
         load_config(file)

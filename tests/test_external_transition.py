@@ -391,6 +391,7 @@ def test_wandb_is_started_with_the_users_arguments(monkeypatch: pytest.MonkeyPat
 
     module = types.ModuleType("wandb")
     module.init = init  # type: ignore[attr-defined]
+    module.login = lambda prompt=False, verify=False: True  # type: ignore[attr-defined]
     module.__spec__ = ModuleSpec("wandb", None)
     monkeypatch.setitem(sys.modules, "wandb", module)
     made = trainer(wandb_config={"project": "mine", "name": "length-ratio"}, num_generations=2)

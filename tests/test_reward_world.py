@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, MRLMError, RewardError
+from mrlm.core.running import run_async
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments._scoring import NotFinite
 from mrlm.environments.reward import RewardEnvironment
@@ -35,7 +36,7 @@ async def one(template: RewardEnvironment, place: int, *said: str, late: int = 0
 
 
 def paid(template: RewardEnvironment, *said: str, place: int = 0) -> Reward:
-    rewards = list(asyncio.run(one(template, place, *said)).rewards.values())
+    rewards = list(run_async(one(template, place, *said)).rewards.values())
     assert all(reward == rewards[0] for reward in rewards)
     return rewards[0]
 
@@ -73,7 +74,7 @@ def test_joint_form_is_called_once_per_joint_action() -> None:
     async def both() -> None:
         await asyncio.gather(one(template, 0, "a", "b"), one(template, 1, "c", "d"))
 
-    asyncio.run(both())
+    run_async(both())
     assert calls == [(["a"], ["b"]), (["c"], ["d"])]
 
 
@@ -98,7 +99,7 @@ def test_all_who_wait_are_scored_in_one_call_in_the_order_of_tasks() -> None:
 
     places = [5, 1, 7, 3, 3, 0]
     for order in (places, places[::-1]):  # a second event loop serves as well as the first
-        assert asyncio.run(many(order)) == [1.0] * 6
+        assert run_async(many(order)) == [1.0] * 6
     assert len(calls) == 2 and calls[0] == calls[1]
     assert calls[0][0] == [template.task(p).prompt[0].content for p in sorted(places)]
 
@@ -112,7 +113,7 @@ def test_batches_in_two_threads_do_not_mix() -> None:
             done = await asyncio.gather(*(one(template, p, "x" * length) for p in range(10)))
             return [result.rewards["agent"].value for result in done]
 
-        results[length] = [value for _ in range(5) for value in asyncio.run(many())]
+        results[length] = [value for _ in range(5) for value in run_async(many())]
 
     threads = [threading.Thread(target=run, args=(n,)) for n in (1, 2, 3)]
     for thread in threads:
@@ -215,7 +216,7 @@ def test_one_bad_value_in_a_batch_names_its_own_task(caplog: pytest.LogCaptureFi
         await asyncio.gather(*(one(template, p, "bad" if p == 2 else "good") for p in range(4)))
 
     with pytest.raises(NotFinite, match="'row-train-2'"):
-        asyncio.run(many())
+        run_async(many())
     assert "bad" in caplog.text and caplog.text.count("row-train-2") == 1
     assert paid(template, "good").value == 1.0  # and the world is usable afterwards
 
@@ -235,7 +236,7 @@ def test_an_episode_that_gives_up_does_not_stop_the_others() -> None:
         ]
         return await asyncio.gather(*plays, return_exceptions=True)
 
-    first, gone, last = asyncio.run(many())
+    first, gone, last = run_async(many())
     assert isinstance(gone, TimeoutError)
     assert first.rewards["agent"].value == last.rewards["agent"].value == 3.0
 
@@ -286,13 +287,13 @@ def test_a_missing_voice_is_an_error_of_the_workflow() -> None:
     template = world(lambda a, b: [0.0], num_agents=2)
     template.reset(template.task(0))
     with pytest.raises(EpisodeError, match="agent_1"):
-        asyncio.run(template.step({"agent_0": Message("hi")}))
+        run_async(template.step({"agent_0": Message("hi")}))
 
 
 def test_a_task_from_elsewhere_can_be_played() -> None:
     template = world(lambda completions, answer: [float(completions[0] == answer[0])])
     template.reset(Task("mine", "What?", answer="42"))
-    result = asyncio.run(template.step({"agent": Message("42")}))
+    result = run_async(template.step({"agent": Message("42")}))
     assert result.rewards["agent"].value == 1.0 and result.done
 
 

@@ -3,7 +3,6 @@ only looks like one is paid less than honest work."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import Any
 
@@ -39,7 +38,7 @@ def paid(world: TextEnvironment, text: str, seed: int = 1) -> Reward:
     task = world.task(seed)
     world = world.spawn()
     world.reset(task)
-    return asyncio.run(world.step({world.writer: Message(text)})).rewards[world.writer]
+    return run_async(world.step({world.writer: Message(text)})).rewards[world.writer]
 
 
 # -- the metrics, by hand --------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 pytest.importorskip("mcp", reason='the package mcp is not installed: pip install "mrlm[mcp]"')
 
 from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.running import run_async
 from mrlm.core.types import Message
 from mrlm.environments.tools import MCPServer, ToolError, ToolRegistry, ToolUseEnvironment, mcp
 
@@ -60,7 +60,7 @@ def shop(command: list[str]) -> Iterator[MCPServer]:
 def call(server: MCPServer, name: str, **arguments: Any) -> str:
     registry = ToolRegistry(server.tools())
     tool = registry[name]
-    return asyncio.run(registry.open().call(tool, tool.arguments(arguments)))
+    return run_async(registry.open().call(tool, tool.arguments(arguments)))
 
 
 def test_tools_of_a_server_are_tools(shop: MCPServer) -> None:
@@ -97,7 +97,7 @@ def test_a_world_with_the_tools_of_a_server(command: list[str]) -> None:
     )
     world.reset(world.task(0))
     words = "shop_price(item='pen', count=3)"
-    result = asyncio.run(world.step({"agent": Message(words)}))
+    result = run_async(world.step({"agent": Message(words)}))
     assert result.observations["agent"].messages[0].content == "pen: 21"
     assert result.rewards["agent"].value == 0.3
     world.spawn().close()

@@ -73,10 +73,10 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
 
 def test_a_metric_may_be_missing(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.log(1, {"loss": None, "count": 3})
+    log.log(1, {"loss": None, "turns/mean": 3})
     log.close()
     (row,) = rows(tmp_path)
-    assert row["loss"] is None and row["count"] == 3
+    assert row["loss"] is None and row["turns/mean"] == 3
 
 
 def test_a_new_run_in_a_folder_starts_its_log_anew(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -88,7 +88,7 @@ class IACConfig(IPPOConfig):  # pyright: ignore[reportIncompatibleVariableOverri
 class IACTrainer(IPPOTrainer):
     """CoMLRL's independent actor-critic: no ratio, a value per turn, a critic per policy."""
 
-    args_class = IACConfig
+    args_class: ClassVar[type[Any] | None] = IACConfig
 
 
 PLUGIN = IPPO

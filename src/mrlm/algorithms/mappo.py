@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -128,7 +128,7 @@ class MAACConfig(MAPPOConfig):  # pyright: ignore[reportIncompatibleVariableOver
 class MAACTrainer(MAPPOTrainer):
     """CoMLRL's multi-agent actor-critic: no ratio, one critic for the team."""
 
-    args_class = MAACConfig
+    args_class: ClassVar[type[Any] | None] = MAACConfig
 
 
 PLUGIN = MAPPO

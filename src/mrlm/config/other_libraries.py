@@ -8,8 +8,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from mrlm.core.errors import ConfigError
 
 OFF: tuple[Any, ...] = (None, False)
@@ -38,6 +36,8 @@ class Refused:
 def refused_settings() -> dict[str, Refused]:
     """Setting -> why it is refused (`other_libraries.yaml`). A setting of the run's algorithm and a
     word of `words.py` win over it."""
+    import yaml  # the command line answers --help without it
+
     text = files("mrlm.config").joinpath("other_libraries.yaml").read_text(encoding="utf-8")
     return {
         name: Refused(row["reason"], tuple(row.get("same", OFF)))

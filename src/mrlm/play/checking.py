@@ -48,8 +48,10 @@ def check_workflow(
     """
     workflow = _callable(workflow)
     title = getattr(workflow, "__name__", type(workflow).__name__)
-    first, second = (_played(workflow, environment, agents, answers, seed) for _ in range(2))
-    if not first.step_rewards:
+    (first, steps), (second, _) = (
+        _played(workflow, environment, agents, answers, seed) for _ in range(2)
+    )
+    if not steps:
         raise ConfigError(
             f"workflow {title!r} ended without a step of the environment, so no agent gets a "
             "reward: end with `await env.finish({agent: message})`, or `await env.step(...)`"
@@ -79,11 +81,24 @@ def _played(
     agents: Sequence[str] | None,
     answers: Answers,
     seed: int,
-) -> Episode:
-    """One episode with fixed answers."""
+) -> tuple[Episode, int]:
+    """One episode with fixed answers, and how often its environment was stepped."""
     template = as_environment(environment)
     live = isinstance(environment, Environment | SimulatedEnvironment)
-    make = template.spawn if live else lambda: as_environment(environment)
+    fresh = template.spawn if live else lambda: as_environment(environment)
+    steps: list[None] = []
+
+    def make() -> Environment:
+        made = fresh()
+
+        class Counted(type(made)):  # also of the copies that a workflow makes
+            def step(self, actions: dict[str, Message]) -> Any:
+                steps.append(None)
+                return super().step(actions)
+
+        made.__class__ = Counted
+        return made
+
     name = template.name or type(template).__name__
     world = WorldSpec(name, template, make, workflow)
     names = tuple(agents or world.agents)
@@ -94,7 +109,7 @@ def _played(
         (group,) = run_async(play.take(1))
     except AllFailedError as error:
         raise ConfigError(str(error.episodes[0].error)) from error.__cause__
-    return group.episodes[0]
+    return group.episodes[0], len(steps)
 
 
 def _asked(answers: Answers) -> Callable[[str, Sequence[Message]], str]:
