@@ -375,7 +375,7 @@ def test_a_state_that_is_solved_is_not_grown(tokenizer: Any) -> None:
     assert [e.path for e in same] == [e.path for e in whole]  # it must be exceeded
     ended, engine = grown(tokenizer, Echo(2), branches=2, termination_threshold=mean - 0.1)
     assert len(engine.batches) == 1 and [e.path for e in ended] == [(0,), (1,), (2,)]
-    assert all(e.status == "truncated" and not e.pruned for e in ended)
+    assert all(e.status == "done" and not e.pruned for e in ended)
     algorithm = MAGRPO()
     algorithm.credit([ended])
     returns = [turn.returns for e in ended for turn in e.rollouts["a"].turns]
