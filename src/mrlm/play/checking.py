@@ -96,6 +96,7 @@ def _played(
                 steps.append(None)
                 return super().step(actions)
 
+        Counted.__name__ = Counted.__qualname__ = type(made).__name__
         made.__class__ = Counted
         return made
 
