@@ -46,7 +46,6 @@ FLOORS = {
             "placing",
             "clustered",
             "recipes",
-            "effects",
             "plays",
             "samplers",
             "scheduling",
