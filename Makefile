@@ -8,6 +8,7 @@
 #   make soak         10,000 programs through the sandbox, honest and hostile; runs killed
 #                     200 times, damaged checkpoints, full disks; 10,000 steps through a network
 #                     that fails, 1,000 sessions of which half vanish (an hour; ARGS=1000 for less)
+#   make mutants      change one place of the source at a time: do the tests notice? (an hour)
 #   make check        format, lint, types
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
@@ -20,7 +21,7 @@ BIN = $(VENV)/bin
 SELECT = -m "not slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all test-extras coverage soak check bench learning-curves clean
+.PHONY: help quickstart test test-all test-extras coverage soak mutants check bench learning-curves clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -98,6 +99,11 @@ soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/safety/soak.py $(ARGS)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/recovery/soak.py $(ARGS)
 	$(BIN)/python tests/soak_servers.py
+
+mutants: export OMP_NUM_THREADS = 1
+mutants: export HF_HUB_OFFLINE = 1
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
