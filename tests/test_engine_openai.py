@@ -98,7 +98,7 @@ PASSING: dict[str, Fault] = {
     "conflict": Fault.saying(409, "locked"),
     "server error": Fault.saying(500, "oops"),
     "bad gateway": Fault(502, b"<html>bad gateway</html>", {"content-type": "text/html"}),
-    "no answer": Fault(pause=0.5),
+    "no answer": Fault(pause=2.0),
     "a cut line": Fault(cut=True),
     "no JSON": Fault(200, b'{"choices": [', {}),
     "a page": Fault(200, b"<html></html>", {"content-type": "text/html"}),
@@ -113,7 +113,7 @@ PASSING: dict[str, Fault] = {
 @pytest.mark.parametrize("name", PASSING)
 def test_what_may_pass_is_asked_again(name: str) -> None:
     with serving(lambda body, n: PASSING[name] if n < 2 else "Paris") as server:
-        found = engine(server, timeout=0.3)
+        found = engine(server, timeout=1.2)  # a busy machine answers the others in time
         assert ask(found).text == "Paris"
     used = found.take_usage()
     assert (used["requests"], used["retries"], used["failures"]) == (3, 2, 0)
