@@ -124,7 +124,7 @@ def test_an_opponent_gets_no_gradient(tmp_path: Path) -> None:
     run_async(iterate(run))
     before = run.learners[0].weights_of.fingerprint()
     assert stand_in.fingerprint() != before, "the policy moved, the opponent did not"
-    run_async(run.population._load("player", run.population.past["player"]))
+    run_async(run.population._load({"player": run.population.past["player"]}))
     again = stand_in.fingerprint()
     run.step = 1
     run_async(iterate(run))
@@ -245,9 +245,9 @@ def test_a_snapshot_is_a_model_that_anybody_loads(team: str, tmp_path: Path) -> 
     assert verify(folder / "player@0") is None and verify(folder / "player@1") is None
     population = run.population
     (stand_in,) = population.stand_ins["player"]
-    run_async(population._load("player", population.past["player"][:1]))
+    run_async(population._load({"player": population.past["player"][:1]}))
     assert stand_in.fingerprint() == before
-    run_async(population._load("player", population.past["player"][1:]))
+    run_async(population._load({"player": population.past["player"][1:]}))
     assert stand_in.fingerprint() == run.learners[0].weights_of.fingerprint() != before
     if team == "whole":
         loaded = AutoModelForCausalLM.from_pretrained(folder / "player@1")
@@ -274,7 +274,7 @@ def test_as_many_weights_are_held_however_many_snapshots_there_are(
     size = policy.size
     for step in range(4):
         run.population.grow(step)
-        run_async(run.population._load("player", run.population.past["player"][-1:]))
+        run_async(run.population._load({"player": run.population.past["player"][-1:]}))
         assert policy.size == size
     assert models() - before == built
     if team == "adapter":

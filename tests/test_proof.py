@@ -19,7 +19,7 @@ from mrlm.core.running import run_async
 from mrlm.learn.digest import CHUNK, digests
 from mrlm.proof import gaps
 from mrlm.run import Run
-from mrlm.train import train
+from mrlm.train import iterate, train
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -36,22 +36,33 @@ class Withholding:
 
     def __init__(self, inner: Any, policy: Any, kept: str, times: int | None = None) -> None:
         self.inner = inner
+        self.policy = policy.name
         self.kept = kept
         self.times = times
         self.exchanges = 0
-        self._first = policy.model.get_parameter(kept).detach().clone()
+        self._first = self._kept(policy).detach().clone()
+
+    def _kept(self, policy: Any) -> Any:
+        return policy.named_parameters()[self.kept]
+
+    def stale(self, policy: Any) -> Any:
+        """A copy of a policy with the old tensor."""
+        found = copy.copy(policy)
+        found._passes = {}
+        found.model = copy.deepcopy(policy.model)
+        with torch.no_grad():
+            self._kept(found).copy_(self._first)
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        if policy != self.policy:
+            return await self.inner.load_weights(policy, weights, version)
         self.exchanges += 1
         if self.times is None or self.exchanges <= self.times:
-            weights = copy.copy(weights)
-            weights._passes = {}
-            weights.model = copy.deepcopy(weights.model)
-            with torch.no_grad():
-                weights.model.get_parameter(self.kept).copy_(self._first)
+            weights = self.stale(weights)
         await self.inner.load_weights(policy, weights, version)
 
 
@@ -73,6 +84,7 @@ def make_run(folder: Path, engine: str = "lean", model: Any = None, **changes: A
         "generation": {"max_new_tokens": 6},
         "engine": {"name": engine},
     }
+    data |= {key: changes.pop(key) for key in ("policies", "environments") if key in changes}
     config = parse_config(data, (), "test").merged(changes)
     return build(config, Parts(models={"policy": (model, None)} if model is not None else {}))
 
@@ -188,6 +200,48 @@ def test_a_tolerance_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(CheckError, match=r"rounding explains 1e-12"):
         run_async(train(run))
     run.log.close()
+
+
+def test_a_frozen_policy_is_proven_at_the_start(tmp_path: Path, tiny_path: str) -> None:
+    """An engine that began with another tensor than the policy has, and takes none."""
+    frozen = {"second": {"trainable": False, "model": tiny_path}}
+    world = {"environments": [{"env_type": "relay"}]}
+    run = make_run(tmp_path, policies={"first": {}} | frozen, **world)
+    policy = run.frozen[0].weights_of
+    norm = policy.model.get_parameter("model.norm.weight")
+    norm.data *= 1.1
+    late = Withholding(run.engines["second"], policy, "model.norm.weight")
+    norm.data /= 1.1
+    run.engines["second"].policies["second"] = late.stale(policy)
+    run.engines = dict.fromkeys(run.engines, late)
+    with pytest.raises(CheckError, match=r"check weights: the engine of policy 'second' does not"):
+        run_async(train(run))
+    run.log.close()
+    assert run.step == 0 and late.exchanges == 1
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 2}])
+def test_an_opponent_is_proven_whenever_it_is_loaded(
+    lora: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """The first one is what the player was at the start; of the next, one tensor stays behind."""
+    games = {"environments": [{"env_type": "test_opponents:Higher"}]}
+    section = {"opponents": {"every": 1, "games": 1}}
+    run = make_run(
+        tmp_path, policies={"player": {"lora": lora} if lora else {}}, **games, **section
+    )
+    (stand_in,) = run.population.stand_ins["player"]
+    names = [name for name in stand_in.named_parameters() if "norm" in name or "lora_B" in name]
+    late = Withholding(run.engines[stand_in.name], stand_in, names[-1])
+    run.engines[stand_in.name] = late
+    run.population.grow(0)
+    run_async(iterate(run))
+    run.step = 1
+    run.population.grow(1)
+    with pytest.raises(CheckError, match=r"the engine of policy 'player-opponent' does not"):
+        run_async(run.population._load({"player": run.population.past["player"][-1:]}))
+    run.log.close()
+    assert late.exchanges == 3, "the first opponent, the second, and the second once more"
 
 
 def test_nothing_is_proven_about_an_engine_without_weights(tmp_path: Path, tokenizer: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from mrlm.play.engine import Engine
 from mrlm.play.rollout import Play
 from mrlm.play.tasks import Reading
 from mrlm.plays import check_plays, check_taught, crossed
+from mrlm.proof import exchange
 from mrlm.rollback import settle
 from mrlm.run import Run
 from mrlm.samplers import check_engine, make_engines
@@ -129,7 +131,9 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
         population=population,
         peers=peers,
         placement=placing,
+        frozen=placing.frozen(policies, copies),
     )
+    population.exchange = partial(exchange, run)
     placing.ready(run, checkpoint)
     if checkpoint is not None:
         restore(run, checkpoint)

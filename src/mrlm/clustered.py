@@ -24,7 +24,12 @@ from mrlm.distributed.on_ray.cluster import Pool, connect, reserve, shares
 from mrlm.distributed.on_ray.engine import EngineGroup, RayEngine
 from mrlm.distributed.on_ray.parcels import boxed
 from mrlm.distributed.on_ray.posts import Post, begin
-from mrlm.distributed.on_ray.proxies import RemoteCritic, RemoteLearner, RemotePolicy
+from mrlm.distributed.on_ray.proxies import (
+    RemoteCritic,
+    RemoteFrozen,
+    RemoteLearner,
+    RemotePolicy,
+)
 from mrlm.distributed.on_ray.teams import Team
 from mrlm.distributed.on_ray.workers import Worker
 from mrlm.distributed.on_ray.worlds import WorldPool, WorldWorker
@@ -219,6 +224,15 @@ class OnRay(Here):
             )
             for name, section in self.cast.policies.items()
             if section.trainable
+        ]
+
+    def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
+        """The policies that nobody trains, in their workers."""
+        return [
+            RemoteFrozen(policies[name], base.home)
+            for base in self.bases
+            for name in base.names
+            if not self.cast.policies[name].trainable
         ]
 
     def _learn(self, algorithm: Algorithm) -> set[str]:

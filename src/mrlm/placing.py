@@ -12,6 +12,7 @@ from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.peers import ALONE, Peers
 from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.frozen import Frozen
 from mrlm.learners import make_critics, make_learners
 from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Engine
@@ -54,6 +55,14 @@ class Here(Placement):
         """One learner for each trained policy."""
         given = (self.config, algorithm, self.cast, policies, total, folder, self.peers)
         return make_learners(*given)
+
+    def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
+        """The policies that nobody trains; `given` is what engines sample from."""
+        return [
+            Frozen(policy, given=given[name])
+            for name, policy in policies.items()
+            if not self.cast.policies[name].trainable
+        ]
 
     def make_critics(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from mrlm.learn.checkpoint import (
     write_json,
     writing,
 )
+from mrlm.learn.frozen import Frozen
 from mrlm.learn.policy import Policy
 from mrlm.learn.snapshots import adopt
 from mrlm.play.agent import Seat, seed_of
@@ -109,6 +110,8 @@ class Population:
         """policy -> past player -> games against that one and their score, older ones fading."""
         self.facing: dict[str, list[Past]] = {}
         """policy -> whom its stand-ins stand for now."""
+        self.exchange: Callable[[Sequence[Frozen]], Awaitable[None]] = self._exchange
+        """Gives the engines the weights of stand-ins; a run also proves that they arrived."""
 
     def __bool__(self) -> bool:
         return bool(self.stand_ins)
@@ -139,6 +142,7 @@ class Population:
 
     async def meet(self, step: int) -> None:
         """Draw the opponents of an iteration and load them."""
+        wanted: dict[str, list[Past]] = {}
         for name, past in self.past.items():
             rng = random.Random(seed_of((self.seed, "opponents", name, step)))
             losses = {each.name: self._losses(each.name) for each in past}
@@ -152,7 +156,9 @@ class Population:
                 rng,
             )
             by_name = {each.name: each for each in past}
-            await self._load(name, [by_name[each] for each in chosen])
+            wanted[name] = [by_name[each] for each in chosen]
+        await self._load(wanted)
+        for name, chosen in wanted.items():
             del self.facing[name][len(chosen) :]
 
     def _losses(self, other: str) -> float:
@@ -162,17 +168,25 @@ class Population:
         games, score = (sum(each[i] for each in known) for i in (0, 1))
         return 1.0 - (score + 0.5) / (games + 1.0)
 
-    async def _load(self, name: str, wanted: Sequence[Past]) -> None:
-        """Let the stand-ins of a policy stand for past players: whom they stood for before is
+    async def _load(self, wanted: Mapping[str, Sequence[Past]]) -> None:
+        """Let stand-ins stand for past players, policy by policy: whom they stood for before is
         overwritten."""
-        known = self.facing.get(name, [])
-        for place, past in enumerate(wanted):
-            policy = self.stand_ins[name][place]
-            if past not in known[place : place + 1]:
-                with span("opponents"):
-                    policy.load(self.folder / past.name)
-            await self.engines[policy.name].load_weights(policy.name, policy, past.step or 0)
-        self.facing[name] = [*wanted, *known[len(wanted) :]]
+        loaded: list[Frozen] = []
+        for name, chosen in wanted.items():
+            known = self.facing.get(name, [])
+            for place, past in enumerate(chosen):
+                policy = self.stand_ins[name][place]
+                if past not in known[place : place + 1]:
+                    with span("opponents"):
+                        policy.load(self.folder / past.name)
+                loaded.append(Frozen(policy, past.step or 0))
+            self.facing[name] = [*chosen, *known[len(chosen) :]]
+        if loaded:
+            await self.exchange(loaded)
+
+    async def _exchange(self, loaded: Sequence[Frozen]) -> None:
+        for each in loaded:
+            await self.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
 
     def standing(self) -> dict[str, str]:
         """stand-in -> whom it stands for."""
@@ -214,7 +228,7 @@ class Population:
         found: dict[str, list[Result]] = {}
         for name, members in self.past.items():
             for past in members:
-                await self._load(name, [past])
+                await self._load({name: [past]})
                 for result in await self._match(play, step, name, greedy):
                     found.setdefault(result.player, []).append(result)
         metrics: dict[str, float] = {}

@@ -1,5 +1,6 @@
 """Proof that the sampler is the trainer: after every exchange of weights, each engine samples a few
-tokens, and the learner gives the same tokens the same log-probs, or the run ends.
+tokens, and the learner gives the same tokens the same log-probs, or the run ends. Policies that
+nobody trains are proven too: at the start of a run, and opponents whenever they are loaded.
 
 The tokens are sampled by the route that episodes are: through the server, its caches and its decode
 steps. A text that is read at once would leave out what was kept of earlier prompts.
@@ -18,6 +19,7 @@ import numpy as np
 from mrlm.checks import report
 from mrlm.core.types import Completion, Episode, Group, Rollout, SamplingParams, Task, Turn
 from mrlm.learn.batch import as_column
+from mrlm.learn.frozen import Frozen
 from mrlm.learn.learner import Learner
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import Copies, Engine, Request
@@ -52,14 +54,14 @@ class Gap:
 
 
 async def exchange(
-    run: Run, learners: Sequence[Learner], groups: Sequence[Group] = (), attempt: int = 0
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> None:
     """Give the engines the weights of learners, and prove that they sample with them. What is not
     proven is given once more, in full.
 
     Args:
         run: the run.
-        learners: whose weights are exchanged.
+        learners: whose weights are exchanged; frozen policies among them.
         groups: what was trained on last: the proof is made with its tokens, whose weights moved.
         attempt: exchanges of the same weights before.
 
@@ -77,7 +79,7 @@ async def exchange(
 
 
 async def prove(
-    run: Run, learners: Sequence[Learner], groups: Sequence[Group] = (), attempt: int = 0
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> None:
     """Prove that engines sample with the weights of learners; arguments and errors as those of
     `exchange`."""
@@ -94,8 +96,8 @@ async def prove(
     for gap in found:
         report(
             run,
-            f"check weights: the engine of policy {gap.policy!r} does not sample with the weights "
-            f"that are trained: after two exchanges, log-probs of a few tokens differ by up to "
+            f"check weights: the engine of policy {gap.policy!r} does not sample with the policy's "
+            f"weights: after two exchanges, log-probs of a few tokens differ by up to "
             f"{gap.nats:.3g}, and rounding explains {gap.limit:g}. Does the engine "
             "load all of them, and compute in the trainer's precision? (engine.tolerance sets "
             "what is taken for rounding)",
@@ -103,7 +105,7 @@ async def prove(
 
 
 async def gaps(
-    run: Run, learners: Sequence[Learner], groups: Sequence[Group] = (), attempt: int = 0
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> list[Gap]:
     """How far engines and learners are apart, of every engine that has weights, over all processes.
     Arguments as those of `exchange`."""
@@ -125,7 +127,9 @@ async def gaps(
     return result
 
 
-def _requests(run: Run, learner: Learner, groups: Sequence[Group], attempt: int) -> list[Request]:
+def _requests(
+    run: Run, learner: Learner | Frozen, groups: Sequence[Group], attempt: int
+) -> list[Request]:
     """Texts to continue: pieces of what the policy was trained on last, or any tokens."""
     name = learner.policy
     key = (run.config.training.seed, "proof", run.step, name, attempt)

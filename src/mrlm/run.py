@@ -14,6 +14,7 @@ from mrlm.core.types import Episode
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Sample
 from mrlm.learn.critic import Critic
+from mrlm.learn.frozen import Frozen
 from mrlm.learn.learner import Learner
 from mrlm.learn.schedule import Schedule
 from mrlm.learn.together import update_together
@@ -109,6 +110,7 @@ class Run:
         placement: where what learns and samples is.
         step: iterations done.
         rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
+        frozen: policies with weights that nobody trains.
         untrained: agents of which the log has said that all their advantages were 0.
     """
 
@@ -131,6 +133,7 @@ class Run:
     callbacks: Sequence[Callback] = ()
     tokens: int = 0
     rollbacks: int = 0
+    frozen: Sequence[Frozen] = ()
     untrained: set[str] = field(default_factory=set)
     stopping: bool = False
     interrupted: bool = False

@@ -39,9 +39,10 @@ async def train(run: Run) -> Run:
         callback.on_train_begin(run)
     run.population.grow(run.step)
     if run.step:
-        await _share_weights(run)
+        await prove(run, run.frozen)
+        await _share_weights(run)  # engines forget the proof, and go on as they would have
     else:
-        await prove(run, run.learners)
+        await prove(run, [*run.learners, *run.frozen])
     if run.step == 0 and run.config.evaluation.at_start and _evaluates(run):
         run.log.log(0, await evaluate(run))
     checked = False

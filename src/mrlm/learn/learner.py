@@ -37,7 +37,7 @@ from mrlm.learn.mismatch import FEW, FirstLook, drops, raw
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy, as_policy
 from mrlm.learn.reference import renew
-from mrlm.learn.sharing import exchange_columns, nothing, parts, rounds
+from mrlm.learn.sharing import exchange_columns, nothing, parts, rounds, write_column
 from mrlm.learn.snapshots import catch_up
 from mrlm.learn.together import Meeting, Work, update_together
 
@@ -466,11 +466,7 @@ class Learner:
             asked = need.split("+")
             columns |= {name: said for name, said in found if name in asked and said is not None}
         for name, numbers in columns.items():
-            pieces = numbers.float().cpu().numpy()
-            end = 0
-            for turn in batch.turns:
-                start, end = end, end + len(turn)
-                setattr(turn, name, pieces[start:end])
+            write_column(batch, name, numbers)
 
     # -- state -------------------------------------------------------------------------------------
 

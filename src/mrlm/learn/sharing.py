@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from mrlm.core.peers import Peers, shares
 from mrlm.core.types import Turn
@@ -98,6 +99,21 @@ def nothing(batch: Batch, outputs: Outputs) -> Loss:
     """A loss that teaches nothing, of all that the outputs depend on."""
     total = (outputs.logprobs.sum() + outputs.entropy.sum()) * 0.0
     return Loss(total if outputs.values is None else total + outputs.values.sum() * 0.0)
+
+
+def write_column(batch: Batch, name: str, numbers: Tensor) -> None:
+    """Write a column on the turns of a batch.
+
+    Args:
+        batch: some samples.
+        name: of the column.
+        numbers: (N,) one for each trained token.
+    """
+    pieces = numbers.float().cpu().numpy()
+    end = 0
+    for turn in batch.turns:
+        start, end = end, end + len(turn)
+        setattr(turn, name, pieces[start:end])
 
 
 def exchange_columns(

@@ -110,7 +110,34 @@ class Pace:
     """What every learning rate is multiplied by."""
 
 
-class RemoteLearner:
+class RemoteFrozen:
+    """A policy in a worker that nobody trains, as `Frozen`.
+
+    Args:
+        policy: the policy.
+        post: where it is.
+    """
+
+    def __init__(self, policy: RemotePolicy, post: Post) -> None:
+        self.weights_of: RemotePolicy = policy
+        self.post: Post = post
+        self.version: int = 0
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+        return self.weights_of.name
+
+    def weights(self) -> Sending:
+        """The weights that an engine takes."""
+        return Sending(self.post, self.policy)
+
+    async def rescore(self, groups: Sequence[Group]) -> None:
+        """As `Learner.rescore`."""
+        write_on(groups, await self.post.ask("rescore", self.policy, list(groups)))
+
+
+class RemoteLearner(RemoteFrozen):
     """A learner in a worker.
 
     Args:
@@ -127,35 +154,20 @@ class RemoteLearner:
         post: Post,
         critic: RemoteCritic | None = None,
     ) -> None:
-        self.weights_of: RemotePolicy = policy
+        super().__init__(policy, post)
         self.algorithm: Algorithm = algorithm
-        self.post: Post = post
         self.critic: RemoteCritic | None = critic
         self.settings: Pace = Pace()
-        self.version: int = 0
         self.nonfinite: int = 0
-
-    @property
-    def policy(self) -> str:
-        """Name of the policy that is trained."""
-        return self.weights_of.name
 
     @property
     def chat(self) -> Chat:
         return self.weights_of.chat
 
-    def weights(self) -> Sending:
-        """What an engine takes after an update."""
-        return Sending(self.post, self.policy)
-
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
         """As `Learner.annotate`."""
         found = await self.post.ask("annotate", self.policy, list(groups), frozenset(needs))
         write_on(groups, found)
-
-    async def rescore(self, groups: Sequence[Group]) -> None:
-        """As `Learner.rescore`."""
-        write_on(groups, await self.post.ask("rescore", self.policy, list(groups)))
 
     def renew_reference(self) -> None:
         """As `Learner.renew_reference`."""

@@ -33,6 +33,7 @@ from mrlm.distributed.on_ray.parcels import (
 from mrlm.learn.algorithm import Algorithm
 from mrlm.learn.batch import Sample
 from mrlm.learn.critic import Critic
+from mrlm.learn.frozen import Frozen
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy import Policy
 from mrlm.learn.sharing import weights_of
@@ -142,9 +143,9 @@ class Worker:
         return written(groups, lambda: asyncio.run(learner.annotate(groups, needs)))
 
     def rescore(self, name: str, groups: Sequence[Group]) -> Written:
-        """What a learner's weights say now."""
-        learner = self.learners[name]
-        return written(groups, lambda: asyncio.run(learner.rescore(groups)))
+        """What the weights of a learner or of a frozen policy say now."""
+        scorer = self.learners.get(name) or Frozen(self.policies[name])
+        return written(groups, lambda: asyncio.run(scorer.rescore(groups)))
 
     def update(
         self, jobs: Sequence[Job], algorithm: Algorithm, step: int

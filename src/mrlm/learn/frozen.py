@@ -1,0 +1,44 @@
+"""Policies that engines sample from and nobody trains: judges, sparring partners, opponents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrlm.core.types import Group
+from mrlm.learn.batch import pack
+from mrlm.learn.grouping import samples_of
+from mrlm.learn.policy import Policy
+from mrlm.learn.sharing import write_column
+
+
+class Frozen:
+    """A policy without a learner, as an exchange of weights and its proof need it.
+
+    Args:
+        policy: the policy.
+        version: of its weights.
+        given: what the engine samples from, where that is a copy of `policy`.
+    """
+
+    def __init__(self, policy: Policy, version: int = 0, given: Policy | None = None) -> None:
+        self.weights_of: Policy = policy
+        self.version: int = version
+        self._given = given or policy
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+        return self.weights_of.name
+
+    def weights(self) -> Policy:
+        """The weights that an engine takes."""
+        return self._given
+
+    async def rescore(self, groups: Sequence[Group]) -> None:
+        """Write `new_logprobs` on this policy's turns, as `Learner.rescore` does."""
+        samples, policy = samples_of(groups, self.policy, "turn", credited=False), self.weights_of
+        if not samples:
+            return
+        batch = pack(samples, pad_id=policy.pad_id, device=policy.device)
+        with policy.scoring():
+            write_column(batch, "new_logprobs", policy.forward(batch).logprobs)
