@@ -6,7 +6,8 @@ that reach it.
     make mutants ARGS="--rooms metrics.py --count 0"     every mutant of a file
 
 The first run records which test reaches which line (`outputs/mutants`, minutes); remove the folder
-after the tests have changed. Mutants that are no different are named in `equivalent.txt`.
+after the tests have changed, or give `--record` and those that are new: they are added. Tests that
+fail unchanged are left out. Mutants that are no different are named in `equivalent.txt`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import coverage
@@ -50,50 +52,54 @@ PRELOADED = (
 )
 
 
-class Durations:
-    """Pytest plug-in: seconds of every test."""
+class Outcomes:
+    """Pytest plug-in: seconds of every test that passes."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if not report.passed:
+            self.failed.add(report.nodeid)
 
 
-def record(arguments: list[str]) -> None:
+def record(jobs: int, arguments: list[str]) -> None:
     """Run the tests once, and keep which lines each reaches and how long it takes."""
     RECORD.mkdir(parents=True, exist_ok=True)
+    durations = RECORD / "durations.json"
+    known: dict[str, float] = (
+        json.loads(durations.read_text(encoding="utf-8")) if durations.exists() else {}
+    )
     os.environ["COVERAGE_FILE"] = str(RECORD / "coverage")
-    durations = Durations()
-    options = [
-        "-q",
-        "-m",
-        "not slow",
-        "-p",
-        "no:cacheprovider",
-        "--cov=mrlm",
-        "--cov-report=",
-        "--cov-fail-under=0",
-    ]
-    code = pytest.main([*options, "--cov-context=test", *arguments], plugins=[durations])
-    if code != 0:
-        raise SystemExit(f"tests must pass before they can be judged (pytest: {code})")
-    (RECORD / "durations.json").write_text(json.dumps(durations.seconds), encoding="utf-8")
+    plain = RECORD / "coveragerc"  # of lines alone: branches are not asked for
+    plain.write_text("[run]\nsource = mrlm\n", encoding="utf-8")
+    outcomes = Outcomes()
+    options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-n", str(jobs)]
+    options += ["--dist", "worksteal", "--cov=mrlm", f"--cov-config={plain}", "--cov-report="]
+    options += ["--cov-fail-under=0", "--cov-context=test", *(["--cov-append"] if known else [])]
+    code = pytest.main([*options, *arguments], plugins=[outcomes])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise SystemExit(f"the tests could not be run (pytest: {code})")
+    passed = {test: t for test, t in outcomes.seconds.items() if test not in outcomes.failed}
+    durations.write_text(json.dumps(known | passed), encoding="utf-8")
 
 
 def reaching() -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
     """File -> line -> the tests that reach it; and test -> seconds."""
     data = coverage.CoverageData(str(RECORD / "coverage"))
     data.read()
+    seconds = json.loads((RECORD / "durations.json").read_text(encoding="utf-8"))
     found: dict[str, dict[int, list[str]]] = {}
     for path in data.measured_files():
         name = str(Path(path).relative_to(SOURCE / "mrlm"))
         lines = data.contexts_by_lineno(path)
         found[name] = {
-            line: sorted({context.partition("|")[0] for context in contexts if context})
+            line: sorted({context.partition("|")[0] for context in contexts} & seconds.keys())
             for line, contexts in lines.items()
         }
-    return found, json.loads((RECORD / "durations.json").read_text(encoding="utf-8"))
+    return found, seconds
 
 
 def candidates(rooms: list[str]) -> list[Mutant]:
@@ -112,30 +118,62 @@ def candidates(rooms: list[str]) -> list[Mutant]:
 
 def chosen_tests(tests: list[str], seconds: dict[str, float]) -> list[str]:
     """The quickest tests, as many as there is time for; always one."""
-    ranked = sorted(tests, key=lambda test: seconds.get(test, 1e9))
-    kept, total = ranked[:1], seconds.get(ranked[0], 0.0)
+    ranked = sorted(tests, key=lambda test: seconds[test])
+    kept, total = ranked[:1], seconds[ranked[0]]
     for test in ranked[1:MOST_TESTS]:
-        total += seconds.get(test, 1e9)
+        total += seconds[test]
         if total > MOST_SECONDS:
             break
         kept.append(test)
     return kept
 
 
-def noticed(mutant: Mutant, tests: list[str], tree: Path) -> bool:
-    """Whether any of the tests fails with the mutant in `tree`, a copy of the source."""
-    file = tree / "mrlm" / mutant.file
-    source = file.read_text(encoding="utf-8")
-    file.write_text(mutated(source, mutant), encoding="utf-8")
-    sys.stdout.flush()
-    try:
-        child = os.fork()
-        if child == 0:
+class Trial:
+    """A mutant in a copy of the source, and the tests that run against it in a process."""
+
+    def __init__(self, mutant: Mutant, tests: list[str], tree: Path) -> None:
+        self.mutant, self.tests, self.tree = mutant, tests, tree
+        self.file = tree / "mrlm" / mutant.file
+        self.source = self.file.read_text(encoding="utf-8")
+        self.file.write_text(mutated(self.source, mutant), encoding="utf-8")
+        self.ends = time.monotonic() + LIMIT
+        sys.stdout.flush()
+        self.child = os.fork()
+        if self.child == 0:
             os.setsid()
             _run(tests, tree)
-        return _wait(child) != 0
-    finally:
-        file.write_text(source, encoding="utf-8")
+
+    def noticed(self) -> bool | None:
+        """Whether a test fails or hangs; None while they run. Takes the mutant back at the end."""
+        done, status = os.waitpid(self.child, os.WNOHANG)
+        if done:
+            found = os.waitstatus_to_exitcode(status) != 0
+        elif time.monotonic() > self.ends:
+            os.killpg(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+            found = True
+        else:
+            return None
+        self.file.write_text(self.source, encoding="utf-8")
+        return found
+
+
+def trials(
+    sample: list[Mutant], trees: list[Path], tests: Callable[[Mutant], list[str]]
+) -> Iterator[tuple[Trial, bool]]:
+    """Every mutant and whether it is noticed; as many at once as there are copies of the source."""
+    waiting, free, running = list(reversed(sample)), list(trees), list[Trial]()
+    while waiting or running:
+        while waiting and free:
+            mutant = waiting.pop()
+            running.append(Trial(mutant, tests(mutant), free.pop()))
+        time.sleep(0.05)
+        for trial in list(running):
+            found = trial.noticed()
+            if found is not None:
+                running.remove(trial)
+                free.append(trial.tree)
+                yield trial, found
 
 
 def _run(tests: list[str], tree: Path) -> None:
@@ -153,17 +191,13 @@ def _run(tests: list[str], tree: Path) -> None:
         os._exit(code)
 
 
-def _wait(child: int) -> int:
-    """Exit code of a child, which is killed with its own children when it takes too long."""
-    ends = time.monotonic() + LIMIT
-    while time.monotonic() < ends:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return 1
+def copies(number: int) -> list[Path]:
+    """As many copies of the source."""
+    trees = [RECORD / f"source-{each}" for each in range(number)]
+    for tree in trees:
+        shutil.rmtree(tree, ignore_errors=True)
+        shutil.copytree(SOURCE, tree, ignore=shutil.ignore_patterns("__pycache__"))
+    return trees
 
 
 def main() -> None:
@@ -173,34 +207,39 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
     parser.add_argument("--tests", nargs="+", default=["tests"], help="which tests are recorded")
+    parser.add_argument("--record", action="store_true", help="record these tests again")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--at-least", type=float, default=0.95)
     given = parser.parse_args()
-    if not (RECORD / "durations.json").exists():
+    if given.record or not (RECORD / "durations.json").exists():
         # in a process of its own: here nothing of the project may be imported
-        code = "from tests.mutants.__main__ import record; import sys; record(sys.argv[1:])"
-        subprocess.run([sys.executable, "-c", code, *given.tests], cwd=ROOT, check=True)
+        code = "import sys; from tests.mutants.__main__ import record; "
+        code += "record(int(sys.argv[1]), sys.argv[2:])"
+        command = [sys.executable, "-c", code, str(given.jobs), *given.tests]
+        subprocess.run(command, cwd=ROOT, check=True)
     lines, seconds = reaching()
     every = candidates(given.rooms)
     reached = [each for each in every if lines.get(each.file, {}).get(each.line)]
-    print(f"{len(every)} mutants, {len(reached)} of them on lines that a test reaches")
+    print(f"{len(every)} mutants, {len(reached)} of them on lines that a test reaches", flush=True)
     random.Random(given.seed).shuffle(reached)
     sample = reached[: given.count] if given.count else reached
     for name in PRELOADED:
         __import__(name)
-    tree = RECORD / "source"
-    shutil.rmtree(tree, ignore_errors=True)
-    shutil.copytree(SOURCE, tree, ignore=shutil.ignore_patterns("__pycache__"))
-    survivors: list[Mutant] = []
+
+    def tests(mutant: Mutant) -> list[str]:
+        return chosen_tests(lines[mutant.file][mutant.line], seconds)
+
+    survivors = 0
     begun = time.monotonic()
-    for number, mutant in enumerate(sample, 1):
-        tests = chosen_tests(lines[mutant.file][mutant.line], seconds)
-        if not noticed(mutant, tests, tree):
-            survivors.append(mutant)
-            print(f"survived  {mutant}  ({len(tests)} tests)", flush=True)
+    results = trials(sample, copies(given.jobs), tests)
+    for number, (trial, noticed) in enumerate(results, 1):
+        if not noticed:
+            survivors += 1
+            print(f"survived  {trial.mutant}  ({len(trial.tests)} tests)", flush=True)
         if number % 10 == 0:
             print(f"{number} of {len(sample)}, {time.monotonic() - begun:.0f} s", flush=True)
-    share = 1 - len(survivors) / max(1, len(sample))
-    print(f"{len(sample)} mutants, {len(sample) - len(survivors)} noticed ({share:.1%})")
+    share = 1 - survivors / max(1, len(sample))
+    print(f"{len(sample)} mutants, {len(sample) - survivors} noticed ({share:.1%})")
     raise SystemExit(share < given.at_least)
 
 
