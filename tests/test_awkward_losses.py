@@ -448,6 +448,26 @@ def test_seeds_decide_the_order_of_mini_batches() -> None:
     assert len(orders) == 5
 
 
+def test_the_seed_of_an_update_decides_its_mini_batches(model: Any, tokenizer: Any) -> None:
+    groups, policy = episodes(vocabulary=60), Policy("p", model, tokenizer)
+    seen: list[tuple[tuple[int, ...], ...]] = []
+
+    class Noting(GRPO):
+        def loss(self, batch: Any, outputs: Outputs) -> Any:
+            seen.append(tuple(tuple(sample.ids) for sample in batch.samples))
+            return super().loss(batch, outputs)
+
+    algorithm = Noting(num_minibatches=4)
+    learner = Learner(policy, None, algorithm, settings=LearnerSettings(learning_rate=1e-9))
+
+    def order(seed: int) -> tuple[Any, ...]:
+        seen.clear()
+        run_async(learner.update(samples_of(groups, "p"), algorithm, 0, seed))
+        return tuple(seen)
+
+    assert order(0) == order(0) and len({order(seed) for seed in range(4)}) == 4
+
+
 def test_positions_count_from_the_beginning_of_each_sample(gpt2_path: str) -> None:
     """With absolute positions: ragged samples of several turns side by side say what each says by
     itself in the model's own forward."""

@@ -206,6 +206,40 @@ def test_resume_alone_is_the_experiments_own_folder(run: Mrlm, config: Path) -> 
     assert done.code == 2 and "training.seed: 0 -> 3" in done.err
 
 
+def test_what_a_run_goes_on_from_and_where_it_writes(
+    run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Path("there")
+    (there / "checkpoint-3").mkdir(parents=True)
+    (there / "config.yaml").write_text(config.read_text())
+    asked: list[tuple[str | None, str | None]] = []
+
+    def note(loaded: Any, resume: Any) -> None:
+        asked.append((loaded.output_dir, None if resume is None else str(resume)))
+        raise RewardError("enough")
+
+    monkeypatch.setattr(experiments, "run_experiment", note)
+    for words in (
+        ["-c", config],
+        ["-c", config, "--resume"],
+        ["-c", config, "--resume", "--output", "here"],
+        ["--resume", "there"],
+        ["--resume", "there/checkpoint-3", "training.seed=1"],
+        ["--resume", "there", "--output", "here"],
+        ["-c", config, "--resume", "there", "-o", "here"],
+    ):
+        assert run("train", *words).err.startswith("error: enough\n")
+    assert asked == [
+        (None, None),
+        (None, "outputs/small"),
+        ("here", "here"),
+        ("there", "there"),
+        ("there", "there/checkpoint-3"),
+        ("here", "there"),
+        ("here", "there"),
+    ]
+
+
 # -- eval and collect --------------------------------------------------------------------------
 
 
@@ -278,6 +312,22 @@ def test_eval_counts_failed_plays_apart(
     )
     kept = json.loads(Path("e.json").read_text())["episodes"]
     assert [row["reward"] for row in kept] == [1.0, 0.0, None]
+
+
+def test_eval_says_what_a_success_is(
+    run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = [
+        Episode(f"e{place}", Task(f"t{place}"), {}, reward, [], "done", environment="w")
+        for place, reward in enumerate((1.0, 0.5, 0.2, 0.0))
+    ]
+    monkeypatch.setattr(runs, "evaluate_model", lambda *_: EvalResult({}, episodes))
+    for words, share in ((), "0.250"), (("--success", "0.5"), "0.500"), (("--success", "-1"), "1"):
+        done = run("eval", "--config", config, *words, "--output", "e.json")
+        assert f"w            pass@1        {share}" in done.out
+        limit = float(words[1]) if words else 1.0
+        assert f"a reward of at least {limit:g};" in done.out
+        assert json.loads(Path("e.json").read_text())["success"] == limit
 
 
 def test_collected_rows_are_read_back_for_supervised_learning(

@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from mrlm import Callback, ExperimentConfig, load_config, run_experiment
 from mrlm.build import build
-from mrlm.config import parse_config
+from mrlm.config import OpponentsConfig, parse_config
 from mrlm.config.normal import merge
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, ModelError
@@ -38,6 +40,8 @@ from mrlm.core.types import (
 )
 from mrlm.learn.checkpoint import verify
 from mrlm.play.matches import results_of
+from mrlm.play.ratings import STEP
+from mrlm.population import Past, Population
 from mrlm.run import Run
 from mrlm.train import iterate
 
@@ -216,6 +220,57 @@ def test_seats_swapped_take_luck_out_and_nobody_is_paid_unseen() -> None:
     broken.status = "error"
     assert score(lucky, broken) == []
     assert results_of([lucky], {"somebody"}, {"guest": "old@3"}) == []
+
+
+def game(name: str, reward: float, greedy: bool = False) -> Episode:
+    """`live` has the first seat, and is paid so much more than `guest`."""
+    found = Episode(name, Task("t"), policies={"a": "live", "b": "guest"}, greedy=greedy)
+    for agent, paid in (("a", reward), ("b", -reward)):
+        turn = Turn(agent, found.policies[agent], [1], [2], reward=paid)
+        found.rollouts[agent] = Rollout(agent=agent, turns=[turn])
+    return found
+
+
+def league(*past: str) -> Population:
+    """`live` against its past, which `guest` stands for; no weights are needed to keep accounts."""
+    guest: Any = SimpleNamespace(name="guest")
+    live: Any = object()
+    settings = OpponentsConfig(every=1, matchmaking="pfsp")
+    found = Population(settings=settings, trained={"live": live}, stand_ins={"live": [guest]})
+    found.past["live"] = [Past(name, "live", step) for step, name in enumerate(past)]
+    found.facing["live"] = found.past["live"][:1]
+    return found
+
+
+def test_games_count_for_those_who_learn_and_greedy_ones_for_nobody() -> None:
+    population = league("live@0")
+    greedy = [game(f"g{place}", -1.0, greedy=True) for place in range(3)]
+    metrics = population.note([Group([game("e0", 2.0), *greedy]), Group([game("e1", 0.0)])])
+    assert metrics == {"opponents/share": 1.0, "opponents/live/score": 0.75}
+    assert population.form == {"live": {"live@0": [1.99, 1.49]}}  # the older game counts 0.99
+    first = STEP / 2
+    expected = 1 / (1 + 10 ** (-2 * first / 400))
+    points = first + STEP * (0.5 - expected)
+    assert population.moving["live"] == pytest.approx(1000 + 2 * points)
+
+
+def test_those_who_beat_us_come_more_often() -> None:
+    """`power` is 2; a game that nobody played yet is a draw."""
+    population = league("weak", "strong", "new")
+    population.form = {"live": {"weak": [9.0, 8.5], "strong": [9.0, 2.5]}}
+    chances = {name: population._losses(name) for name in ("weak", "strong", "new")}
+    assert chances == pytest.approx({"weak": 0.1, "strong": 0.7, "new": 0.5})
+    met: Counter[str] = Counter()
+
+    async def load(name: str, wanted: Sequence[Past]) -> None:
+        met.update(past.name for past in wanted)
+        population.facing[name] = list(wanted)
+
+    population._load = load  # type: ignore[method-assign]
+    for step in range(600):
+        run_async(population.meet(step))
+    for name, weight in {"weak": 0.01, "strong": 0.49, "new": 0.25}.items():
+        assert met[name] / 600 == pytest.approx(weight / 0.75, abs=0.06)
 
 
 # -- what is kept ----------------------------------------------------------------------------------

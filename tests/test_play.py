@@ -386,6 +386,20 @@ def test_a_world_of_weight_0_is_evaluated_and_never_trained_on(tokenizer: Any) -
     assert sorted(set(evaluated)) == ["also", "taught", "watched"]
 
 
+@pytest.mark.parametrize("episodes", range(1, 9))
+def test_an_evaluation_has_as_many_episodes_as_it_is_told(episodes: int, tokenizer: Any) -> None:
+    """Whether or not the worlds divide them: the first have one more; samples multiply them."""
+    engine = ScriptedEngine(lambda request: "hello", tokenizer)
+    worlds = [WorldSpec(name, RelayEnvironment(), RelayEnvironment, Turns()) for name in "abc"]
+    source = Play(worlds, seats(tokenizer, "first", "second"), {"policy": engine}, 1, seed=0)
+    groups = run_async(source.evaluate(episodes, samples=2))
+    assert len(groups) == episodes and {len(group) for group in groups} == {2}
+    played = [group.episodes[0].environment for group in groups]
+    assert [played.count(name) for name in "abc"] == [(episodes + 2 - i) // 3 for i in range(3)]
+    tasks = {(group.episodes[0].environment, group.task_id) for group in groups}
+    assert len(tasks) == episodes, "no task comes twice"
+
+
 def build_plan(**data: Any) -> Any:
     world = {"env_type": "relay"}
     return plan_of(ExperimentConfig(**{"environments": [world], **data}), Parts())

@@ -5,15 +5,14 @@ that reach it.
     make mutants ARGS="--count 40 --rooms learn/credit.py algorithms"
     make mutants ARGS="--rooms metrics.py --count 0"     every mutant of a file
 
-The first run records which test reaches which line (`outputs/mutants`, minutes); remove the folder
-after the tests have changed, or give `--record` and those that are new: they are added. Tests that
+Which test reaches which line is recorded first (`outputs/mutants`, minutes), and again for files of
+tests that are newer than their record; remove the folder after the source has changed. Tests that
 fail unchanged are left out. Mutants that are no different are named in `equivalent.txt`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -24,13 +23,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import coverage
 import pytest
 from tests.mutants.mutations import Mutant, mutants, mutated
+from tests.mutants.recording import RECORD, ROOT, SOURCE, Reached
 
-ROOT = Path(__file__).parent.parent.parent
-SOURCE = ROOT / "src"
-RECORD = ROOT / "outputs" / "mutants"
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
 ROOMS = ("learn", "algorithms", "metrics.py", "cli", "population.py", "play/ratings.py")
 MOST_TESTS = 40
@@ -52,54 +48,17 @@ PRELOADED = (
 )
 
 
-class Outcomes:
-    """Pytest plug-in: seconds of every test that passes."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.failed: set[str] = set()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
-        if not report.passed:
-            self.failed.add(report.nodeid)
-
-
-def record(jobs: int, arguments: list[str]) -> None:
-    """Run the tests once, and keep which lines each reaches and how long it takes."""
-    RECORD.mkdir(parents=True, exist_ok=True)
-    durations = RECORD / "durations.json"
-    known: dict[str, float] = (
-        json.loads(durations.read_text(encoding="utf-8")) if durations.exists() else {}
-    )
-    os.environ["COVERAGE_FILE"] = str(RECORD / "coverage")
-    plain = RECORD / "coveragerc"  # of lines alone: branches are not asked for
-    plain.write_text("[run]\nsource = mrlm\n", encoding="utf-8")
-    outcomes = Outcomes()
-    options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "-n", str(jobs)]
-    options += ["--dist", "worksteal", "--cov=mrlm", f"--cov-config={plain}", "--cov-report="]
-    options += ["--cov-fail-under=0", "--cov-context=test", *(["--cov-append"] if known else [])]
-    code = pytest.main([*options, *arguments], plugins=[outcomes])
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise SystemExit(f"the tests could not be run (pytest: {code})")
-    passed = {test: t for test, t in outcomes.seconds.items() if test not in outcomes.failed}
-    durations.write_text(json.dumps(known | passed), encoding="utf-8")
-
-
-def reaching() -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    """File -> line -> the tests that reach it; and test -> seconds."""
-    data = coverage.CoverageData(str(RECORD / "coverage"))
-    data.read()
-    seconds = json.loads((RECORD / "durations.json").read_text(encoding="utf-8"))
-    found: dict[str, dict[int, list[str]]] = {}
-    for path in data.measured_files():
-        name = str(Path(path).relative_to(SOURCE / "mrlm"))
-        lines = data.contexts_by_lineno(path)
-        found[name] = {
-            line: sorted({context.partition("|")[0] for context in contexts} & seconds.keys())
-            for line, contexts in lines.items()
-        }
-    return found, seconds
+def record(tests: list[str], jobs: int) -> None:
+    """Run files of tests in so many processes, and note what each reaches: here nothing of the
+    project may be imported."""
+    code = "import sys; from tests.mutants.recording import record; record(sys.argv[1:])"
+    parts = [tests[number::jobs] for number in range(jobs)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, *part], cwd=ROOT) for part in parts if part
+    ]
+    codes = [each.wait() for each in started]
+    if any(codes):
+        raise SystemExit("the tests could not be run")
 
 
 def candidates(rooms: list[str]) -> list[Mutant]:
@@ -107,10 +66,10 @@ def candidates(rooms: list[str]) -> list[Mutant]:
     same = {line.split("  #")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
     found: list[Mutant] = []
     for room in rooms:
-        place = SOURCE / "mrlm" / room
+        place = SOURCE / room
         files = [place] if place.suffix else sorted(place.rglob("*.py"))
         for file in files:
-            name = str(file.relative_to(SOURCE / "mrlm"))
+            name = str(file.relative_to(SOURCE))
             every = mutants(name, file.read_text(encoding="utf-8"))
             found += [each for each in every if f"{each.file}  {each.text}" not in same]
     return found
@@ -196,8 +155,14 @@ def copies(number: int) -> list[Path]:
     trees = [RECORD / f"source-{each}" for each in range(number)]
     for tree in trees:
         shutil.rmtree(tree, ignore_errors=True)
-        shutil.copytree(SOURCE, tree, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SOURCE.parent, tree, ignore=shutil.ignore_patterns("__pycache__"))
     return trees
+
+
+def _recorded(tests: Path) -> bool:
+    """Whether there is a record of a file of tests as it is."""
+    record = RECORD / f"{tests.stem}.json"
+    return record.exists() and record.stat().st_mtime > tests.stat().st_mtime
 
 
 def main() -> None:
@@ -206,18 +171,16 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=120, help="how many; 0 is all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
-    parser.add_argument("--tests", nargs="+", default=["tests"], help="which tests are recorded")
+    parser.add_argument("--tests", nargs="+", help="files of tests, instead of all of them")
     parser.add_argument("--record", action="store_true", help="record these tests again")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--at-least", type=float, default=0.95)
     given = parser.parse_args()
-    if given.record or not (RECORD / "durations.json").exists():
-        # in a process of its own: here nothing of the project may be imported
-        code = "import sys; from tests.mutants.__main__ import record; "
-        code += "record(int(sys.argv[1]), sys.argv[2:])"
-        command = [sys.executable, "-c", code, str(given.jobs), *given.tests]
-        subprocess.run(command, cwd=ROOT, check=True)
-    lines, seconds = reaching()
+    files = given.tests or sorted(str(path) for path in (ROOT / "tests").glob("test_*.py"))
+    wanted = [each for each in files if given.record or not _recorded(Path(each))]
+    record(wanted, given.jobs)
+    reached_by = Reached.read()
+    lines, seconds = reached_by.lines, reached_by.seconds
     every = candidates(given.rooms)
     reached = [each for each in every if lines.get(each.file, {}).get(each.line)]
     print(f"{len(every)} mutants, {len(reached)} of them on lines that a test reaches", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -130,7 +131,7 @@ def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Tu
     tokens up to the next prompt, and after the last turn `tail_ids`. Where a prompt does not
     continue what came before, nothing is added."""
     found: list[Turn] = []
-    for turn, following in zip(turns, [*turns[1:], None], strict=True):
+    for turn, following in zip_longest(turns, turns[1:]):
         history = [*turn.prompt_ids, *turn.completion_ids]
         if following is None:
             seen = list(tail_ids)
