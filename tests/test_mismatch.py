@@ -318,8 +318,10 @@ def test_the_sampler_is_the_trainer(case: dict[str, Any], tmp_path: Path, tiny_p
     rows = [row for row in rows if row["step"] > 0]
     assert len(rows) == steps
     names = ("mismatch_kl", "mismatch_kl/short", "mismatch_kl/long")
-    found = [row[name] for row in rows for name in names if name in row]
-    assert len(found) >= steps and 0 <= max(found) < limit
+    found = [[row[name] for name in names if name in row] for row in rows]
+    assert found[0] and 0 <= max(value for values in found for value in values) < limit
+    for row, values in zip(rows, found, strict=True):  # steps that train nothing measure nothing
+        assert values or all(row[f"advantage/{name}/zero"] == 1.0 for name in ("short", "long"))
 
 
 def test_a_run_that_samples_with_other_weights_ends(tmp_path: Path, tiny_path: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from policy_server import Doors, Process, policy_process
 
 LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
 BY_KIND: dict[str, Any] = {"vllm": VllmEngine, "sglang": SglangEngine}
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +145,46 @@ def test_a_run_through_the_routes_of_other_servers(
     assert [row[1:] for row in watch.theirs] == [row[1:] for row in watch.ours]
     assert len(set(watch.ours)) == 3
     assert len(list(shared.glob("*/policy/*"))) <= 1  # old weights are cleared away
+
+
+class Restart(Callback):
+    """Kills the server after the first step, and starts another one at the same address."""
+
+    def __init__(self, server: Process, start: Callable[[int, int], Process]) -> None:
+        self.server = server
+        self.start = start
+
+    def on_step_end(self, run: Any, metrics: Any) -> None:
+        if run.step == 1:
+            self.server.kill()
+            where = (self.server.address, self.server.url)
+            self.server = self.start(*(int(each.rsplit(":", 1)[1]) for each in where))
+
+
+@pytest.mark.parametrize("kind", ["mrlm", *(pytest.param(k, marks=SLOW) for k in BY_KIND)])
+def test_a_run_whose_server_is_started_again_is_the_run_it_would_have_been(
+    kind: str, launcher: Launcher, tmp_path: Path, tiny_path: str, local: list[float]
+) -> None:
+    """It comes back with the weights it began with, between two calls, and gets those that are
+    trained before anything it samples is used. The last bits are others: what it had read before is
+    not kept."""
+    shared = tmp_path / "sync"
+    shared.mkdir()
+    words = ("--policy", f"base={tiny_path}", "--weights-from", str(shared))
+    words = ("--policy", f"policy={tiny_path}", "--take-weights") if kind == "mrlm" else words
+    with ExitStack() as open_:
+
+        def start(port: int = 0, http_port: int = 0) -> Process:
+            ports = {"port": port, "http_port": http_port}
+            return open_.enter_context(policy_process(launcher, tmp_path, *words, **ports))
+
+        server = start()
+        engine: dict[str, Any] = {"name": kind, "base_url": server.address}
+        if kind != "mrlm":
+            engine = {"name": kind, "base_url": server.url, "sync_folder": str(shared)}
+        watching = [Restart(server, start)]
+        apart = run_experiment(load_config(config(tmp_path, engine)), callbacks=watching)
+    assert losses(apart) == pytest.approx(local, abs=1e-4)
 
 
 # -- engines alone ---------------------------------------------------------------------------------
@@ -271,10 +314,19 @@ def test_a_server_sleeps_and_wakes(
     assert_same(say(engine, requests("base")), say(LeanEngine({"base": policy}), requests("base")))
 
 
-@pytest.mark.parametrize("kind", ["mrlm", pytest.param("vllm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noticed", [True, False])
+@pytest.mark.parametrize("kind", ["mrlm", *(pytest.param(k, marks=SLOW) for k in BY_KIND)])
 def test_a_server_that_is_lost_gets_its_weights_again(
-    kind: str, launcher: Launcher, tmp_path: Path, tiny_path: str, model: Any, tokenizer: Any
+    noticed: bool,
+    kind: str,
+    launcher: Launcher,
+    tmp_path: Path,
+    tiny_path: str,
+    model: Any,
+    tokenizer: Any,
 ) -> None:
+    """Whether a call failed in between or not. The version is that of the server's own weights, as
+    it is for policies that nobody trains."""
     policy = moved(policy_of(model, tokenizer), 5)
     wanted = say(LeanEngine({"base": policy}), requests("base"))
     (tmp_path / "sync").mkdir()
@@ -284,13 +336,14 @@ def test_a_server_that_is_lost_gets_its_weights_again(
             engine: Any = MrlmEngine({"base": policy}, server.address, max_retries=2)
         else:
             sync = str(tmp_path / "sync")
-            engine = VllmEngine(
+            engine = BY_KIND[kind](
                 {"base": policy}, server.url, sync_folder=sync, max_retries=2, timeout=60
             )
         assert_same(say(engine, requests("base")), wanted)
         server.kill()
-        with pytest.raises(EngineError, match=r"after 3 tries: .*(unavailable|no connection)"):
-            say(engine, requests("base"))
+        if noticed:
+            with pytest.raises(EngineError, match=r"after 3 tries: .*(unavailable|no connection)"):
+                say(engine, requests("base"))
         pushes = engine.pushes
         ports = [int(where.rsplit(":", 1)[1]) for where in (server.address, server.url)]
     with policy_process(launcher, tmp_path, *words, port=ports[0], http_port=ports[1]):

@@ -81,8 +81,8 @@ class MrlmEngine:
             timeout,
             max_retries,
         )
-        self._placed: set[str] = set()
-        self._lost = 0
+        self._placed: dict[str, int] = {}
+        """Policy -> `lost` of the client when its weights were sent."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order.
@@ -121,9 +121,8 @@ class MrlmEngine:
         """What the policy says, with the weights it was given."""
         for _ in range(2):
             found = await self._client.generate(name, requests)
-            if self._lost == self._client.lost and self._right(name, found):
+            if self._placed[name] == self._client.lost and self._right(name, found):
                 return found
-            self._lost = self._client.lost
             await self._place(name)
         found = await self._client.generate(name, requests)
         if not self._right(name, found):
@@ -147,13 +146,14 @@ class MrlmEngine:
                 await asyncio.to_thread(write_weights, policy, file)
                 await self._client.update(name, file, version)
             self.pushes += 1
+        lost = self._client.lost
         known, _ = await self._client.list()
         if name not in known:
             raise EndpointError(
                 f"the server at {self._client.address} has no policy {name!r}, only "
                 f"{', '.join(known)}; start it with --policy {name}=..."
             )
-        self._placed.add(name)
+        self._placed[name] = lost
 
 
 PLUGIN = MrlmEngine

@@ -3,6 +3,8 @@ weights read from disk after every update, memory given back while nothing is sa
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from mrlm.core.errors import EngineError
 from mrlm.engines._apart import JSON, ServerEngine, httpx
 from mrlm.engines._calls import Missing, Passing, signed
+from mrlm.learn.policy import Policy
 from mrlm.play.engine import Request
 
 
@@ -24,6 +27,34 @@ class SglangEngine(ServerEngine):
 
     kind: str = "sglang"
     wakes_twice: bool = False
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        base_url: str | None = None,
+        servers: Mapping[str, str] | None = None,
+        api_key_env: str | None = None,
+        sync_folder: str | None = None,
+        sleep: bool = False,
+        timeout: float = 600.0,
+        max_retries: int = 4,
+        max_concurrent: int = 256,
+    ) -> None:
+        super().__init__(
+            policies,
+            base_url,
+            servers,
+            api_key_env,
+            sync_folder,
+            sleep,
+            timeout,
+            max_retries,
+            max_concurrent,
+        )
+        self._marks: dict[str, str] = {}
+        """Server -> what the weights it was given are marked with."""
+        self._marking: set[str] = set()
+        """Servers that say the mark with every answer."""
 
     def _route(self) -> str:
         return "/generate"
@@ -58,6 +89,28 @@ class SglangEngine(ServerEngine):
         pairs = about["output_token_logprobs"]
         return [int(each[1]) for each in pairs], [float(each[0]) for each in pairs], reason
 
+    async def _post(
+        self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
+    ) -> Any:
+        answer = await super()._post(client, url, route, body)
+        if route == self._route() and body is not None and "lora_path" not in body:
+            self._check(url, answer)
+        return answer
+
+    def _check(self, url: str, answer: Any) -> None:
+        """A server that was started again has the weights that it began with, and no mark.
+
+        Raises:
+            Missing: the answer is from such weights.
+        """
+        about = answer.get("meta_info") if isinstance(answer, dict) else None
+        if not isinstance(about, dict) or url not in self._marks:
+            return
+        if about.get("weight_version") == self._marks[url]:
+            self._marking.add(url)
+        elif url in self._marking:
+            raise Missing(f"{url} has other weights than it was given")
+
     # -- weights -----------------------------------------------------------------------------------
 
     async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
@@ -69,8 +122,10 @@ class SglangEngine(ServerEngine):
             await self._taken(client, url, "/load_lora_adapter", body)
             await self._post(client, url, "/flush_cache")
         else:
-            body = {"model_path": str(folder), "flush_cache": True}
+            mark = secrets.token_hex(8)
+            body = {"model_path": str(folder), "flush_cache": True, "weight_version": mark}
             await self._taken(client, url, "/update_weights_from_disk", body)
+            self._marks[url] = mark
 
     async def _taken(self, client: httpx.AsyncClient, url: str, route: str, body: JSON) -> None:
         """Ask for a change that the server may answer with a failure."""

@@ -30,6 +30,8 @@ def trainer_routes(desk: Desk) -> dict[tuple[str, str], Callable[[JSON, Any], Aw
         ("GET", "/is_sleeping"): vllm.is_sleeping,
         ("POST", "/collective_rpc"): vllm.collective_rpc,
         ("POST", "/reset_prefix_cache"): vllm.reset_prefix_cache,
+        ("POST", "/update_weight_version"): vllm.mark,
+        ("GET", "/weight_info"): vllm.weight_info,
         ("POST", "/generate"): sglang.generate,
         ("GET", "/get_model_info"): sglang.model_info,
         ("POST", "/update_weights_from_disk"): sglang.update_weights,
@@ -48,6 +50,8 @@ class Bed:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.asleep: set[str] = set()
+        self.mark: str = ""
+        """What whoever trains calls the weights as they are."""
 
     async def sleep(self, parts: Sequence[str]) -> None:
         """Put parts to sleep."""
@@ -133,6 +137,14 @@ class Vllm:
         """Nothing to do: what was read with old weights is forgotten when new ones come."""
         return {}
 
+    async def mark(self, body: JSON, request: Any) -> JSON:
+        self.desk.require_trainer()
+        self.bed.mark = Fields(body).text("new_version")
+        return {"success": True, "new_version": self.bed.mark}
+
+    async def weight_info(self, body: JSON, request: Any) -> JSON:
+        return {"weight_version": self.bed.mark or "default"}
+
 
 PATH = "weights_path"
 
@@ -170,7 +182,7 @@ class Sglang:
             sent = await self.desk.read(asked)
             found = await asyncio.wrap_future(self.desk.ask(sent))
         answers = [
-            _generated(each, len(one.prompt_ids), scored)
+            _generated(each, len(one.prompt_ids), scored, self.bed.mark)
             for each, one in zip(found, sent, strict=True)
         ]
         return answers[0] if single else answers
@@ -180,14 +192,16 @@ class Sglang:
         return {
             "model_path": served.model,
             "is_generation": True,
-            "weight_version": str(served.version),
+            "weight_version": self.bed.mark or str(served.version),
         }
 
     async def update_weights(self, body: JSON, request: Any) -> JSON:
         fields = Fields(body)
+        mark = fields.text("weight_version") if "weight_version" in body else ""
         folder = self.desk.readable(fields.text("model_path"))
         self.bed.check()
         await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
+        self.bed.mark = mark
         text = "Succeeded to update model weights."
         return {"success": True, "message": text, "num_paused_requests": 0}
 
@@ -234,7 +248,7 @@ def _sampling(given: Any) -> tuple[SamplingParams, int]:
     return checked_sampling(fields.sampling(limit)), seed
 
 
-def _generated(found: Completion, read: int, scored: bool) -> JSON:
+def _generated(found: Completion, read: int, scored: bool, mark: str) -> JSON:
     reason: JSON = {"type": found.finish_reason}
     if found.finish_reason == "length":
         reason["length"] = len(found.token_ids)
@@ -242,7 +256,7 @@ def _generated(found: Completion, read: int, scored: bool) -> JSON:
         "finish_reason": reason,
         "prompt_tokens": read,
         "completion_tokens": len(found.token_ids),
-        "weight_version": str(found.policy_version),
+        "weight_version": mark or str(found.policy_version),
     }
     if scored:
         pairs = zip(found.logprobs, found.token_ids, strict=True)

@@ -86,7 +86,7 @@ class Policies:
             with self.desk.room(count_repeated(data, PROMPTS, self.desk.max_waiting)):
                 sent = await self.desk.read(lambda: _requests(data))
                 found = await asyncio.wrap_future(self.desk.ask(sent))
-            return await self.desk.read(lambda: _reply(found))
+            return await self.desk.read(lambda: _reply(found, self.desk.epoch))
         raise AssertionError("a refusal ends the call")
 
     async def UpdateWeights(self, request_iterator: AsyncIterator[Any], context: Context) -> Any:
@@ -141,8 +141,8 @@ def _requests(data: bytes) -> list[Request]:
     return [_request(request.policy, prompt) for prompt in request.prompts]
 
 
-def _reply(found: Sequence[Completion]) -> bytes:
-    return pb.GenerateReply(completions=map(_completion, found)).SerializeToString()
+def _reply(found: Sequence[Completion], epoch: str) -> bytes:
+    return pb.GenerateReply(completions=map(_completion, found), epoch=epoch).SerializeToString()
 
 
 def _completion(found: Completion) -> Any:

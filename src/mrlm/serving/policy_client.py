@@ -80,7 +80,9 @@ class PolicyClient:
         self.timeout = timeout
         self.max_retries = max_retries
         self.lost: int = 0
-        """How often the server could not be reached so far: it may be another one by now."""
+        """How often the server could not be reached, or was another one, so far: it may have the
+        weights that it began with."""
+        self._epoch: str = ""
         self._token = token
         self._secure = tls or ca is not None
         self._options = [
@@ -103,6 +105,7 @@ class PolicyClient:
             )
             for each in reply.policies
         }
+        self._note(reply.epoch)
         return found, reply.epoch
 
     async def tokenizer_files(self, policy: str) -> dict[str, bytes]:
@@ -138,6 +141,7 @@ class PolicyClient:
             raise EngineError(
                 f"{self._title} answered {len(reply.completions)} of {len(requests)} prompts"
             )
+        self._note(reply.epoch)
         return [_completion(each) for each in reply.completions]
 
     async def update(self, policy: str, file: Path, version: int) -> int:
@@ -154,6 +158,11 @@ class PolicyClient:
         return reply.version
 
     # -- one call ----------------------------------------------------------------------------------
+
+    def _note(self, epoch: str) -> None:
+        """Which start of the server has answered."""
+        self.lost += self._epoch not in ("", epoch)
+        self._epoch = epoch
 
     @property
     def _title(self) -> str:
