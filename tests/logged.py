@@ -68,7 +68,7 @@ def unknown(names: Iterable[str]) -> list[str]:
     return sorted(name for name in plain if not any(p.fullmatch(name) for p in COMPILED))
 
 
-def tests_missing() -> list[str]:
+def missing_tests() -> list[str]:
     """Rows whose test is not there."""
     folder = Path(__file__).parent
     lost = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logged import tests_missing, unknown
+from logged import missing_tests, unknown
 from mrlm import GRPOTrainer
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 from mrlm.environments.matrix import MatrixEnvironment
@@ -177,5 +177,5 @@ def test_tokens_and_seconds_of_a_run(tiny_path: str):
 
 
 def test_every_row_names_a_test_and_every_other_name_is_refused():
-    assert tests_missing() == []
+    assert missing_tests() == []
     assert unknown(["eval/reward/mean", "loss/first", "nobody/knows"]) == ["nobody/knows"]

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,7 +232,7 @@ def game(name: str, reward: float, greedy: bool = False) -> Episode:
 
 def league(*past: str) -> Population:
     """`live` against its past, which `guest` stands for; no weights are needed to keep accounts."""
-    guest: Any = SimpleNamespace(name="guest")
+    guest: Any = SimpleNamespace(name="guest", load=lambda folder: None)
     live: Any = object()
     settings = OpponentsConfig(every=1, matchmaking="pfsp")
     found = Population(settings=settings, trained={"live": live}, stand_ins={"live": [guest]})
@@ -260,15 +259,15 @@ def test_those_who_beat_us_come_more_often() -> None:
     population.form = {"live": {"weak": [9.0, 8.5], "strong": [9.0, 2.5]}}
     chances = {name: population._losses(name) for name in ("weak", "strong", "new")}
     assert chances == pytest.approx({"weak": 0.1, "strong": 0.7, "new": 0.5})
+
+    async def sample(_: object) -> None:
+        """Nobody samples from them here."""
+
+    population.exchange = sample
     met: Counter[str] = Counter()
-
-    async def load(name: str, wanted: Sequence[Past]) -> None:
-        met.update(past.name for past in wanted)
-        population.facing[name] = list(wanted)
-
-    population._load = load  # type: ignore[method-assign]
     for step in range(600):
         run_async(population.meet(step))
+        met.update(population.standing().values())
     for name, weight in {"weak": 0.01, "strong": 0.49, "new": 0.25}.items():
         assert met[name] / 600 == pytest.approx(weight / 0.75, abs=0.06)
 
