@@ -4,6 +4,7 @@ first."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch import Tensor
 
 from mrlm import (
     GRPO,
+    MAPPO,
     PPO,
+    REINFORCE,
     Generator,
     Learner,
     LLMEnvironment,
@@ -24,6 +27,7 @@ from mrlm import (
     Rollout,
     RouterR1Trainer,
     StepResult,
+    TeamLearner,
 )
 from mrlm.core.errors import ConfigError
 from mrlm.environments.search_qa import SearchQAEnvironment, routing_reward
@@ -128,6 +132,69 @@ def sampled(model: Any, tokenizer: Any, **sampling: Any) -> list[Rollout]:
     rollouts = [Rollout().add_messages(Message("2+2=")) for _ in REWARDS]
     Generator(model, tokenizer, max_new_tokens=6, **sampling).batch_generate(rollouts)
     return rollouts
+
+
+def k3(sampler: float, trainer: float) -> float:
+    return math.exp(trainer - sampler) - 1 - (trainer - sampler)
+
+
+def scored(model: Any, rollout: Rollout) -> list[float]:
+    """The log-probs of what a rollout sampled, by the model's own forward."""
+    (turn,) = rollout.turns
+    ids, start = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]]), len(turn.prompt_ids)
+    with torch.no_grad():
+        found = model(ids).logits[0, start - 1 : -1].log_softmax(-1)
+    return found.gather(1, ids[0, start:, None])[:, 0].tolist()
+
+
+@pytest.mark.parametrize("algorithm", [REINFORCE, GRPO, PPO])
+def test_the_mismatch_is_logged_while_the_weights_are_those_that_sampled(
+    algorithm: Any, model: Any, tokenizer: Any
+) -> None:
+    """By hand, whether the log-probs are those of the first pass or of the loss; nothing once the
+    weights have moved, however little, and nothing of what was not sampled."""
+    learner = Learner(model, tokenizer, algorithm())
+    rollouts, calls = sampled(model, tokenizer), []
+    assert learner.calculate_loss(rollouts, REWARDS).metrics["mismatch_kl"] == pytest.approx(
+        0.0, abs=1e-9
+    )
+    learner.forget()
+    for rollout in rollouts:
+        rollout.turns[0].logprobs = [x - 0.25 for x in rollout.turns[0].logprobs or ()]
+    passes = learner.weights_of.forward
+    learner.weights_of.forward = lambda *a, **k: calls.append(a) or passes(*a, **k)  # type: ignore[method-assign]
+    loss = learner.calculate_loss(rollouts, REWARDS)
+    pairs = [
+        pair
+        for rollout in rollouts
+        for pair in zip(rollout.turns[0].logprobs or (), scored(model, rollout), strict=True)
+    ]
+    expected = sum(k3(*pair) for pair in pairs) / len(pairs)
+    assert loss.metrics["mismatch_kl"] == pytest.approx(expected, rel=1e-4)
+    assert expected == pytest.approx(k3(0.0, 0.25), rel=1e-3)
+    assert len(calls) == 1, "no forward is added"
+    weight = model.get_input_embeddings().weight
+    with torch.no_grad():
+        weight.data[7, 3] += 1e-3  # past the version counter, as fused optimisers write
+    assert "mismatch_kl" not in learner.calculate_loss(rollouts, REWARDS).metrics
+    assert "mismatch_kl" not in learner.calculate_loss(written(), REWARDS).metrics
+    cut = sampled(model, tokenizer, top_p=0.9)
+    assert "mismatch_kl" not in learner.calculate_loss(cut, REWARDS).metrics
+
+
+def test_a_team_logs_the_mismatch_of_every_policy(model: Any, tokenizer: Any) -> None:
+    models = {"a": model, "b": copy.deepcopy(model)}
+    team = TeamLearner({name: (each, tokenizer) for name, each in models.items()}, MAPPO())
+    parts = {name: sampled(each, tokenizer) for name, each in models.items()}
+    for rollout in parts["b"]:
+        rollout.turns[0].logprobs = [x - 0.25 for x in rollout.turns[0].logprobs or ()]
+    episodes = [dict(zip(parts, pair, strict=True)) for pair in zip(*parts.values(), strict=True)]
+    found = team.calculate_loss(episodes, REWARDS).metrics
+    assert found["mismatch_kl/a"] == pytest.approx(0.0, abs=1e-9)
+    assert found["mismatch_kl/b"] == pytest.approx(k3(0.0, 0.25), rel=1e-3)
+    with torch.no_grad():
+        models["b"].get_input_embeddings().weight[7, 3] += 1e-3
+    assert "mismatch_kl/b" not in team.calculate_loss(episodes, REWARDS).metrics
 
 
 @pytest.mark.parametrize("kind", ["by hand", "top_p", "plain"])

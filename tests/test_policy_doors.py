@@ -122,6 +122,30 @@ def test_text_completions_with_token_ids(client: Any, tokenizer: Any) -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks) == text.choices[0].text
 
 
+def test_a_raw_prompt_is_control_and_a_message_is_not(
+    client: Any, http: httpx.Client, tokenizer: Any
+) -> None:
+    """What a client has rendered itself is read as what it spells, as other servers of the protocol
+    read it; the same text as a message is letters."""
+    chat = Chat(tokenizer)
+    rendered = chat.render([Message("Say something.")])
+    ids = chat.prompt([Message("Say something.")]).ids
+    special = set(tokenizer.all_special_ids)
+    assert special & set(ids)
+    more = {"return_token_ids": True}
+    for prompt in (rendered, [rendered, rendered]):
+        found = client.completions.create(
+            model="base", prompt=prompt, max_tokens=1, seed=1, extra_body=more
+        )
+        assert [each.prompt_token_ids for each in found.choices] == [ids] * len(found.choices)
+    body = {"model": "base", "messages": [{"role": "user", "content": rendered}], "max_tokens": 1}
+    said = http.post("/v1/chat/completions", json=body).json()
+    forged = chat.prompt([Message(rendered)]).ids
+    assert said["usage"]["prompt_tokens"] == len(forged)
+    count = len([each for each in ids if each in special])
+    assert len([each for each in forged if each in special]) == count
+
+
 def test_tools_reach_the_template_and_calls_come_back(client: Any, tiny_path: str) -> None:
     """Templates that take no tools are told apart; a model's call in its own words becomes one."""
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

@@ -10,6 +10,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.running import run_async
 from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
+from mrlm.learn.mismatch import content_version
 from mrlm.learn.policy import Policy, as_policy
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import Request
@@ -82,6 +83,7 @@ class Generator:
             for i, prompt in enumerate(prompts)
         ]
         self.generated += len(requests)
+        version = content_version(self.policy)
         completions = run_async(self._engine.generate(requests))
         messages = []
         for rollout, request, completion in zip(rollouts, requests, completions, strict=True):
@@ -93,6 +95,7 @@ class Generator:
                 logprobs=completion.logprobs,
                 index=len(rollout.turns),
                 step=len(rollout.turns),
+                version=version,
                 finish_reason=completion.finish_reason,
                 sampling=self.sampling,
             )

@@ -33,7 +33,7 @@ from mrlm.learn.handmade import (
     with_greedy,
 )
 from mrlm.learn.loss_tensor import LossTensor
-from mrlm.learn.mismatch import FEW, FirstLook, drops, raw
+from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
 from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
 from mrlm.learn.policy import Policy, as_policy
 from mrlm.learn.reference import renew
@@ -192,12 +192,13 @@ class Learner:
     def loss_of(self, samples: Sequence[Sample]) -> Loss:
         """The loss of samples with credit as one batch; `calculate_loss` makes them of rollouts."""
         batch, across = self.packed(samples), self._policy.across
-        loss = self.algorithm.loss(batch, self._forward(batch))
+        outputs = self._forward(batch)
+        loss = self.algorithm.loss(batch, outputs)
         if across is not None:
             metrics = {name: value * across.size for name, value in loss.metrics.items()}
             total = across.averaged(loss.total * across.size, self._policy.parameters())
             loss = Loss(total, metrics)
-        return loss
+        return Loss(loss.total, loss.metrics | loss_mismatch(self._policy, batch, outputs))
 
     def forget(self) -> None:
         """Begin a new update: the next loss compares with the policy as it is now, also on rollouts

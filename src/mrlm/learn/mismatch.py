@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from mrlm.core.types import Turn
 from mrlm.learn.batch import Batch, Loss, Outputs, as_column
+from mrlm.learn.digest import digest
 from mrlm.learn.passes import LossOf
+from mrlm.learn.policy import Policy
 
 SUM, COUNT = "mismatch_sum:", "mismatch_tokens:"
 """What the names of an update's raw numbers begin with; the name of an agent follows."""
@@ -165,6 +167,35 @@ def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
         if comparable(turn, turn.version)
     ]
     return {"lag/kl": float(np.concatenate(gaps).mean())} if gaps else {}
+
+
+def content_version(policy: Policy) -> int:
+    """The version of a policy's weights by their bits, for own loops, in which nobody counts
+    updates. Heads are left out: engines do not sample with them."""
+    named = policy.named_parameters().items()
+    return digest(value for name, value in named if not name.startswith("value_head."))
+
+
+def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, float]:
+    """`mismatch_kl` of a loss in an own loop, from log-probs that are there already: those that
+    were kept as `old_logprobs` at the first loss, else those of this loss. Nothing where no turn
+    was sampled with the weights as they are, or dropout changes the loss.
+
+    Args:
+        policy: whose loss it is.
+        batch: what it is of.
+        outputs: what it was computed from.
+    """
+    if not any(turn.logprobs is not None for turn in batch.turns):
+        return {}
+    version = content_version(policy)
+    tallies = [tally(batch.turns, {policy.name: version})]
+    if not (policy.model.training and drops(policy.model)):
+        look = FirstLook(version)
+        look.add(batch, outputs.logprobs)
+        tallies.append(taken({policy.name: look.numbers()}))
+    found = mismatch_metrics(tallies, [policy.name])
+    return {name: value for name, value in found.items() if name == "mismatch_kl"}
 
 
 def drops(model: Any) -> bool:

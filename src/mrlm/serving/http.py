@@ -328,6 +328,8 @@ def _prompts(served: Served, given: Any) -> list[list[int]]:
         return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
 
     def encoded(text: str) -> list[int]:
+        # a raw prompt is what a client has rendered itself: control tokens in it are control, as in
+        # every server of this protocol. Text that is not to be control goes through chat, or as ids
         check_size(len(text), served.max_context)
         return served.chat.encode(text)
 
