@@ -68,14 +68,15 @@ def run_all(launcher: Launcher, size: int, paths: Sequence[Path], folder: Path) 
     assert codes == [0] * size, (codes, *(world.said(rank)[-3000:] for rank in range(size)))
 
 
-def differences(one: Path, other: Path) -> dict[str, float]:
-    """How far two runs are apart: the largest difference of each metric, and of the weights of each
-    policy that came of them, in units of what differs if that is above 1."""
+def differences(one: Path, other: Path, most: int | None = None) -> dict[str, float]:
+    """How far two runs are apart: the largest difference of each metric (in the first `most` rows),
+    and of the weights of each policy that came of them, in units of what differs if that is above
+    1."""
     from safetensors.torch import load_file
 
     found: dict[str, float] = {}
     rows, others = (
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][:most]
         for folder in (one, other)
     )
     assert len(rows) == len(others) > 0
