@@ -48,6 +48,7 @@ PAYS: dict[str, tuple[float, float]] = {
     "negotiation": (-0.6, 1),
     "qa": (0, 1),
     "reference": (0, 1),
+    "world_model": (0, 0),
     "relay": (0, 1),
     "rescored": (0, 1),
     "reward": (0, 1),
@@ -299,7 +300,7 @@ def make_engine(name: str, model: Any, tokenizer: Any, doors: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", sorted({*registry.names("engines")} - {"reward_model", "openai"})
+    "name", sorted({*registry.names("engines")} - {"reward_model", "world_model", "openai"})
 )  # one scores, the other has no tokens
 def test_an_engine_answers_every_request_in_order(
     name: str, model: Any, tokenizer: Any, doors: Any

@@ -10,8 +10,9 @@ import pytest
 
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.running import run_async
-from mrlm.core.types import LLMEnvironment, Message, Role, StepResult
+from mrlm.core.types import Message, Role, StepResult
 from mrlm.environments.debate import (
     Debate,
     DebateEnvironment,

@@ -401,9 +401,11 @@ def test_an_llm_environment_speaks(model: Any, tokenizer: Any, tiny_path: str) -
     settings = {"max_new_tokens": 8, "temperature": 0.0}
     live = LLMEnvironment(model, tokenizer, generation_config=settings)
     expected = HFEngine.of(model, tokenizer).respond([Message("2+3?")], SamplingParams(8, 0.0))
-    assert live.step(Message("2+3?")) == expected
-    assert LLMEnvironment(tiny_path, generation_config=settings).step([Message("2+3?")]) == expected
-    assert len(live.step(Message("2+3?"), max_new_tokens=1).content) <= 1
+    assert live.respond(Message("2+3?")) == expected
+    assert (
+        LLMEnvironment(tiny_path, generation_config=settings).respond([Message("2+3?")]) == expected
+    )
+    assert len(live.respond(Message("2+3?"), max_new_tokens=1).content) <= 1
     told = LLMEnvironment(model, tokenizer, system_prompt="Be brief.", generation_config=settings)
     with_system = [Message("Be brief.", Role.SYSTEM), Message("2+3?")]
-    assert told.step(Message("2+3?")) == live.step(with_system) == told.step(with_system)
+    assert told.respond(Message("2+3?")) == live.respond(with_system) == told.respond(with_system)

@@ -13,8 +13,9 @@ import pytest
 
 from chat_server import Answer, ChatServer, Fault, completion, serving
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.running import run_async
-from mrlm.core.types import LLMEnvironment, Message, Role, SamplingParams
+from mrlm.core.types import Message, Role, SamplingParams
 from mrlm.engines.openai import OpenAIEngine
 from mrlm.play.agent import PromptTooLong
 from mrlm.play.engine import Remote, Request
@@ -241,7 +242,7 @@ def test_one_that_is_only_asked() -> None:
     with serving(lambda body, n: "Paris") as server:
         endpoint = {"base_url": server.url, "model": "some-model"}
         client = LLMEnvironment(endpoint, mode="client", system_prompt="Be brief.")  # type: ignore[arg-type]
-        assert client.step(Message("Capital of France?"), max_new_tokens=4).content == "Paris"
+        assert client.respond(Message("Capital of France?"), max_new_tokens=4).content == "Paris"
     assert [message["role"] for message in server.bodies[0]["messages"]] == ["system", "user"]
     assert server.bodies[0]["max_tokens"] == 4
     with pytest.raises(ConfigError, match="base_url"):

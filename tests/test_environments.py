@@ -45,6 +45,12 @@ NEEDS: dict[str, dict[str, Any]] = {
     "reference": {"dataset": PAIRS},
     "centralised": {"environment": {"env_type": "relay"}},
     "difference": {"environment": MatrixEnvironment("xor"), "default": "A"},
+    "world_model": {
+        "model": "mrlm/tiny",
+        "dataset": PROMPTS,
+        "max_turns": 2,
+        "max_new_tokens": 4,
+    },
 }
 """Arguments of the worlds that cannot be made without any."""
 BEST = {

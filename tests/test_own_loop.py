@@ -279,7 +279,7 @@ def test_a_router_in_an_own_loop(model: Any, tokenizer: Any) -> None:
         Message("<think>ask</think> <search>small: Who?</search>", agent="router")
     )
     assert list(result.observations) == ["small"]
-    result = environment.step({"small": small.step(result.messages)})
+    result = environment.step({"small": small.respond(result.messages)})
     assert "<information>" in result.messages[0].content
     result = environment.step(Message("<think>so</think> <answer>none</answer>", agent="router"))
     assert result.done and result.reward == 0.0

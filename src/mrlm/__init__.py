@@ -127,11 +127,11 @@ if TYPE_CHECKING:
     from mrlm.core.environment import as_environment as as_environment
     from mrlm.core.environment import check_environment as check_environment
     from mrlm.core.errors import MRLMError as MRLMError
+    from mrlm.core.language_model import LLMEnvironment as LLMEnvironment
     from mrlm.core.types import Completion as Completion
     from mrlm.core.types import EnvironmentMode as EnvironmentMode
     from mrlm.core.types import Episode as Episode
     from mrlm.core.types import Group as Group
-    from mrlm.core.types import LLMEnvironment as LLMEnvironment
     from mrlm.core.types import Message as Message
     from mrlm.core.types import MessageRole as MessageRole
     from mrlm.core.types import MessageType as MessageType
@@ -215,12 +215,12 @@ _WHERE = {
         "check_environment",
     ),
     "mrlm.core.errors": ("MRLMError",),
+    "mrlm.core.language_model": ("LLMEnvironment",),
     "mrlm.core.types": (
         "Completion",
         "EnvironmentMode",
         "Episode",
         "Group",
-        "LLMEnvironment",
         "Message",
         "MessageRole",
         "MessageType",

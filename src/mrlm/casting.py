@@ -96,6 +96,7 @@ def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) 
         if not names:
             names = ["policy"] if len(agents) == 1 else agents
         policies = {name: PolicyConfig() for name in names}
+    policies = {name: each for name, each in policies.items() if name not in _lent(config, agents)}
     trainable = [name for name, settings in policies.items() if settings.trainable]
     policy_of: dict[str, str] = {}
     for agent in agents:
@@ -118,6 +119,13 @@ def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) 
         )
     _check_seats(config, worlds, agents, parts)
     return Cast(policy_of, policies)
+
+
+def _lent(config: ExperimentConfig, agents: Sequence[str]) -> set[str]:
+    """Policies that environments have for their model, and no agent speaks with."""
+    sections = [*config.environments, *config.evaluation.environments]
+    named = {section.policy for section in config.agents.values()}
+    return {each.lent_policy for each in sections if each.lent_policy} - named - set(agents)
 
 
 def _check_seats(

@@ -33,8 +33,10 @@ MODELS = "models.json"
 """Of a stage that began with what the one before it trained: policy -> its model's folder."""
 
 
-SCORER = "stage:"
-"""Before the name of an earlier stage, where an environment names a reward model."""
+TRAINED = "stage:"
+"""Before the name of an earlier stage, where an environment names a model that it trained."""
+NAMES_STAGE = ("reward_model", "model")
+"""Settings of an environment that may name one."""
 
 
 @contextmanager
@@ -89,7 +91,7 @@ def run_experiment(
         place = folder / f"{index + 1}-{name}"
         title = f"{config.experiment_name}-{name}"
         stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
-        stage = _with_scorers(stage, folder, [each for each, _ in stages[:index]])
+        stage = _with_stages(stage, folder, [each for each, _ in stages[:index]])
         parts = Parts(callbacks=callbacks, models=_inherited(stage, trained, before))
         if resume is not None and _done(peers, place, stage, last=index == len(stages) - 1):
             log.info("stage %s is finished", name)
@@ -246,25 +248,29 @@ def _inherited(
     return models
 
 
-def _with_scorers(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -> ExperimentConfig:
-    """A stage whose environments name reward models of earlier stages by their folders.
+def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -> ExperimentConfig:
+    """A stage whose environments name models of earlier stages by their folders.
 
     Raises:
         ConfigError: there is no such stage before this one.
     """
 
     def place(section: Mapping[str, Any]) -> dict[str, Any]:
-        named = section.get("reward_model")
-        if not isinstance(named, str) or not named.startswith(SCORER):
-            return dict(section)
-        name = named.removeprefix(SCORER)
+        found = dict(section)
+        for key in NAMES_STAGE:
+            named = section.get(key)
+            if isinstance(named, str) and named.startswith(TRAINED):
+                found[key] = trained(key, named.removeprefix(TRAINED))
+        return found
+
+    def trained(key: str, name: str) -> str:
         if name not in before:
             known = ", ".join(before) or "none"
             raise ConfigError(
-                f"environments: reward_model={named!r}: no earlier stage is called {name!r} "
+                f"environments: {key}='{TRAINED}{name}': no earlier stage is called {name!r} "
                 f"(earlier stages: {known})"
             )
-        return {**section, "reward_model": str(folder / f"{before.index(name) + 1}-{name}/final")}
+        return str(folder / f"{before.index(name) + 1}-{name}/final")
 
     given = stage.given()
     changes: dict[str, Any] = {"environments": list(map(place, given.get("environments", [])))}

@@ -27,7 +27,8 @@ from mrlm.config.words import (
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import EnvironmentMode, LLMEnvironment
+from mrlm.core.language_model import LLMEnvironment
+from mrlm.core.types import EnvironmentMode
 from mrlm.run import Callback, Run
 from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
 from mrlm.sources import total_steps
@@ -219,6 +220,7 @@ class Trainer:
                 "the LLMEnvironment is in mode CLIENT (frozen); a trainer needs "
                 "EnvironmentMode.SERVER"
             )
+        llm.check_policy()
         if llm.generation_config:
             self.config = self.config.merged({"generation": dict(llm.generation_config)})
         if llm.reward_fn is not None:
@@ -278,6 +280,7 @@ class Trainer:
         for agent, reference in references.items():
             own, frozen = tokenizer, False
             if isinstance(reference, LLMEnvironment) and not isinstance(reference.model, Mapping):
+                reference.check_policy()
                 own = reference.tokenizer or tokenizer
                 frozen = reference.mode is EnvironmentMode.CLIENT
                 if reference.reward_fn is not None:
@@ -447,7 +450,7 @@ def _worlds_or_rows(data: Any) -> tuple[list[Any], Any]:
 
 def _is_world(value: Any) -> bool:
     return (
-        isinstance(value, Environment | SimulatedEnvironment)
+        isinstance(value, Environment | SimulatedEnvironment | LLMEnvironment)
         or inspect.isclass(value)
         or inspect.isfunction(value)
     )

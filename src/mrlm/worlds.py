@@ -19,6 +19,7 @@ from mrlm.core.environment import (
     as_environment,
 )
 from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.play.deck import WorldSpec
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -31,7 +32,7 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
     sections = [*([] if parts.worlds else config.environments), *watched]
     live = EnvironmentConfig(env_type="live"), EnvironmentConfig(env_type="live", weight=0.0)
     made = [(world, live[0]) for world in parts.worlds]
-    made += [(environment_factory(section), section) for section in sections]
+    made += [(environment_factory(with_policy(config, parts, each)), each) for each in sections]
     made += [(world, live[1]) for world in parts.eval_worlds]
     specs: list[WorldSpec] = []
     for world, section in made:
@@ -63,6 +64,38 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
             )
         )
     return specs
+
+
+def with_policy(
+    config: ExperimentConfig, parts: Parts, section: EnvironmentConfig
+) -> EnvironmentConfig:
+    """A section whose `model` names a frozen policy of the run, with the model of that policy.
+
+    Raises:
+        ConfigError: there is no such policy, it is trained, or it has no weights here.
+    """
+    name = section.lent_policy
+    if name is None:
+        return section
+    policy, where = config.policies.get(name), f"environments: model='policy:{name}'"
+    if policy is None:
+        known = ", ".join(config.policies) or "none"
+        raise ConfigError(f"{where}: there is no policy {name!r} (there are: {known})")
+    if policy.trainable:
+        raise ConfigError(
+            f"{where}: this policy is trained, and an environment is not; set "
+            f"policies.{name}.trainable: false"
+        )
+    if policy.endpoint is not None:
+        raise ConfigError(f"{where}: this policy is behind an API, which writes no observations")
+    live, tokenizer = parts.models.get(name, (None, None))
+    given = {"model": policy.model or config.model.model_name_or_path if live is None else live}
+    if live is None:
+        own = None if policy.model else config.model.tokenizer_name_or_path
+        tokenizer = policy.tokenizer or own
+    if tokenizer is not None:
+        given["tokenizer"] = tokenizer
+    return EnvironmentConfig(**(section.model_dump(exclude_unset=True) | given))
 
 
 def environment_factory(section: EnvironmentConfig) -> Any:
@@ -101,7 +134,7 @@ def _template(world: Any) -> tuple[Environment, Any]:
     """An instance that answers for its settings, and how to make a fresh one: by copying it, or by
     calling the class or function again."""
     template = as_environment(world)
-    if isinstance(world, Environment | SimulatedEnvironment):
+    if isinstance(world, Environment | SimulatedEnvironment | LLMEnvironment):
         return template, template.spawn
     return template, lambda: as_environment(world)
 

@@ -85,6 +85,8 @@ class AgentConfig(Section):
 
 ADDRESS = re.compile(r"(https?://)?(\[[\da-fA-F:.%]+\]|[^\s:/\[\]@]+):\d{1,5}/?")
 """A server's."""
+LENT = "policy:"
+"""Before the name of a frozen policy, where an environment names its model."""
 REMOTE = ("server_address", "servers_file", "token_env", "tls_ca", "tls_cert", "tls_key")
 """Keys of a world that say where its server is, and who may ask it."""
 
@@ -164,6 +166,13 @@ class EnvironmentConfig(Section):
     def parameters(self) -> dict[str, Any]:
         """The keys that are arguments of the constructor."""
         return dict(self.__pydantic_extra__ or {})
+
+    @property
+    def lent_policy(self) -> str | None:
+        """The policy that `model` names, if it does."""
+        model = self.parameters.get("model")
+        named = isinstance(model, str) and model.startswith(LENT)
+        return model.removeprefix(LENT) if named else None
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Keyword arguments for the constructor of the world, checked against its signature;

@@ -65,6 +65,11 @@ class Control:
         self._spellings: dict[str, list[int] | None] = {}
         self._matched_normal = any(added[name].normalized for name in names if name in added)
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """Those of the control tokens."""
+        return self._known
+
     def guard(self, text: str) -> str:
         """The text with a mark in everything in it that spells control."""
         if GUARD in text:

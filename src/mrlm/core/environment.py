@@ -11,9 +11,18 @@ from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.core.frames import explain
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.running import run_async
 from mrlm.core.stepping import by_hand, is_pending
-from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
+from mrlm.core.types import (
+    EnvironmentMode,
+    Message,
+    Observation,
+    Reward,
+    Role,
+    StepResult,
+    Task,
+)
 
 Split = Literal["train", "eval"]
 TURN_SETTINGS = {
@@ -212,12 +221,28 @@ def as_environment(world: Any) -> Environment:
         return world
     if isinstance(world, SimulatedEnvironment):
         return SingleSeat(world)
+    if isinstance(world, LLMEnvironment):
+        return _world_model(world)
     if callable(world):
         return as_environment(world())
     raise ConfigError(
         f"{world!r} is no environment: give an instance or subclass of mrlm.Environment or "
         "mrlm.SimulatedEnvironment, or a function that returns one"
     )
+
+
+def _world_model(model: LLMEnvironment) -> Environment:
+    """A language model that a user gives as an environment.
+
+    Raises:
+        ConfigError: it is one that is trained.
+    """
+    if model.mode is EnvironmentMode.SERVER:
+        raise ConfigError(
+            "an LLMEnvironment in mode SERVER is trained, and an environment is not; give "
+            "LLMEnvironment(..., mode='client') as the environment"
+        )
+    return model.environment
 
 
 def validated_reward(reward: Any, where: str) -> Reward:

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.running import in_thread
-from mrlm.core.types import LLMEnvironment, Message, Role
+from mrlm.core.types import Message, Role
 from mrlm.environments._rows import at_least
 from mrlm.environments.debate.llm import BEST, LONGEST, quoted
 
@@ -50,7 +51,7 @@ class TextJudge:
         self.agent: str | None = agent
         self.retries: int = retries
         self.instruction: str = instruction
-        self._ask: Ask | None = ask.step if isinstance(ask, LLMEnvironment) else ask
+        self._ask: Ask | None = ask.respond if isinstance(ask, LLMEnvironment) else ask
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextJudge:
         return self

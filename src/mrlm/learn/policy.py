@@ -92,6 +92,8 @@ class Policy:
         self.chat: Chat = chat or Chat(tokenizer)
         self.value_head: ValueHead | None = None
         self.lean: bool = lean and precision != "fp16"
+        self.other_ends: frozenset[int] = frozenset()
+        """Ids that end a completion besides the model's own."""
         self.shards: Shards | None = None
         self._passes: dict[str, LeanPass | None] = {}
         self.interface: Interface = interface_of(self.model)
@@ -130,7 +132,7 @@ class Policy:
     @property
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends a completion."""
-        found: set[int] = set()
+        found: set[int] = set(self.other_ends)
         generation = getattr(self.model, "generation_config", None)
         for value in (self.tokenizer.eos_token_id, generation and generation.eos_token_id):
             found.update(value if isinstance(value, list | tuple) else [value])  # pyright: ignore

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.registry import unknown
-from mrlm.core.types import LLMEnvironment
 from mrlm.environments.debate.judging import Judge, MajorityJudge, TruthJudge
 from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.rules import RuleBasedJudge

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.running import in_thread
-from mrlm.core.types import LLMEnvironment, Message, Role
+from mrlm.core.types import Message, Role
 from mrlm.environments._rows import at_least
 from mrlm.environments.debate.judging import Debate, Judge, Verdict, Winner
 from mrlm.environments.debate.topics import SIDES, Side
@@ -79,7 +80,7 @@ class LLMJudge(Judge):
         self.swap = swap
         self.retries = retries
         self.instruction = instruction
-        self._ask: Ask | None = ask.step if isinstance(ask, LLMEnvironment) else ask
+        self._ask: Ask | None = ask.respond if isinstance(ask, LLMEnvironment) else ask
 
     @property
     def seats(self) -> Mapping[str, LLMJudge]:

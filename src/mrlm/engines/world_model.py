@@ -1,0 +1,170 @@
+"""A language model that writes what an agent sees next: the turn of the user that follows the
+agent's action, as `SFT` in mode `world_model` trains it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from mrlm.core import registry
+from mrlm.core.chat import Chat, Prompt
+from mrlm.core.errors import ConfigError
+from mrlm.core.opening import Opening, open_user_turn
+from mrlm.core.types import Message, Role, SamplingParams, Turn
+from mrlm.learn.loading import load_model, load_tokenizer
+from mrlm.learn.policy import Policy
+from mrlm.play.engine import Batcher, Pulse, Request
+
+
+@dataclass(slots=True)
+class Talk:
+    """The conversation of an agent with a world model.
+
+    Args:
+        messages: everything that was shown and answered.
+        last: what the agent read last, and its turn.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    last: tuple[Prompt, Turn] | None = None
+
+
+class WorldModel:
+    """Writes observations. The model is loaded when it is first used; copies of an environment
+    share it, and what they wait for at the same time is sampled in one batch.
+
+    Args:
+        model: a live causal language model, or a folder, run folder or hub id of one.
+        tokenizer: its tokenizer; that of the folder when `None`.
+        sampling: how observations are drawn.
+        dtype, device: of a model that is loaded.
+        timeout: seconds a batch may take.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        sampling: SamplingParams | None = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        timeout: float = 600.0,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.sampling: SamplingParams = sampling or SamplingParams()
+        self.dtype = dtype
+        self.device = device
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._batchers: weakref.WeakKeyDictionary[Any, Batcher] = weakref.WeakKeyDictionary()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WorldModel:
+        return self
+
+    async def load(self) -> None:
+        """Make sure that the model is there; event loops go on meanwhile."""
+        await asyncio.to_thread(lambda: self._engine)
+
+    @property
+    def chat(self) -> Chat:
+        """Renders the conversations."""
+        return self._policy.chat
+
+    def talk(self, messages: Sequence[Message]) -> Talk:
+        """A conversation that begins with messages."""
+        return Talk(list(messages))
+
+    def answer(self, talk: Talk, action: Message) -> None:
+        """Note what the agent did: the tokens that it sampled, where they are the model's own for
+        this text, else those of the text."""
+        chat = self.chat
+        text = action.content.encode("utf-8", "replace").decode()  # half a character has no tokens
+        prompt, sampled = chat.prompt(talk.messages, talk.last), action.turn
+        if sampled is None or not self._own(sampled, text):
+            ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]
+            turn = Turn("agent", "world_model", prompt.ids, ids)
+        else:
+            turn = replace(sampled, prompt_ids=prompt.ids)
+        turn.message = Message(text, Role.ASSISTANT, turn=turn)
+        talk.messages.append(turn.message)
+        talk.last = (prompt, turn)
+
+    def opening(self, talk: Talk) -> Opening:
+        """What the model reads, and what ends its observation."""
+        return open_user_turn(self.chat, talk.messages, talk.last)
+
+    async def observe(
+        self, talk: Talk, seed: int, key: tuple[int | str, ...] = ()
+    ) -> Message | None:
+        """The next observation, noted in the conversation; `None` where the conversation leaves the
+        model no room for one.
+
+        Args:
+            talk: the conversation so far.
+            seed: of the sampling.
+            key: where the request stands in a batch.
+        """
+        opening, sampling = self.opening(talk), self.sampling
+        room = self._policy.max_context - len(opening.ids)
+        if room < 1:
+            return None
+        stops = (*sampling.stop, *filter(None, [opening.stop]))
+        most = min(room, sampling.max_new_tokens)
+        drawn = replace(sampling, stop=stops, max_new_tokens=most)
+        if opening.end is not None:
+            self._policy.other_ends |= {opening.end}
+        request = Request("world_model", opening.ids, drawn, seed, key)
+        completion = await self._batcher().generate(request)
+        observed = Message(opening.text(completion.text))
+        talk.messages.append(observed)
+        return observed
+
+    def _own(self, turn: Turn, text: str) -> bool:
+        """Whether sampled ids are this tokenizer's ids of a text."""
+        size = len(self.chat.tokenizer)
+        known = all(0 <= each < size for each in turn.completion_ids)
+        return known and bool(turn.completion_ids) and self.chat.decode(turn.completion_ids) == text
+
+    def _batcher(self) -> Batcher:
+        """What collects the requests of an event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._batchers:
+            engines = {"world_model": self._engine}
+            self._batchers[loop] = Batcher(engines, self.timeout, Pulse())
+        return self._batchers[loop]
+
+    @property
+    def _policy(self) -> Policy:
+        return self._engine.policies["world_model"]
+
+    @property
+    def _engine(self) -> Any:
+        with self._lock:
+            return self._loaded
+
+    @cached_property
+    def _loaded(self) -> Any:
+        """The engine over the model."""
+        model, tokenizer = self.model, self.tokenizer
+        named = isinstance(model, str)
+        if named and model.startswith(("policy:", "stage:")):
+            raise ConfigError(
+                f"environment world_model: model={model!r} is a name that a run with this policy "
+                "or stage knows; give the folder of the model"
+            )
+        if named:
+            tokenizer = tokenizer or load_tokenizer(model)
+            model = load_model(model, self.dtype, device=self.device).eval()
+        tokenizer = tokenizer or load_tokenizer(getattr(model, "name_or_path", ""))
+        policy = Policy("world_model", model, tokenizer)
+        # a live model may be trained by its owner
+        return registry.load("engines", "lean")({policy.name: policy}, unseen_writes=not named)
+
+
+PLUGIN = WorldModel

@@ -1,0 +1,243 @@
+"""World model: a language model plays the environment, and writes what the agent sees next."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mrlm.core import registry
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.running import in_thread
+from mrlm.core.types import (
+    Message,
+    Observation,
+    Reward,
+    Role,
+    SamplingParams,
+    StepResult,
+    Task,
+)
+from mrlm.environments._rows import Table, at_least, others, seats
+from mrlm.environments._scoring import Sample, Scorers
+from mrlm.play.tasks import OnBadRow, question_of, row_messages
+
+
+class WorldModelEnvironment(Environment):
+    """A language model in the place of an environment: after every message of the agent it writes
+    the observation that follows, as a turn of the user in its chat template. What it reads is,
+    token for token, what `sft` in mode `world_model` trains it on. It is not trained here.
+
+    An episode ends as done where `done_text` or `done_func` say so, and as truncated after
+    `max_turns` messages of the agent, or when the conversation fills what the model can read.
+
+    Args:
+        model: a folder, a run folder or a hub id; `policy:<name>` for a frozen policy of the run,
+            `stage:<name>` for what an earlier stage of a pipeline trained; a live model in Python.
+        dataset: rows with a first observation (`prompt`, `question` or `problem`); anything
+            `read_rows` takes. Without it the model writes the first observation, too.
+        tokenizer: the tokenizer; that of the model when `None`.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
+        split: which split of the data set.
+        columns: our column name -> the data set's.
+        on_bad_row: `raise` or `skip`.
+        system_prompt: put before every conversation, where the model was trained with the one of
+            the agent; the agent is shown it, too.
+        max_turns: messages of the agent after which an episode is cut short.
+        done_text: an observation that contains it is the last.
+        done_func: `done_func(messages) -> bool`, called with the conversation after every
+            observation, or `module:name`.
+        reward_func: one function, a list whose values are added, or `module:name`, called after
+            every turn as in the environment `reward`; columns are those of the row, and
+            `observation`, what the model wrote, and `done`. Without it there is no reward.
+        max_new_tokens, temperature, top_p, top_k, min_p, stop: how observations are drawn.
+        dtype, device: of a model that is loaded.
+        seed: of the split into training and held-out rows.
+        agents: name of the agent.
+
+    Raises:
+        ConfigError: impossible arguments.
+    """
+
+    blocking: bool = False
+
+    def __init__(
+        self,
+        model: Any = None,
+        dataset: Any = None,
+        *,
+        tokenizer: Any = None,
+        eval_dataset: Any = None,
+        split: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        on_bad_row: OnBadRow = "raise",
+        system_prompt: str | None = None,
+        max_turns: int = 8,
+        done_text: str | None = None,
+        done_func: Any = None,
+        reward_func: Any = None,
+        max_new_tokens: int = 128,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        stop: Sequence[str] = (),
+        dtype: str = "float32",
+        device: str = "auto",
+        seed: int = 0,
+        agents: str | Sequence[str] = "agent",
+    ) -> None:
+        _check_model(model)
+        at_least("max_turns", max_turns, 1, whole=True)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        self.agents: tuple[str, ...] = seats(agents, 1)
+        self.max_turns: int | None = max_turns
+        self.system_prompt = system_prompt
+        self._table: Table | None = None
+        if dataset is not None:
+            self._table = Table(
+                dataset,
+                eval_dataset=eval_dataset,
+                split=split,
+                columns=columns,
+                on_bad_row=on_bad_row,
+                seed=seed,
+                convert=_asked,
+            )
+        drawn = SamplingParams(max_new_tokens, temperature, top_p, top_k, min_p, stops)
+        place = os.fspath(model) if isinstance(model, os.PathLike) else model
+        self._model = registry.load("engines", "world_model")(
+            place, tokenizer, drawn, dtype, device
+        )
+        self._scorers = None if reward_func is None else Scorers(reward_func, self.agents)
+        self._done_text = done_text
+        self._done_func = _function(done_func)
+        self._task = Task("none")
+        self._seed, self._turn = 0, 0
+        self._talk: Any = None
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return None if self._table is None else self._table.count(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        if self._table is None:
+            return Task(f"world-{split}-{seed}", self._system(), seed=seed, info={"split": split})
+        index, row = self._table.row(seed, split)
+        name = f"world-{split}-{index}"
+        prompt = row_messages(question_of(row), name)
+        prompt = prompt if prompt[0].role is Role.SYSTEM else [*self._system(), *prompt]
+        return Task(name, prompt, row.get("answer"), seed, others(row))
+
+    def spawn(self) -> WorldModelEnvironment:
+        found = copy.copy(self)
+        found._talk = copy.deepcopy(self._talk)
+        return found
+
+    async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        self._task = task = task or self.task(seed or 0)
+        self._seed, self._turn = task.seed if seed is None else seed, 0
+        await self._model.load()
+        self._talk = self._model.talk(list(task.prompt) or self._system())
+        opened = bool(task.prompt) and task.prompt[-1].role is not Role.SYSTEM
+        if not opened and await self._observed() is None:
+            raise EpisodeError(
+                f"task {task.id!r}: its prompt is longer than the world model can read"
+            )
+        return StepResult({self.agents[0]: Observation(list(self._talk.messages))})
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        (agent,) = self.agents
+        action = actions[agent]
+        shown = list(self._talk.messages)
+        self._model.answer(self._talk, action)
+        observed = await self._observed()
+        self._turn += 1
+        if observed is None:
+            return StepResult({agent: Observation(done=True)}, truncated=True)
+        done = await self._done(observed)
+        rewards = await self._rewards(shown, action, observed, done)
+        cut = not done and self.max_turns is not None and self._turn >= self.max_turns
+        seen = Observation([observed], done=done or cut)
+        return StepResult({agent: seen}, rewards, done=done, truncated=cut)
+
+    def state(self) -> str:
+        return "\n".join(f"{each.role}: {each.content}" for each in self._talk.messages)
+
+    def _system(self) -> list[Message]:
+        return [Message(self.system_prompt, Role.SYSTEM)] if self.system_prompt else []
+
+    async def _observed(self) -> Message | None:
+        """What the model writes, from random numbers of the task, the seed and the turn alone."""
+        place = f"{self._task.id} {self._task.info.get('split')} {self._seed} {self._turn}"
+        number = len(self._talk.messages)
+        drawn = hashlib.blake2b(f"{place} {number}".encode(), digest_size=8).digest()
+        return await self._model.observe(
+            self._talk, int.from_bytes(drawn, "little"), (self._task.id, self._seed, number)
+        )
+
+    async def _done(self, observed: Message) -> bool:
+        if self._done_text is not None and self._done_text in observed.content:
+            return True
+        function = self._done_func
+        if function is None:
+            return False
+        messages = list(self._talk.messages)
+        found = await in_thread(lambda: function(messages))
+        return bool(await found if inspect.isawaitable(found) else found)
+
+    async def _rewards(
+        self, shown: list[Message], action: Message, observed: Message, done: bool
+    ) -> dict[str, Reward]:
+        if self._scorers is None:
+            return {}
+        (agent,) = self.agents
+        row = {name: value for name, value in self._task.info.items() if name not in _QUESTIONS}
+        columns = {**row, "observation": observed.content, "done": done}
+        if self._task.answer is not None:
+            columns["answer"] = self._task.answer
+        plain = [{"role": str(each.role), "content": each.content} for each in shown]
+        texts = {agent: action.content}
+        sample = Sample(self._task.id, {agent: plain}, dict(texts), texts, columns)
+        parts = await self._scorers.score(sample)
+        reward = Reward(sum(parts.values()), dict(parts)) if parts else Reward(0.0, known=False)
+        return {agent: reward}
+
+
+_QUESTIONS = ("prompt", "question", "problem", "split")
+
+
+def _asked(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A row, checked to have a first observation."""
+    if question_of(row) is None:
+        raise ConfigError(
+            f"{where}: it needs a prompt (or question, or problem), the first observation; it has "
+            f"{', '.join(row)} (rename with columns)"
+        )
+    return dict(row)
+
+
+def _check_model(model: Any) -> None:
+    if model is None:
+        raise ConfigError(
+            "the environment world_model needs model=, the folder of a model that was trained with "
+            "sft.mode=world_model (or any chat model)"
+        )
+    if isinstance(model, Mapping):
+        raise ConfigError(
+            "the environment world_model needs a model with weights here: behind an API a model "
+            "cannot write the turn of a user"
+        )
+
+
+def _function(given: Any) -> Callable[..., Any] | None:
+    found = registry.load("environments", given) if isinstance(given, str) else given
+    if found is not None and not callable(found):
+        raise ConfigError(f"done_func: expected a function or 'module:name', not {given!r}")
+    return found
+
+
+PLUGIN = WorldModelEnvironment
