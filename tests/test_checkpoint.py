@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from mrlm.core.errors import CheckpointError
-from mrlm.learn.checkpoint import checkpoints, newest_verified, verify, write_folder
+from mrlm.learn.checkpoint import (
+    checkpoints,
+    newest_verified,
+    verify,
+    write_folder,
+    write_json,
+)
 
 
 def make(folder: Path, step: int, text: str = "x" * 1000) -> Path:
@@ -89,3 +95,25 @@ def test_a_write_that_fails_leaves_the_old_one_and_no_litter_after_the_next_look
 def test_nothing_to_resume_from_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
         newest_verified(tmp_path)
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_its_name_is_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, bool]] = []  # what was flushed, and whether the target was there
+    target = tmp_path / "state.json"
+
+    def note(handle: int) -> None:
+        seen.append((os.fstat(handle).st_ino, target.exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_json(target, {"a": 1})
+    assert seen == [(target.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    seen.clear()
+    target = tmp_path / "checkpoint-1"
+    make(tmp_path, 1)
+    before = {inode for inode, there in seen if not there}
+    files = [path for path in target.rglob("*") if path.is_file()]
+    assert {path.stat().st_ino for path in files} <= before and len(files) == 3
+    assert (target / "deep").stat().st_ino in before and target.stat().st_ino in before
+    assert seen[-1] == (tmp_path.stat().st_ino, True)

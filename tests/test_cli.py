@@ -74,6 +74,13 @@ def test_help_names_every_command() -> None:
     assert all(command in done.stdout for command in cli.COMMANDS)
 
 
+def test_no_command_at_all_is_asking_for_help(run: Mrlm) -> None:
+    done = run()
+    said = done.out + done.err
+    assert "Usage: mrlm" in said and "Missing command" not in said
+    assert all(command in said for command in cli.COMMANDS)
+
+
 def test_help_of_no_command_loads_a_heavy_library() -> None:
     """One process asks for the help of every command, so that none of them loads any."""
     lines = [[], *([command] for command in cli.COMMANDS)]
@@ -393,3 +400,13 @@ def test_info_lists_versions_and_every_plug_in(run: Mrlm) -> None:
         assert wing in lines
         for name in registry.names(wing):
             assert f"{name} {' '.join(registry.describe(wing, name).split())}" in lines
+
+
+def test_a_server_that_is_asked_is_not_waited_for_unless_told_to(
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+    monkeypatch.setattr("mrlm.cli.info._server", lambda *given: asked.append(given[:2]))
+    for words in ((), ("--wait", "2")):
+        assert run("info", "--server", "there:1", *words).code == 0
+    assert asked == [("there:1", 0.0), ("there:1", 2.0)]

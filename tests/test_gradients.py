@@ -116,6 +116,20 @@ def test_the_last_token_and_the_end_token_are_trained(model: Any, tokenizer: Any
     assert (cut > 0).tolist() == [False, False, True, True, True, False]
 
 
+def test_an_entropy_bonus_has_the_gradient_of_the_entropy(model: Any, tokenizer: Any) -> None:
+    """In an own loop as in the library's; without an advantage it is the only one."""
+    alone = copy.deepcopy(model)
+    logits = alone(torch.tensor([[5, 6, 7, 8, 9, 10]])).logits[0, 2:5]
+    (-0.5 * torch.distributions.Categorical(logits=logits).entropy().mean()).backward()
+    learner = Learner(model, tokenizer, GRPO(entropy_coef=0.5))
+    samples = merge([turn([5, 6, 7], [8, 9, 10], advantage=0.0)])
+    learner.loss_of(samples).total.backward()
+    pairs = list(zip(model.parameters(), alone.parameters(), strict=True))
+    assert all(one.grad is not None and one.grad.abs().sum() > 0 for one, _ in pairs)
+    for one, other in pairs:
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
+
+
 def test_a_completion_of_one_token_has_a_gradient(model: Any, tokenizer: Any) -> None:
     policy = Policy("policy", model, tokenizer)
     for token in (tokenizer.eos_token_id, 42):
@@ -179,7 +193,7 @@ def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: A
         totals = Totals.of(samples)
         for part in split(samples, max_tokens):
             batch = pack(part, totals)
-            learner.algorithm.loss(batch, learner._forward(batch)).backward()
+            learner.algorithm.loss(batch, learner.weights_of.forward(batch)).backward()
         return torch.cat([p.grad.flatten() for p in fresh.parameters() if p.grad is not None])
 
     expected = gradient([0, 1, 2, 3], 10**6)

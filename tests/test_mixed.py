@@ -56,7 +56,7 @@ def dialogue(tokenizer: Any, answers: list[tuple[str, str]], paid: list[float]) 
 def test_what_it_reads_never_changes_and_costs_an_adapter_nothing(
     lora: bool, model: Any, tokenizer: Any
 ) -> None:
-    policy, _ = policies(model, tokenizer, lora)
+    policy, other = policies(model, tokenizer, lora)
     critic = critic_of(policy, Mixing("qmix", "factored"))
     assert (critic.body.model is policy.model) == lora
     before = {name: weight.clone() for name, weight in critic.body.model.named_parameters()}
@@ -72,7 +72,7 @@ def test_what_it_reads_never_changes_and_costs_an_adapter_nothing(
     )
     assert all(torch.equal(w, before[n]) for n, w in critic.body.model.named_parameters())
     with torch.no_grad():
-        for weight in policy.parameters():
+        for weight in (*policy.parameters(), *other.parameters()):
             weight.add_(0.1)
     critic.annotate(groups)
     assert critic.rows is not None

@@ -7,7 +7,8 @@ that reach it.
 
 Which test reaches which line is recorded first (`outputs/mutants`, minutes), and again for files of
 tests that are newer than their record; remove the folder after the source has changed. Tests that
-fail unchanged are left out. Mutants that are no different are named in `equivalent.txt`.
+fail unchanged are left out. Survivors are listed in `outputs/mutants/survivors.txt`, and `--again`
+tries them again. Mutants that are no different are named in `equivalent.txt`, by the same keys.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.mutants.recording import RECORD, ROOT, SOURCE, Reached
 
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
 ROOMS = ("learn", "algorithms", "metrics.py", "cli", "population.py", "play/ratings.py")
+SURVIVORS = RECORD / "survivors.txt"
 MOST_TESTS = 40
 """Tests that are run against a mutant, the quickest first."""
 MOST_SECONDS = 60.0
@@ -63,7 +65,9 @@ def record(tests: list[str], jobs: int) -> None:
 
 def candidates(rooms: list[str]) -> list[Mutant]:
     """Every mutant of the files of some rooms, but for those that are known to be equivalent."""
-    same = {line.split("  #")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
+    same = {
+        line.partition("  #")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()
+    }
     found: list[Mutant] = []
     for room in rooms:
         place = SOURCE / room
@@ -71,14 +75,14 @@ def candidates(rooms: list[str]) -> list[Mutant]:
         for file in files:
             name = str(file.relative_to(SOURCE))
             every = mutants(name, file.read_text(encoding="utf-8"))
-            found += [each for each in every if f"{each.file}  {each.text}" not in same]
+            found += [each for each in every if each.key not in same]
     return found
 
 
 def chosen_tests(tests: list[str], seconds: dict[str, float]) -> list[str]:
     """The quickest tests, as many as there is time for; always one."""
     ranked = sorted(tests, key=lambda test: seconds[test])
-    kept, total = ranked[:1], seconds[ranked[0]]
+    kept, total = ranked[:1], sum(seconds[test] for test in ranked[:1])
     for test in ranked[1:MOST_TESTS]:
         total += seconds[test]
         if total > MOST_SECONDS:
@@ -173,6 +177,7 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
     parser.add_argument("--tests", nargs="+", help="files of tests, instead of all of them")
     parser.add_argument("--record", action="store_true", help="record these tests again")
+    parser.add_argument("--again", action="store_true", help="only the survivors of last time")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--at-least", type=float, default=0.95)
     given = parser.parse_args()
@@ -186,23 +191,27 @@ def main() -> None:
     print(f"{len(every)} mutants, {len(reached)} of them on lines that a test reaches", flush=True)
     random.Random(given.seed).shuffle(reached)
     sample = reached[: given.count] if given.count else reached
+    if given.again:
+        listed = set(SURVIVORS.read_text(encoding="utf-8").splitlines())
+        sample = [each for each in every if each.key in listed]
     for name in PRELOADED:
         __import__(name)
 
     def tests(mutant: Mutant) -> list[str]:
-        return chosen_tests(lines[mutant.file][mutant.line], seconds)
+        return chosen_tests(lines.get(mutant.file, {}).get(mutant.line, []), seconds)
 
-    survivors = 0
+    survivors: list[Mutant] = []
     begun = time.monotonic()
     results = trials(sample, copies(given.jobs), tests)
     for number, (trial, noticed) in enumerate(results, 1):
         if not noticed:
-            survivors += 1
+            survivors.append(trial.mutant)
             print(f"survived  {trial.mutant}  ({len(trial.tests)} tests)", flush=True)
         if number % 10 == 0:
             print(f"{number} of {len(sample)}, {time.monotonic() - begun:.0f} s", flush=True)
-    share = 1 - survivors / max(1, len(sample))
-    print(f"{len(sample)} mutants, {len(sample) - survivors} noticed ({share:.1%})")
+    SURVIVORS.write_text("\n".join(each.key for each in survivors) + "\n", encoding="utf-8")
+    share = 1 - len(survivors) / max(1, len(sample))
+    print(f"{len(sample)} mutants, {len(sample) - len(survivors)} noticed ({share:.1%})")
     raise SystemExit(share < given.at_least)
 
 

@@ -38,28 +38,35 @@ class Mutant:
         file: path below the source folder.
         line: where it is.
         place: number of the node in the order of `ast.walk`, and which of its changes.
-        text: the line before and after.
+        text: what is changed into what.
+        source: the line as it is.
     """
 
     file: str
     line: int
     place: tuple[int, int]
     text: str
+    source: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}  {self.text}"
 
+    @property
+    def key(self) -> str:
+        """What it is called in lists, wherever its line stands."""
+        return " ".join(f"{self.file} | {self.source} | {self.text}".split())
+
 
 def mutants(file: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a file."""
-    tree = ast.parse(source)
+    tree, written = ast.parse(source), ["", *source.splitlines()]
     skipped = _skipped(tree)
     for index, node in enumerate(ast.walk(tree)):
         if id(node) in skipped:
             continue
         for number, (what, _) in enumerate(_changes(node)):
             line = getattr(node, "lineno", 0)
-            yield Mutant(file, line, (index, number), what)
+            yield Mutant(file, line, (index, number), what, written[line].strip())
 
 
 def mutated(source: str, mutant: Mutant) -> str:

@@ -18,7 +18,7 @@ from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
 from mrlm.core.types import Group, Turn
 from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.batch import Batch, Loss, Outputs, Sample, Totals, pack
+from mrlm.learn.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.credit import column
 from mrlm.learn.critic import AnswerCritic, Critic, beside
 from mrlm.learn.first_pass import FirstPass
@@ -192,7 +192,7 @@ class Learner:
     def loss_of(self, samples: Sequence[Sample]) -> Loss:
         """The loss of samples with credit as one batch; `calculate_loss` makes them of rollouts."""
         batch, across = self.packed(samples), self._policy.across
-        outputs = self._forward(batch)
+        outputs = self._policy.forward(batch, self.algorithm.needs_entropy)
         loss = self.algorithm.loss(batch, outputs)
         if across is not None:
             metrics = {name: value * across.size for name, value in loss.metrics.items()}
@@ -403,10 +403,6 @@ class Learner:
         )
 
     # -- forward -----------------------------------------------------------------------------------
-
-    def _forward(self, batch: Batch, entropy_gradient: bool | None = None) -> Outputs:
-        wanted = self.algorithm.needs_entropy if entropy_gradient is None else entropy_gradient
-        return self._policy.forward(batch, wanted)
 
     def _annotate(self, groups: Sequence[Group], needs: frozenset[str]) -> None:
         samples = samples_of(groups, self.policy, "turn", credited=False)
