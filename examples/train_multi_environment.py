@@ -86,7 +86,7 @@ def main(given=None):
         pupil.run_folder / "final",
         worlds,
         batch_size=48,
-        learning_rate=5e-4,
+        learning_rate=3e-4,
         critic_learning_rate=1e-3,
         gamma=1.0,
         max_new_tokens=32,
