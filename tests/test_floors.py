@@ -46,6 +46,7 @@ FLOORS = {
             "placing",
             "clustered",
             "recipes",
+            "effects",
             "plays",
             "samplers",
             "scheduling",

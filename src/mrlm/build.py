@@ -26,6 +26,7 @@ from mrlm.core.peers import ALONE, Peers
 from mrlm.core.running import run_async
 from mrlm.distributed import join
 from mrlm.distributed.quiet import Quiet
+from mrlm.effects import given_of, refuse_idle
 from mrlm.inputs import check_inputs, note_inputs
 from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import (
@@ -63,13 +64,19 @@ from mrlm.worlds import make_worlds
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | None = None) -> Run:
+def build(
+    config: ExperimentConfig,
+    parts: Parts | None = None,
+    resume: Path | None = None,
+    checked: bool = True,
+) -> Run:
     """Put a run together.
 
     Args:
         config: one stage of an experiment.
         parts: live objects that stand for sections of the config.
         resume: a run folder or checkpoint to continue from.
+        checked: refuse settings that change nothing in this run.
 
     Raises:
         ConfigError: something asked for does not exist or does not fit; nothing has been written
@@ -80,6 +87,8 @@ def build(config: ExperimentConfig, parts: Parts | None = None, resume: Path | N
     check_processes(config, peers)
     algorithm = config.algorithm_settings()
     worlds, rows, cast = plan_of(config, parts)
+    if checked and resume is None:
+        refuse_idle([given_of(config, parts, worlds, rows is not None, cast)])
     log.info("%s", cast)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(config, worlds, rows, cast))

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
+from mrlm.core.matters import Matters
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.ops import Aggregation
@@ -61,6 +62,17 @@ class A2C(PPO):
                 "`gamma` counts per turn; the rate was drawn between 1e-4 and 1e-2, too high for a "
                 "language model.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "gae_lambda": Matters(
+            lambda s, run: s.estimator == "gae",
+            "estimator is n_step; remove it, or set estimator=gae",
+        ),
+        "n_steps": Matters(
+            lambda s, run: s.estimator == "n_step",
+            "estimator is gae; remove it, or set estimator=n_step",
         ),
     }
 

@@ -13,6 +13,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
 from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.credit import members, trained_turns
@@ -72,6 +73,17 @@ class ATGRPO(GRPO):
             },
             (1e-6, "authors' code, base.yaml"),
             ("The eight answers of later turns are `workflow.branches=8`.",),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "overlong_max_length": Matters(
+            lambda s, run: False,
+            "at_grpo has no penalty for length; remove it, or use grpo",
+        ),
+        "filter_ratio": Matters(
+            lambda s, run: s.filter in ("variance", "deviation"),
+            "filter leaves out no share; set filter=variance or deviation, or remove it",
         ),
     }
 

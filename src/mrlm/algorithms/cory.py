@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
+from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
@@ -85,6 +86,21 @@ class CORY(PPO):
                 "authors' code makes new ones.",
                 "256 questions are `training.batch_size=256`.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "kl_penalty": Matters(
+            lambda s, run: s.kl_coef,
+            "kl_coef is 0; set it, or remove this",
+        ),
+        "score_norm": Matters(
+            lambda s, run: s.score_scaling,
+            "score_scaling is off; remove it",
+        ),
+        "score_clip": Matters(
+            lambda s, run: s.score_scaling,
+            "score_scaling is off; remove it",
         ),
     }
 

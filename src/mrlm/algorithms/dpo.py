@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Algorithm, Need
@@ -78,6 +79,17 @@ class DPO(Algorithm):
                 "AdamW and not RMSProp; 64 pairs are `training.batch_size=64`, the warm-up is "
                 "`training.warmup_steps=150`.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "label_smoothing": Matters(
+            lambda s, run: s.loss_type in ("sigmoid", "robust"),
+            "only loss_type=sigmoid and robust read it; remove it",
+        ),
+        "normalize_lengths": Matters(
+            lambda s, run: s.loss_type == "ipo",
+            "only loss_type=ipo reads it; remove it",
         ),
     }
 

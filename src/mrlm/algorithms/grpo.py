@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Need
@@ -190,6 +191,19 @@ class GRPO(PolicyGradient):
                 "nor are the lengths of the penalty (`overlong_max_length`) it has from DAPO.",
                 "Weights are 1 as long as an iteration is one update: set `num_minibatches`.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "key": SEVERAL_AGENTS,
+        "rewards": SEVERAL_AGENTS,
+        "overlong_cache": Matters(
+            lambda s, run: s.overlong_max_length is not None,
+            "overlong_max_length is not set; set it, or remove this",
+        ),
+        "max_refills": Matters(
+            lambda s, run: s.dynamic_sampling,
+            "dynamic_sampling is off; set it, or remove this",
         ),
     }
 

@@ -16,6 +16,7 @@ from mrlm.algorithms.mappo import MAPPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.credit import column
@@ -89,6 +90,13 @@ class HAPPO(MAPPO):
                 "error is squared and not Huber's.",
                 "The learning rate, 5e-4, is too high for a language model.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "recompute_old": Matters(
+            lambda s, run: False,
+            "happo always takes ratios to log-probs of the trained model; remove it",
         ),
     }
 

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.baselines import (
@@ -112,6 +113,24 @@ class MAGRPO(PolicyGradient):
                 "The last token of an answer is trained, which the authors' code leaves out.",
                 "Temperature .7 and top-p .9 are `generation.temperature` and `generation.top_p`.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "returns": SEVERAL_AGENTS,
+        "clip_range_high": Matters(
+            lambda s, run: s.clips and s.baseline != "group_max",
+            "with this loss_type, or advantages that are never above 0, nothing is clipped at it; "
+            "remove it",
+        ),
+        "joint_mode": SEVERAL_AGENTS,
+        "cross_credit": Matters(
+            lambda s, run: s.crosses,
+            "joint_mode is aligned; set joint_mode=cross, or remove this",
+        ),
+        "max_joint_actions": Matters(
+            lambda s, run: s.crosses,
+            "joint_mode is aligned; set joint_mode=cross, or remove this",
         ),
     }
 

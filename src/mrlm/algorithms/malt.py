@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.dpo import DPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
+from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Need
@@ -52,6 +53,25 @@ class MALT(DPO):
     reads_trees: ClassVar[bool] = True
 
     presets: ClassVar[Mapping[str, Preset]] = {}
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "beta": Matters(
+            lambda s, run: s.dpo_coef,
+            "dpo_coef is 0; set it, or remove this",
+        ),
+        "loss_type": Matters(
+            lambda s, run: s.dpo_coef,
+            "dpo_coef is 0; set it, or remove this",
+        ),
+        "pairing": Matters(
+            lambda s, run: s.dpo_coef,
+            "dpo_coef is 0; set it, or remove this",
+        ),
+        "threshold": Matters(
+            lambda s, run: s.sft_coef or (s.dpo_coef and s.pairing == "threshold"),
+            "nothing compares with it: sft_coef is 0 and pairing is order; remove it",
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

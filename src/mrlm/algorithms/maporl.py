@@ -12,6 +12,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Rollout
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.credit import trained_turns
@@ -82,6 +83,17 @@ class MAPoRL(PPO):
                 "`parity` has those of the authors' code.",
                 "Adafactor and 4-bit adapters are not part of it.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "influence_gamma": Matters(
+            lambda s, run: s.reward_mode == "discounted_sum" and run.turns != 1,
+            "later rounds count only with reward_mode=discounted_sum and several turns; remove it",
+        ),
+        "parity": Matters(
+            lambda s, run: any(s.alpha),
+            "alpha is 0, so there is no bonus; set alpha, or remove this",
         ),
     }
 

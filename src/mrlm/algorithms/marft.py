@@ -14,6 +14,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Topology
@@ -79,6 +80,13 @@ class MARFT(PPO):
                 "The critic is a copy of the policy, not a network on a frozen one; its error is "
                 "squared and not Huber's.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "normalization": Matters(
+            lambda s, run: s.level == "turn",
+            "it is about the ratio of a turn, and level is token; remove it",
         ),
     }
 

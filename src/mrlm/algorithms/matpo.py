@@ -14,6 +14,7 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Group
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.credit import assign
@@ -40,6 +41,10 @@ class MATPO(GRPO):
     decides: ClassVar[tuple[str, ...]] = ("key",)
 
     presets: ClassVar[Mapping[str, Preset]] = {}
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "planner": SEVERAL_AGENTS,
+    }
 
     def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
         super().check_cast(policy_of, num_agents)

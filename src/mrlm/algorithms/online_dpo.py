@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.dpo import DPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
+from mrlm.core.matters import Matters
 from mrlm.core.types import Group
 from mrlm.learn.algorithm import STRICT, Need
 from mrlm.learn.preference import Answer, Pair, Rewards, answers_by_state
@@ -43,6 +44,13 @@ class OnlineDPO(DPO):
     reads_trees: ClassVar[bool] = True
 
     presets: ClassVar[Mapping[str, Preset]] = {}
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "rewards": Matters(
+            lambda s, run: run.rows or run.agents > 1,
+            "there is one agent, whose reward is the team's; remove it",
+        ),
+    }
 
     def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
         states = answers_by_state(group, self.rewards).values()

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError, TrainingError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.actor_critic import ActorCritic
@@ -100,6 +101,21 @@ class PPO(ActorCritic):
                 "The critic starts as the policy and not as the reward model, weights are not "
                 "averaged, and pretraining gradients (PPO-ptx) are not mixed in.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "gamma_token": Matters(
+            lambda s, run: s.level == "token",
+            "it discounts from token to token, and level is turn; remove it, or set level=token",
+        ),
+        "vf_coef": Matters(
+            lambda s, run: s.critic == "shared",
+            "the critic has a network and an optimiser of its own; remove it, or set critic=shared",
+        ),
+        "kl_horizon": Matters(
+            lambda s, run: s.kl_target is not None,
+            "kl_coef is adapted only towards kl_target; set that, or remove this",
         ),
     }
 

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.vdn import VDN
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
+from mrlm.core.matters import Matters
 from mrlm.learn.algorithm import STRICT
 from mrlm.learn.mixing import Mixing
 from mrlm.trainer import Trainer
@@ -41,6 +42,13 @@ class QMIX(VDN):
     state_size: int = Field(default=64, ge=2)
 
     presets: ClassVar[Mapping[str, Preset]] = {}
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "hypernet_size": Matters(
+            lambda s, run: s.hypernet_layers == 2,
+            "hypernet_layers is 1; set 2, or remove this",
+        ),
+    }
 
     @property
     def mixing(self) -> Mixing:

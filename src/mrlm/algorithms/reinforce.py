@@ -3,8 +3,8 @@ log-probs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT
@@ -45,6 +46,13 @@ class REINFORCE(PolicyGradient):
     baseline: Literal["none", "mean"] = "none"
     whiten: bool = False
     baseline_by: Literal["turn", "batch"] | None = None
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "baseline": Matters(
+            lambda s, run: not s.whiten,
+            "whiten subtracts the mean already; remove one of them",
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import TrainingError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Topology
@@ -82,6 +83,13 @@ class RouterR1(PPO):
                 "64 questions are `training.batch_size=64`; the critic's rate is "
                 "`training.critic_learning_rate=1e-5`.",
             ),
+        ),
+    }
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "cost_window": Matters(
+            lambda s, run: s.cost_coef,
+            "cost_coef is 0; set it, or remove this",
         ),
     }
 

@@ -14,6 +14,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.actor_critic import Level
@@ -69,6 +70,17 @@ class SAC(PPO):
     levels: ClassVar[tuple[Level, ...]] = ("token",)
 
     presets: ClassVar[Mapping[str, Preset]] = {}
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "alpha_learning_rate": Matters(
+            lambda s, run: s.auto_alpha,
+            "auto_alpha is off, so alpha stays; remove it",
+        ),
+        "target_entropy_ratio": Matters(
+            lambda s, run: s.target_entropy is None,
+            "target_entropy is set; keep one of them",
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import ClassVar, Literal
@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.words import FlatWords
+from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Algorithm, Collection
@@ -56,6 +57,25 @@ class SFT(Algorithm):
 
     reads_old: ClassVar[bool] = False
     default_learning_rate: ClassVar[float] = 2e-5
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "bc_weight": Matters(
+            lambda s, run: s.mode == "combined",
+            "only mode=combined weighs its two kinds; remove it, or set that",
+        ),
+        "world_model_weight": Matters(
+            lambda s, run: s.mode == "combined",
+            "only mode=combined weighs its two kinds; remove it, or set that",
+        ),
+        "filter_low_reward": PLAYED,
+        "max_trajectories": PLAYED,
+        "collect_every": PLAYED,
+        "teacher": PLAYED,
+        "min_reward_threshold": Matters(
+            lambda s, run: not run.rows and s.filter_low_reward,
+            "it filters collected episodes, and filter_low_reward is off; set that, or remove this",
+        ),
+    }
 
     @property
     def collection(self) -> Collection:

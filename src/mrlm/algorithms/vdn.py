@@ -15,6 +15,7 @@ from mrlm.algorithms.mappo import MAPPO
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Need, Topology
@@ -81,6 +82,25 @@ class VDN(MAPPO):
     topologies: ClassVar[tuple[Topology, ...]] = ("mixed",)
 
     presets: ClassVar[Mapping[str, Preset]] = {}
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "improve": Matters(
+            lambda s, run: s.mode == "bon",
+            "only mode=bon improves a policy by its best answer; remove it, or set mode=bon",
+        ),
+        "preference_beta": Matters(
+            lambda s, run: s.mode == "bon" and s.improve == "dpo",
+            "only mode=bon with improve=dpo has preferences; remove it, or set these",
+        ),
+        "clip_range": Matters(
+            lambda s, run: s.mode != "bon" and s.clips,
+            "nothing is clipped with mode=bon, or with a loss_type without a ratio; remove it",
+        ),
+        "clip_range_high": Matters(
+            lambda s, run: s.mode != "bon" and s.clips,
+            "nothing is clipped with mode=bon, or with a loss_type without a ratio; remove it",
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

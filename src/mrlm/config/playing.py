@@ -4,7 +4,7 @@ workflow, with what engine, and against whom. Strict, as all sections are."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -22,6 +22,7 @@ from mrlm.config.base import (
 )
 from mrlm.config.plugins import accepted, fitted_arguments
 from mrlm.config.problems import InvalidConfig, did_you_mean
+from mrlm.core.matters import Matters
 from mrlm.core.types import EnvironmentMode, SamplingParams
 
 
@@ -41,6 +42,21 @@ class GenerationConfig(Section):
     """Strings that end a completion."""
     max_prompt_tokens: Count | None = None
     """A longer prompt ends the episode as truncated; what fits the model if not set."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        **dict.fromkeys(
+            ("top_p", "top_k", "min_p"),
+            Matters(
+                lambda s, run: (
+                    s.temperature > 0
+                    or any(
+                        agent.generation.get("temperature") for agent in run.config.agents.values()
+                    )
+                ),
+                "temperature is 0, so nothing is drawn at random; remove it",
+            ),
+        ),
+    }
 
     def sampling(self, **overrides: Any) -> SamplingParams:
         """The sampling parameters, with some fields replaced.
@@ -124,6 +140,19 @@ class EnvironmentConfig(Section):
     """File of the client's own certificate, where servers ask for one."""
     tls_key: str | None = None
     """File of its key."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "weight": Matters(
+            lambda s, run: (
+                not s.weight
+                or (
+                    any(each is s for each in run.config.environments)
+                    and any(e.weight and e is not s for e in run.config.environments)
+                )
+            ),
+            "it is the only environment that is trained on, or it is only evaluated; remove it",
+        ),
+    }
 
     if TYPE_CHECKING:
 
@@ -257,6 +286,14 @@ class EngineConfig(Section):
     max_concurrent: Count | None = None
     """Calls that are under way at the same time; 256 if not set."""
 
+    matters: ClassVar[Mapping[str, Matters]] = {
+        name: Matters(
+            lambda s, run, name=name: name in run.engine,
+            "this engine takes no such setting; remove it",
+        )
+        for name in ("batch_size", "cache_mib")
+    }
+
     def of_server(self) -> dict[str, Any]:
         """What is set of the keys that only engines with servers have."""
         found: dict[str, Any] = {}
@@ -281,6 +318,13 @@ class EvaluationConfig(Section):
     """Evaluate before the first iteration, too."""
     environments: list[EnvironmentConfig] = Field(default_factory=list)
     """Worlds that are evaluated, beside those of `environments:`, and never trained on."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "every": Matters(
+            lambda s, run: s.episodes or run.config.opponents.on,
+            "episodes is 0, so nothing is ever evaluated; set evaluation.episodes",
+        ),
+    }
 
 
 class OpponentsConfig(Section):
@@ -308,6 +352,23 @@ class OpponentsConfig(Section):
     tasks_per_game: Count = 1
     """Held-out tasks that such a game is made of, each played with every way to sit: who is paid
     more in all of them together has won. Where chance decides much, more tell more."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        **dict.fromkeys(
+            ("matchmaking", "self", "at_once", "games", "tasks_per_game"),
+            Matters(
+                lambda s, run: s.on,
+                "there are no opponents; set opponents.every or opponents.source, or remove it",
+            ),
+        ),
+        "keep": Matters(
+            lambda s, run: s.every, "no snapshots are taken; set opponents.every, or remove it"
+        ),
+        "power": Matters(
+            lambda s, run: s.on and s.matchmaking == "pfsp",
+            "only matchmaking=pfsp reads it; set that, or remove it",
+        ),
+    }
 
     @property
     def on(self) -> bool:

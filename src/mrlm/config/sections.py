@@ -21,6 +21,7 @@ from mrlm.config.base import (
     listed,
 )
 from mrlm.config.placement import RayConfig
+from mrlm.core.matters import Matters
 
 
 def _trackers(value: Any) -> Any:
@@ -124,6 +125,21 @@ class TrainingConfig(Section):
     """`mismatch_kl` of a policy from which on a step counts as sampled with other weights; 1e-4 in
     float32 and 0.05 in 16 bits if not set."""
 
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "critic_learning_rate": Matters(
+            lambda s, run: run.values, "this algorithm has no critic; remove it"
+        ),
+        "adam_beta1": Matters(
+            lambda s, run: s.optimizer != "sgd", "the optimizer is sgd; remove it, or use adamw"
+        ),
+        "adam_beta2": Matters(
+            lambda s, run: s.optimizer != "sgd", "the optimizer is sgd; remove it, or use adamw"
+        ),
+        "rollback_factor": Matters(
+            lambda s, run: s.rollback, "rollback is 0, so no run goes back; set it, or remove this"
+        ),
+    }
+
     def warmup(self, total: int) -> int:
         """Warm-up iterations of a run of `total` iterations."""
         if self.warmup_ratio is None:
@@ -172,6 +188,20 @@ class ModelConfig(Section):
     """An adapter for every trained policy that does not set its own."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """More variables for the chat template."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "lora": Matters(
+            lambda s, run: run.adapts,
+            "every trained policy has an adapter of its own; remove it, or policies.<name>.lora",
+        ),
+        **dict.fromkeys(
+            ("model_name_or_path", "tokenizer_name_or_path"),
+            Matters(
+                lambda s, run: run.loads,
+                "every policy has a model of its own; remove it, or policies.<name>.model",
+            ),
+        ),
+    }
 
 
 class PriceConfig(Section):
@@ -224,6 +254,11 @@ class PolicyConfig(Section):
     engine: Reference | None = None
     """The plug-in that asks the endpoint; `openai` if not set."""
 
+    matters: ClassVar[Mapping[str, Matters]] = dict.fromkeys(
+        ("lora", "learning_rate", "max_grad_norm", "weight_decay"),
+        Matters(lambda s, run: s.trainable, "the policy is frozen; remove it, or trainable: false"),
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _frozen_behind_an_api(cls, value: Any) -> Any:
@@ -266,6 +301,28 @@ class DataConfig(Section):
     """Read rows while they are learned from, instead of all of them before."""
     shuffle_buffer: Count = 10_000
     """Rows that are in memory at a time where they are streamed and shuffled."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        **dict.fromkeys(
+            (
+                "split",
+                "columns",
+                "on_bad_row",
+                "on_long_row",
+                "max_rows",
+                "shuffle",
+                "streaming",
+            ),
+            Matters(
+                lambda s, run: run.rows,
+                "this run plays and learns from no rows; remove it, or set data.dataset",
+            ),
+        ),
+        "shuffle_buffer": Matters(
+            lambda s, run: run.rows and s.streaming and s.shuffle,
+            "only rows that are streamed and shuffled have a buffer; set data.streaming",
+        ),
+    }
 
     @field_validator("dataset")
     @classmethod
@@ -313,6 +370,15 @@ class DistributedConfig(Section):
     bucket_mib: int = Field(default=25, ge=1)
     fsdp: FsdpConfig = Field(default_factory=FsdpConfig)
 
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "fsdp": Matters(
+            lambda s, run: s.strategy == "fsdp", "strategy is not fsdp; set it, or remove this"
+        ),
+        "ray": Matters(
+            lambda s, run: s.strategy == "ray", "strategy is not ray; set it, or remove this"
+        ),
+    }
+
 
 class AsynchronyConfig(Section):
     """How play goes on beside learning, and what is played beyond what is needed."""
@@ -320,6 +386,12 @@ class AsynchronyConfig(Section):
     partial: bool = True
     """Episodes may go on with new weights where they are when those come (`training.max_lag` above
     1). Otherwise everything that was begun is complete before weights are exchanged."""
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "partial": Matters(
+            lambda s, run: run.config.training.max_lag > 1,
+            "episodes go on across updates only with training.max_lag above 1; remove it",
+        )
+    }
     oversample: Annotated[float, Field(ge=1, le=8)] = 1.0
     """So many times `group_size` episodes of each task are begun, and the first `group_size` to be
     complete are kept. 1 is off."""

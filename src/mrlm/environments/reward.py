@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.environment import Environment, Split, accepted_parameters, validated_reward
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
+from mrlm.core.matters import Matters
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.environments._rows import Table, at_least, seats
@@ -67,6 +68,17 @@ class RewardEnvironment(Environment):
         ConfigError: impossible arguments.
         RewardError: from `step`; names the function, the sample and the value.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "transition_mode": Matters(
+            lambda s, run: s.external_transition or run.config.workflow.parameters,
+            "there is no external_transition whose prompts it is about; set one, or remove it",
+        ),
+        "external_prompt_passthrough": Matters(
+            lambda s, run: s.formatters is not None and s.transition_mode == "replace",
+            "no formatter would see the prompts of external_transition; remove it",
+        ),
+    }
 
     def __init__(
         self,

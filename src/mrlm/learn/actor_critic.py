@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Topology
 from mrlm.learn.batch import Batch
@@ -73,6 +74,24 @@ class ActorCritic(PolicyGradient):
     """The levels at which it can credit."""
     normalizes: ClassVar[bool] = False
     """Whether values are normalised where `value_normalization` is not set."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "gae_lambda": Matters(
+            lambda s, run: s.gamma or getattr(s, "level", "turn") == "token",
+            "gamma is 0, so there are no longer estimates to weigh; remove it",
+        ),
+        "value_normalization": Matters(
+            lambda s, run: s.topology != "mixed",
+            "a mixed critic has units of its own; remove it",
+        ),
+        "value_clip_range": Matters(
+            lambda s, run: s.topology != "mixed",
+            "the mixed critic of a team clips no values; remove it",
+        ),
+        "bootstrap_on_truncation": Matters(
+            lambda s, run: s.gamma, "gamma is 0, so nothing that follows counts; remove it"
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mrlm.config.presets import Preset, preset_of
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group
 from mrlm.learn.batch import Batch, Loss, Outputs, Sample
@@ -98,6 +99,14 @@ class Algorithm:
     """Used when neither `training.learning_rate` nor a preset with a learning rate is set."""
     presets: ClassVar[Mapping[str, Preset]] = {}
     """The papers whose numbers it knows, by name."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "group_size": PLAYED,
+        "target_kl": Matters(
+            lambda s, run: s.update_epochs > 1,
+            "it ends the epochs early, and update_epochs is 1; remove it, or set more epochs",
+        ),
+    }
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.algorithm import STRICT, Algorithm
@@ -123,6 +124,55 @@ class PolicyGradient(Algorithm):
     kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
     """Where `kl_coef` acts: in one place only."""
 
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "constant_length": Matters(
+            lambda s, run: (s.aggregation or AGGREGATIONS[s.loss_type]) == "constant",
+            "only aggregation=constant (loss_type=dr_grpo) divides by it; remove it, or set that",
+        ),
+        "clip_range": Matters(
+            lambda s, run: s.clips,
+            "this loss_type clips nothing at it (cispo: at cispo_cap); remove it, or set ppo",
+        ),
+        "clip_range_high": Matters(
+            lambda s, run: s.clips,
+            "this loss_type clips nothing at it (cispo: at cispo_cap); remove it, or set ppo",
+        ),
+        "dual_clip": Matters(
+            lambda s, run: s.loss_type not in ("reinforce", "cispo"),
+            "this loss_type has no clipped loss; remove it, or set loss_type=ppo",
+        ),
+        "cispo_cap": Matters(
+            lambda s, run: s.loss_type == "cispo" and s.cispo_cap_mode == "absolute",
+            "only loss_type=cispo with cispo_cap_mode=absolute reads it; remove it, or set these",
+        ),
+        "cispo_cap_mode": Matters(
+            lambda s, run: s.loss_type == "cispo",
+            "only loss_type=cispo reads it; remove it, or set that",
+        ),
+        "kl_estimator": Matters(
+            lambda s, run: s.kl_coef and s.kl_in == "loss",
+            "there is no divergence in the loss (kl_coef=0, or it is in the reward); remove it",
+        ),
+        "importance_cap": Matters(
+            lambda s, run: s.weighs(run.lags, run.truncates),
+            "no importance weights are used; set importance, or remove it",
+        ),
+        "importance_floor": Matters(
+            lambda s, run: s.importance in ("icepop", "geometric_mask"),
+            "only importance=icepop and geometric_mask have a floor; set one, or remove it",
+        ),
+        "recompute_old": Matters(
+            lambda s, run: s.loss_type != "reinforce",
+            "loss_type=reinforce has no ratio to old log-probs; remove it, or set loss_type=ppo",
+        ),
+        "shaping": SEVERAL_TURNS,
+        "shaping_coef": Matters(
+            lambda s, run: s.shaping != "none",
+            "shaping is none; set it, or remove this",
+        ),
+        "outcome_coef": SEVERAL_TURNS,
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delta is not None:
@@ -158,6 +208,20 @@ class PolicyGradient(Algorithm):
         if weighted or self.recompute_old:
             found.add("old_logprobs")
         return frozenset(found)
+
+    @property
+    def clips(self) -> bool:
+        """Whether the loss clips a ratio, or a weight, at `clip_range`."""
+        if self.loss_type == "cispo":
+            return self.cispo_cap_mode == "relative"
+        return self.loss_type != "reinforce"
+
+    def weighs(self, lags: bool, truncates: bool) -> bool:
+        """Whether importance weights may be used, where weights lag behind or sampling truncates
+        the distribution."""
+        if self.importance == "auto":
+            return lags or (truncates and self.loss_type != "reinforce")
+        return self.importance != "none"
 
     @property
     def needs_entropy(self) -> bool:

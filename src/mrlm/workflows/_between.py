@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.core.types import Message, Observation, Task
 from mrlm.play.tasks import row_messages
 from mrlm.play.transition import Dialogue, Mode, Transition, check_mode, observed
@@ -49,6 +50,23 @@ class Between:
     transition_mode: Mode = "replace"
     external_prompt_passthrough: bool = False
     termination_threshold: float | None = None
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "max_turns": Matters(
+            lambda s, run: any(limit is None or limit >= s.max_turns for limit in run.limits),
+            "the environment ends every episode earlier by itself; raise its own limit "
+            "(max_turns or max_attempts of the environment), or remove it",
+        ),
+        "external_transition": SEVERAL_TURNS,
+        "termination_threshold": SEVERAL_TURNS,
+        **dict.fromkeys(
+            ("transition_mode", "external_prompt_passthrough"),
+            Matters(
+                lambda s, run: s.external_transition is not None,
+                "there is no external_transition whose prompts it is about; set one, or remove it",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         check_mode(self.transition_mode, f"workflow {type(self).__module__.rsplit('.', 1)[-1]}")
