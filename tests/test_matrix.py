@@ -98,6 +98,8 @@ def config_of(
     own = {"group_size": 4} if "group_size" in algorithm.__dataclass_fields__ else {}
     own |= {"gamma": gamma} if "gamma" in algorithm.__dataclass_fields__ else {}
     own |= SETTINGS.get(name, {})
+    if agents == 1 and name == "marshal":
+        del own["rewards"]  # they are the team's
     world = {"env_type": "test_matrix:Rounds", "rounds": turns, "num_agents": agents}
     config: dict[str, Any] = {
         "model": {"model_name_or_path": model},

@@ -359,7 +359,7 @@ def test_a_limit_of_ones_own_and_one_that_changes_nothing(tmp_path: Path, tiny_p
         data = config_of(case, tmp_path, tiny_path, 3)
         data[section][key] = 0.1
         data["training"]["checks"] = "off"
-        with pytest.raises(ConfigError, match=rf"{section}.{key}=0.1 changes nothing with"):
+        with pytest.raises(ConfigError, match=rf"{section}.{key}: changes nothing because with"):
             build(parse_config(data, (), "test"))
 
 

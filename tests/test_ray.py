@@ -396,6 +396,18 @@ def test_rows_are_learned_from_elsewhere(cluster: None, go: Go) -> None:
             {"pools": {"fast": {"GPU": 1}}, "policies": {"first": {"learner": "fast"}}},
             r"pools.fast wants \{GPU: 1\}",
         ),
+        (
+            {"pools": {"big": {"CPU": 64}}, "environment_workers": 1, "environment_pool": "big"},
+            r"pools.big wants \{CPU: 64\} on one node",
+        ),
+        (
+            {
+                "pools": {"big": {"CPU": 64}},
+                "colocated": False,
+                "policies": {"first": {"engine": "big"}},
+            },
+            r"pools.big wants \{CPU: 64\} on one node",
+        ),
         ({"policies": {"third": {}}}, "policies.*'third'"),
         ({"policies": {"first": {"engines": 2}}}, "colocated=false"),
         ({"policies": {"first": {"learner": "fast"}}}, "no pool 'fast'"),

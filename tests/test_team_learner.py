@@ -56,7 +56,7 @@ CONFIG = """
 experiment_name: team
 environments: [{{env_type: "test_team_learner:Pair"}}]
 training: {{algorithm: {name}, num_iterations: 1, batch_size: 2, optimizer: sgd,
-  learning_rate: {rate}, critic_learning_rate: {rate}, max_grad_norm: null, report_to: none}}
+  learning_rate: {rate}, {critic}max_grad_norm: null, report_to: none}}
 {name}: {settings}
 generation: {{max_new_tokens: 5}}
 """
@@ -87,8 +87,10 @@ class Keep(Callback):
 
 def trained(name: str, settings: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    valued = "values" in registry.load("algorithms", name)(**settings).needs
+    critic = f"critic_learning_rate: {RATE}, " * valued
     (folder / "c.yaml").write_text(
-        CONFIG.format(name=name, settings=json.dumps(settings), rate=RATE)
+        CONFIG.format(name=name, settings=json.dumps(settings), rate=RATE, critic=critic)
     )
     keep = Keep()
     run_experiment(load_config(folder / "c.yaml"), callbacks=[keep])

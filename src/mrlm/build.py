@@ -26,7 +26,7 @@ from mrlm.core.peers import ALONE, Peers
 from mrlm.core.running import run_async
 from mrlm.distributed import join
 from mrlm.distributed.quiet import Quiet
-from mrlm.effects import given_of, refuse_idle
+from mrlm.effects import refuse_idle, verdicts
 from mrlm.inputs import check_inputs, note_inputs
 from mrlm.learn.backends import keep_freed_memory
 from mrlm.learn.checkpoint import (
@@ -88,7 +88,7 @@ def build(
     algorithm = config.algorithm_settings()
     worlds, rows, cast = plan_of(config, parts)
     if checked and resume is None:
-        refuse_idle([given_of(config, parts, worlds, rows is not None, cast)])
+        refuse_idle(verdicts(config, parts, worlds, rows is not None, cast))
     log.info("%s", cast)
     if config.training.checks != "off":
         _check_memory(arithmetic_of(config, worlds, rows, cast))
@@ -204,11 +204,6 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
         ConfigError: something asked for does not exist or does not fit.
     """
     check_trackers(config.training.report_to)
-    _check_limits(config)
-    if config.training.wandb and "wandb" not in config.training.report_to:
-        raise ConfigError(
-            "training.wandb: the tracker wandb is not in training.report_to; add it, or remove this"
-        )
     algorithm = config.algorithm_settings()
     worlds = make_worlds(config, parts)
     rows = rows_of(config, parts)
@@ -243,24 +238,6 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> tuple[list[WorldSpec], Da
         if section.endpoint is not None:
             registry.load("engines", section.engine or "openai")
     return worlds, rows, cast
-
-
-def _check_limits(config: ExperimentConfig) -> None:
-    """Limits of checks that are not made change nothing.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    limits = {
-        "engine.tolerance": config.engine.tolerance,
-        "training.max_mismatch_kl": config.training.max_mismatch_kl,
-    }
-    for name, value in limits.items():
-        if value is not None and config.training.checks == "off":
-            raise ConfigError(
-                f"{name}={value:g} changes nothing with training.checks=off, which compares engine "
-                "and trainer nowhere; remove one of the two"
-            )
 
 
 def rehearse(

@@ -1,84 +1,69 @@
-"""Whether everything that was set changes something in the run it is set for. What decides it
-stands beside the fields, as `matters`; what a run is, is found out here."""
+"""Whether everything that was set changes something in the run it is set for. The conditions are
+declared beside the fields, as `matters`; the facts of a run that they read are gathered here."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from mrlm.casting import Cast, Parts
-from mrlm.config import ExperimentConfig, normal
+from mrlm.config import EnvironmentConfig, ExperimentConfig, normal
 from mrlm.config.base import Section
 from mrlm.config.plugins import accepted
 from mrlm.config.problems import InvalidConfig, Problem
 from mrlm.core import registry
-from mrlm.core.matters import RunFacts, conditions, without_effect
+from mrlm.core.matters import RunFacts, conditions, judged
 from mrlm.learn.algorithm import Algorithm
 from mrlm.play.deck import WorldSpec
 from mrlm.samplers import check_engine
 
+Verdicts = Mapping[str, str | None]
+"""Dotted path of a setting -> why it changes nothing; `None`: it changes something."""
 ONE_TURN = ("single_turn", "cross")
 """Workflows that end every episode after one joint step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What was set for a run, and what of it changes nothing there.
-
-    Args:
-        paths: dotted paths of what differs from its default.
-        idle: path -> why it has no effect.
-    """
-
-    paths: frozenset[str]
-    idle: Mapping[str, str]
-
-
-def refuse_idle(stages: Sequence[Given]) -> None:
+def refuse_idle(*stages: Verdicts) -> None:
     """Refuse settings that change nothing in any stage for which they are set.
 
     Raises:
         ConfigError: one line per setting, with the reason.
     """
-    problems: dict[str, str] = {}
-    for stage in stages:
-        for path, why in stage.idle.items():
-            if all(path in other.idle for other in stages if path in other.paths):
-                problems[path] = f"it changes nothing in this run: {why}"
+    reasons: dict[str, str | None] = {}
+    for path, why in (item for stage in stages for item in stage.items()):
+        if why is None or path not in reasons:
+            reasons[path] = why
+    problems = [
+        Problem(path, f"changes nothing because {why}") for path, why in reasons.items() if why
+    ]
     if problems:
-        raise InvalidConfig([Problem(path, text) for path, text in problems.items()])
+        raise InvalidConfig(problems)
 
 
-def given_of(
-    config: ExperimentConfig,
-    parts: Parts,
-    worlds: Sequence[WorldSpec],
-    rows: bool,
-    cast: Cast,
-) -> Given:
-    """What was set for a run, of which `plan_of` says what is played and who plays."""
-    settings = config.algorithm_settings()
-    facts = facts_of(config, parts, settings, worlds, rows, cast)
+def verdicts(
+    config: ExperimentConfig, parts: Parts, worlds: Sequence[WorldSpec], rows: bool, cast: Cast
+) -> Verdicts:
+    """What was set for a run, each setting with why it changes nothing there.
+
+    Args:
+        config: one stage of an experiment.
+        parts: live objects of the run.
+        worlds, rows, cast: what it plays, or whether it trains on rows, and the agents.
+    """
+    algorithm = config.algorithm_settings()
+    facts = facts_of(config, parts, algorithm, worlds, rows, cast)
     key = normal.section_key(config.training.algorithm)
-    changed = normal.changed_fields(settings)
-    idle = {f"{key}.{n}": why for n, why in without_effect(settings, changed, facts).items()}
-    paths = {f"{key}.{name}" for name in changed}
+    found = _placed(key, judged(algorithm, normal.changed_fields(algorithm), facts))
     for path, section in _sections(config):
-        given = _changed(section)
-        paths |= {f"{path}.{name}" for name in given}
-        for name, why in without_effect(section, given, facts).items():
-            idle[f"{path}.{name}"] = why
-    for name, why in _of_workflow(config, facts, parts):
-        idle[f"workflow.{name}"] = why
+        found |= _placed(path, judged(section, _changed(section), facts))
+    found |= _placed("workflow", _of_workflow(config, facts, parts))
     for index, section in enumerate(config.environments):
-        for name, why in _of_environment(config, section, facts):
-            idle[f"environments.{index}.{name}"] = why
-    paths |= {f"workflow.{name}" for name in config.workflow.parameters}
-    return Given(frozenset(paths | idle.keys()), idle)
+        if not section.remote:
+            found |= _placed(f"environments.{index}", _of_environment(config, section, facts))
+    return found
 
 
 def facts_of(
@@ -95,7 +80,9 @@ def facts_of(
         config.generation.sampling(**section.generation) for section in config.agents.values()
     ]
     here = {name: section for name, section in cast.policies.items() if section.endpoint is None}
-    live = {name for name, (model, _) in parts.models.items() if model is not None}
+    live = {
+        name for name, (model, _) in parts.models.items() if model and not isinstance(model, str)
+    }
     return RunFacts(
         rows=rows,
         agents=len(cast.policy_of),
@@ -105,24 +92,28 @@ def facts_of(
         values="values" in algorithm.needs
         or algorithm.scalar_head
         or algorithm.topology in ("central", "mixed"),
-        loads=any(not section.model and name not in live for name, section in here.items()),
-        adapts=any(section.trainable and not section.lora for section in here.values()),
+        policies=here,
+        loaded=[name for name in here if name not in live],
         limits=tuple(world.template.max_turns for world in trained) or (None,),
-        engine=frozenset(check_engine(config)[1]),
+        engine=check_engine(config)[1],
         config=config,
     )
 
 
 def _one_turn(world: WorldSpec) -> bool:
-    """Whether every episode has one joint step, in which everybody speaks at most once."""
+    """Whether every episode has one joint step, in which every agent speaks at most once."""
     if type(world.workflow).__module__.rsplit(".", 1)[-1] in ONE_TURN:
         return True
-    if not hasattr(world.workflow, "termination_threshold"):  # no workflow over seats
+    if not hasattr(world.workflow, "termination_threshold"):  # agents may confer within a step
         return False
     return 1 in (getattr(world.workflow, "max_turns", None), world.template.max_turns)
 
 
-# -- where settings stand --------------------------------------------------------------------------
+# -- settings by place -----------------------------------------------------------------------------
+
+
+def _placed(path: str, found: Verdicts) -> dict[str, str | None]:
+    return {f"{path}.{name}": why for name, why in found.items()}
 
 
 def _sections(value: Any, path: str = "") -> Iterator[tuple[str, Section]]:
@@ -154,31 +145,26 @@ def _changed(section: Section) -> list[str]:
     ]
 
 
-def _of_workflow(
-    config: ExperimentConfig, facts: RunFacts, parts: Parts
-) -> Iterator[tuple[str, str]]:
+def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: Parts) -> Verdicts:
     """Settings of the workflow, and the workflow itself where nothing is played."""
-    live = parts.workflow
     given = list(config.workflow.parameters)
+    named = given + ["name"] * (config.workflow.name != "turns")
+    extra = ["external_transition"] * (parts.external_transition is not None)
     if facts.rows and not config.environments and not parts.eval_worlds:
-        named = ["name"] if config.workflow.name != "turns" else []
-        extra = ["external_transition"] if parts.external_transition is not None else []
-        for name in [*given, *named, *extra]:
-            yield name, "this run learns from a data set and plays nothing; remove it"
-        return
-    if live is not None:
-        for name in given:
-            yield name, "the workflow was handed over as an object; set it there"
-        if config.workflow.name != "turns":
-            yield "name", "the workflow was handed over as an object; remove it"
-    workflow: Any = live
-    if live is None:
-        plugin = registry.load("workflows", config.workflow.name)
-        if not inspect.isclass(plugin):
-            return
-        workflow = plugin(**config.workflow.constructor_arguments(plugin))
+        why = "this run trains on a data set and plays nothing; remove it"
+        return dict.fromkeys([*named, *extra], why)
+    if parts.workflow is not None:
+        why = "the workflow was given as an object; remove it, and set it there"
+        return dict.fromkeys(named, why) | _of_instance(parts.workflow, facts, parts)
+    plugin = registry.load("workflows", config.workflow.name)
+    if not inspect.isclass(plugin):
+        return {}
+    return _of_instance(plugin(**config.workflow.constructor_arguments(plugin)), facts, parts)
+
+
+def _of_instance(workflow: Any, facts: RunFacts, parts: Parts) -> Verdicts:
     if not dataclasses.is_dataclass(workflow) or inspect.isclass(workflow):
-        return
+        return {}
     if parts.external_transition is not None and hasattr(workflow, "external_transition"):
         workflow = dataclasses.replace(workflow, external_transition=parts.external_transition)  # pyright: ignore
     changed = [
@@ -186,35 +172,35 @@ def _of_workflow(
         for each in dataclasses.fields(workflow)
         if each.default is not dataclasses.MISSING and getattr(workflow, each.name) != each.default
     ]
-    yield from without_effect(workflow, changed, facts).items()
+    return judged(workflow, changed, facts)
 
 
 def _of_environment(
-    config: ExperimentConfig, section: Any, facts: RunFacts
-) -> Iterator[tuple[str, str]]:
-    if section.remote:
-        return
+    config: ExperimentConfig, section: EnvironmentConfig, facts: RunFacts
+) -> Verdicts:
+    """Arguments of an environment's constructor, and its `max_turns`."""
     plugin = registry.load("environments", section.env_type)
-    if section.max_turns is not None:
-        yield from _turns_of(config, section, plugin)
-    if inspect.isclass(plugin) and conditions(plugin):
-        given = section.parameters
-        named, _ = accepted(plugin)
-        usual = {name: each.default for name, each in named.items()}
-        changed = [name for name, value in given.items() if usual.get(name) != value]
-        settings = SimpleNamespace(**{**usual, **given})
-        table = {n: each for n, each in conditions(plugin).items() if n in changed}
-        yield from without_effect(settings, changed, facts, table).items()
+    turns = _of_turns(config, section, plugin)
+    named, _ = accepted(plugin)
+    usual = {name: each.default for name, each in named.items()}
+    changed = [name for name, value in section.parameters.items() if usual.get(name) != value]
+    settings = SimpleNamespace(**{**usual, **section.parameters})
+    known = conditions(plugin) if inspect.isclass(plugin) else {}
+    return turns | judged(settings, changed, facts, known)
 
 
-def _turns_of(config: ExperimentConfig, section: Any, plugin: Any) -> Iterator[tuple[str, str]]:
+def _of_turns(
+    config: ExperimentConfig, section: EnvironmentConfig, plugin: Any
+) -> dict[str, str | None]:
     """`max_turns` of an environment, where nothing takes it."""
-    if section.max_turns > 1 and config.workflow.name in ONE_TURN:
-        yield "max_turns", f"workflow.name={config.workflow.name} ends after one turn; remove it"
-        return
+    limit, workflow = section.max_turns, config.workflow
+    if limit is None:
+        return {}
+    if limit > 1 and workflow.name in ONE_TURN:
+        return {"max_turns": f"workflow.name={workflow.name} ends after one turn; remove it"}
     named, open_ended = accepted(plugin)
-    if open_ended or {"max_turns", "max_attempts"} & named.keys():
-        return
-    own = config.workflow.parameters.get("max_turns")
-    if own not in (None, section.max_turns):
-        yield "max_turns", f"workflow.max_turns={own} counts more; keep one of them"
+    own = workflow.parameters.get("max_turns")
+    takes = open_ended or {"max_turns", "max_attempts"} & named.keys()
+    if takes or own in (None, limit):
+        return {}
+    return {"max_turns": f"workflow.max_turns={own} takes precedence; keep one of them"}

@@ -19,7 +19,7 @@ from mrlm.config import ExperimentConfig, diff, load_config, normal
 from mrlm.core.errors import ConfigError
 from mrlm.core.peers import Peers
 from mrlm.distributed import join
-from mrlm.effects import Given, given_of, refuse_idle
+from mrlm.effects import Verdicts, refuse_idle, verdicts
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.loading import load_tokenizer
 from mrlm.run import Callback
@@ -81,7 +81,7 @@ def run_experiment(
         _check_resumable(config, resume)
         return closed(build(config, Parts(callbacks=callbacks), Path(resume) if resume else None))
     folder = run_folder(config)
-    refuse_idle([_check_stage(name, stage) for name, stage in stages])
+    refuse_idle(*[_check_stage(name, stage) for name, stage in stages])
     if resume is None:
         peers.first(lambda: _set_aside(folder))
     results: dict[int, TrainResult] = {}
@@ -145,7 +145,7 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
     stands in its way. No model is loaded and nothing is written."""
     text = [config.to_yaml()]
     problems: list[str] = []
-    given: list[Given] = []
+    given: list[Verdicts] = []
     for name, stage in config.stage_configs():
         title = f"stage {name}: " if config.stages else ""
         try:
@@ -154,11 +154,11 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
             text.append(f"{title}{cast}\nschedule: {schedule}")
             text += describe(stage)
             text.append(str(arithmetic_of(stage, worlds, rows, cast)))
-            given.append(given_of(stage, Parts(), worlds, rows is not None, cast))
+            given.append(verdicts(stage, Parts(), worlds, rows is not None, cast))
         except ConfigError as error:
             problems.append(f"{title}{error}")
     try:
-        refuse_idle(given)
+        refuse_idle(*given)
     except ConfigError as error:
         problems.append(str(error))
     return "\n".join(text), problems
@@ -188,7 +188,7 @@ def _note_models(folder: Path, parts: Parts) -> None:
             write_json(folder / MODELS, taken)
 
 
-def _check_stage(name: str, stage: ExperimentConfig) -> Given:
+def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
     """Find out before anything is trained or moved whether a stage can run, and what is set for it.
 
     Raises:
@@ -201,7 +201,7 @@ def _check_stage(name: str, stage: ExperimentConfig) -> Given:
             if section.endpoint is not None:
                 continue
             load_tokenizer(section.model or stage.model.model_name_or_path)
-        return given_of(stage, parts, worlds, rows is not None, cast)
+        return verdicts(stage, parts, worlds, rows is not None, cast)
     except ConfigError as error:
         raise type(error)(f"stage {name}: {error}") from error
 

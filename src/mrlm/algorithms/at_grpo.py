@@ -77,10 +77,6 @@ class ATGRPO(GRPO):
     }
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        "overlong_max_length": Matters(
-            lambda s, run: False,
-            "at_grpo has no penalty for length; remove it, or use grpo",
-        ),
         "filter_ratio": Matters(
             lambda s, run: s.filter in ("variance", "deviation"),
             "filter leaves out no share; set filter=variance or deviation, or remove it",

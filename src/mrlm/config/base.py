@@ -55,6 +55,11 @@ class Section(BaseModel):
                 name = type(self).__name__
                 raise InvalidConfig(problems_of(error, type(self), name)) from None
 
+    def wrote(self, name: str) -> bool:
+        """Whether a field was written, if only with its default. Settings of a feature that was
+        switched off by name (`evaluation.episodes: 0`) may stay for when it is on again."""
+        return name in self.model_fields_set
+
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: Any) -> Any:

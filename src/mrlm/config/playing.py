@@ -287,11 +287,17 @@ class EngineConfig(Section):
     """Calls that are under way at the same time; 256 if not set."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        name: Matters(
-            lambda s, run, name=name: name in run.engine,
-            "this engine takes no such setting; remove it",
-        )
-        for name in ("batch_size", "cache_mib")
+        "tolerance": Matters(
+            lambda s, run: run.config.training.checks != "off",
+            "with training.checks=off engine and trainer are not compared; remove one of the two",
+        ),
+        **{
+            name: Matters(
+                lambda s, run, name=name: name in run.engine,
+                "this engine takes no such setting; remove it",
+            )
+            for name in ("batch_size", "cache_mib")
+        },
     }
 
     def of_server(self) -> dict[str, Any]:
@@ -321,8 +327,15 @@ class EvaluationConfig(Section):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "every": Matters(
-            lambda s, run: s.episodes or run.config.opponents.on,
-            "episodes is 0, so nothing is ever evaluated; set evaluation.episodes",
+            lambda s, run: s.episodes or s.wrote("episodes") or run.config.opponents.on,
+            "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
+        ),
+        **dict.fromkeys(
+            ("greedy", "samples", "at_start", "environments"),
+            Matters(
+                lambda s, run: s.episodes or s.wrote("episodes"),
+                "episodes is 0, so nothing is evaluated; set evaluation.episodes, or remove it",
+            ),
         ),
     }
 
@@ -357,15 +370,16 @@ class OpponentsConfig(Section):
         **dict.fromkeys(
             ("matchmaking", "self", "at_once", "games", "tasks_per_game"),
             Matters(
-                lambda s, run: s.on,
+                lambda s, run: s.on or s.wrote("every"),
                 "there are no opponents; set opponents.every or opponents.source, or remove it",
             ),
         ),
         "keep": Matters(
-            lambda s, run: s.every, "no snapshots are taken; set opponents.every, or remove it"
+            lambda s, run: s.every or s.wrote("every"),
+            "no snapshots are taken; set opponents.every, or remove it",
         ),
         "power": Matters(
-            lambda s, run: s.on and s.matchmaking == "pfsp",
+            lambda s, run: s.matchmaking == "pfsp",
             "only matchmaking=pfsp reads it; set that, or remove it",
         ),
     }

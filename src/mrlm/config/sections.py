@@ -126,8 +126,26 @@ class TrainingConfig(Section):
     float32 and 0.05 in 16 bits if not set."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
+        **{
+            name: Matters(
+                lambda s, run, name=name: (
+                    run.values
+                    or any(p.trainable and getattr(p, name) is None for p in run.policies.values())
+                ),
+                "every trained policy has its own; remove it, or those of policies",
+            )
+            for name in ("learning_rate", "max_grad_norm", "weight_decay")
+        },
         "critic_learning_rate": Matters(
             lambda s, run: run.values, "this algorithm has no critic; remove it"
+        ),
+        "max_mismatch_kl": Matters(
+            lambda s, run: s.checks != "off",
+            "with training.checks=off engine and trainer are not compared; remove one of the two",
+        ),
+        "wandb": Matters(
+            lambda s, run: "wandb" in s.report_to,
+            "the tracker wandb is not in training.report_to; add it, or remove this",
         ),
         "adam_beta1": Matters(
             lambda s, run: s.optimizer != "sgd", "the optimizer is sgd; remove it, or use adamw"
@@ -136,7 +154,8 @@ class TrainingConfig(Section):
             lambda s, run: s.optimizer != "sgd", "the optimizer is sgd; remove it, or use adamw"
         ),
         "rollback_factor": Matters(
-            lambda s, run: s.rollback, "rollback is 0, so no run goes back; set it, or remove this"
+            lambda s, run: s.rollback or s.wrote("rollback"),
+            "rollback is 0, so no run goes back; set it, or remove this",
         ),
     }
 
@@ -191,14 +210,21 @@ class ModelConfig(Section):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "lora": Matters(
-            lambda s, run: run.adapts,
+            lambda s, run: any(p.trainable and not p.lora for p in run.policies.values()),
             "every trained policy has an adapter of its own; remove it, or policies.<name>.lora",
         ),
         **dict.fromkeys(
             ("model_name_or_path", "tokenizer_name_or_path"),
             Matters(
-                lambda s, run: run.loads,
+                lambda s, run: any(not run.policies[name].model for name in run.loaded),
                 "every policy has a model of its own; remove it, or policies.<name>.model",
+            ),
+        ),
+        **dict.fromkeys(
+            ("torch_dtype", "attn_implementation"),
+            Matters(
+                lambda s, run: run.loaded or run.config.training.critic_model,
+                "every model was given as an object, and none is loaded; remove it",
             ),
         ),
     }
@@ -256,7 +282,10 @@ class PolicyConfig(Section):
 
     matters: ClassVar[Mapping[str, Matters]] = dict.fromkeys(
         ("lora", "learning_rate", "max_grad_norm", "weight_decay"),
-        Matters(lambda s, run: s.trainable, "the policy is frozen; remove it, or trainable: false"),
+        Matters(
+            lambda s, run: s.trainable,
+            "the policy is frozen (trainable: false); remove it, or that",
+        ),
     )
 
     @model_validator(mode="before")

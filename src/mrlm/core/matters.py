@@ -1,10 +1,9 @@
 """When a setting changes anything: algorithms, sections, workflows and environments declare it as
-`matters`, beside their fields, and what was set without effect is found here. It knows none of
-them."""
+`matters`, beside their fields. It knows none of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,16 +13,16 @@ class RunFacts:
     """What settings may depend on besides those beside them.
 
     Args:
-        rows: it learns from rows instead of play.
-        agents: agents that play, where it plays.
+        rows: the run trains on rows instead of play.
+        agents: agents that play.
         turns: joint steps of an episode, where every episode has the same number; `None`: they
             differ, or are not known.
-        lags: what it learns from may be sampled by older weights.
+        lags: older weights may have sampled what is trained on.
         truncates: tokens are drawn with top-p, top-k or min-p.
         values: something estimates values.
-        loads: some policy's model is named, and not handed over alive.
-        adapts: some trained policy takes the adapter of `model.lora`.
-        limits: joint steps that the trained environments end after by themselves, of each.
+        policies: the settings of every policy that has weights here (`PolicyConfig`).
+        loaded: those of them whose model is loaded by its name.
+        limits: joint steps after which each of the trained environments ends by itself.
         engine: arguments that the engine takes.
         config: the whole `ExperimentConfig`.
     """
@@ -34,19 +33,20 @@ class RunFacts:
     lags: bool = False
     truncates: bool = False
     values: bool = True
-    loads: bool = True
-    adapts: bool = True
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    loaded: Collection[str] = ()
     limits: tuple[int | None, ...] = (None,)
-    engine: frozenset[str] = field(default_factory=frozenset)
+    engine: Collection[str] = ()
     config: Any = None
 
 
 class Matters(NamedTuple):
-    """Under which condition a setting has an effect.
+    """The condition under which a setting has an effect.
 
     Args:
-        when: (settings, facts) -> whether it has. Says no only where nothing could change.
-        otherwise: why it has none, and what to do: the end of a sentence of an error.
+        when: (settings, facts) -> whether it has. False only where nothing could change.
+        otherwise: the reason why it has none and, after a semicolon, the fix. It follows the words
+            "changes nothing because".
     """
 
     when: Callable[[Any, RunFacts], Any]
@@ -55,9 +55,9 @@ class Matters(NamedTuple):
 
 PLAYED = Matters(
     lambda settings, run: not run.rows,
-    "it is about episodes that are played, and this run learns from a data set; remove it",
+    "it is about episodes that are played, and this run trains on a data set; remove it",
 )
-"""Of settings that only matter where something is played."""
+"""The condition of settings that are about play."""
 SEVERAL_TURNS = Matters(
     lambda settings, run: run.turns != 1,
     "every episode has one turn here; remove it, or play several (num_turns)",
@@ -76,13 +76,21 @@ def conditions(cls: type[Any]) -> dict[str, Matters]:
     return found
 
 
-def without_effect(
-    settings: Any, given: Iterable[str], facts: RunFacts, more: Mapping[str, Matters] | None = None
-) -> dict[str, str]:
-    """Those of the settings `given` that change nothing: name -> the reason."""
-    known = conditions(type(settings)) | dict(more or {})
+def judged(
+    settings: Any, given: Iterable[str], facts: RunFacts, known: Mapping[str, Matters] | None = None
+) -> dict[str, str | None]:
+    """The settings `given`, each with the reason why it changes nothing; `None`: it does.
+
+    Args:
+        settings: the object (or section) that holds them.
+        given: names of those that were set.
+        facts: of the run.
+        known: conditions, where the class of `settings` does not declare them.
+    """
+    known = conditions(type(settings)) if known is None else known
     return {
         name: known[name].otherwise
-        for name in given
         if name in known and not known[name].when(settings, facts)
+        else None
+        for name in given
     }

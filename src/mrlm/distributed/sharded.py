@@ -109,7 +109,7 @@ class Cut:
         model = copy.deepcopy(policy.model)
         reduce = getattr(torch, section.reduce_dtype or "float32")
         param = torch.bfloat16 if policy.precision == "bf16" else None
-        mixed = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce if param else None)
+        mixed = MixedPrecisionPolicy(param_dtype=param, reduce_dtype=reduce)
         offload = CPUOffloadPolicy() if section.cpu_offload else OffloadPolicy()
         again = section.sharding != "grad_op"
         for module in [*blocks_of(model), model]:

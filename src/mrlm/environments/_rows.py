@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.matters import Matters
 from mrlm.play.tasks import (
     QUESTIONS,
     OnBadRow,
@@ -27,6 +28,40 @@ log = logging.getLogger("mrlm")
 FEW = 10
 """Below this many rows nothing is held out: evaluation sees the training rows, and the log says
 so."""
+
+ROW_SETTINGS = ("eval_dataset", "split", "columns", "on_bad_row")
+"""Arguments that say how rows are read."""
+
+
+def row_matters(
+    *sources: str,
+    rows: Sequence[str] = (),
+    generated: Sequence[str] = (),
+    kinds: Collection[str] = (),
+) -> dict[str, Matters]:
+    """Conditions of the arguments of an environment that takes rows or generates its tasks.
+
+    Args:
+        sources: arguments that may hold the rows.
+        rows: further arguments that matter only where there are rows.
+        generated: arguments that matter only where there are none.
+        kinds: names of what is generated, as values of `sources`.
+    """
+
+    def has_rows(settings: Any) -> bool:
+        given = [getattr(settings, name) for name in sources]
+        found = [each for each in given if each is not None and not isinstance(each, Mapping)]
+        return any(not isinstance(each, str) or each not in kinds for each in found)
+
+    read = Matters(
+        lambda s, run: has_rows(s),
+        f"tasks are generated here, and it is about rows; set {sources[0]}, or remove it",
+    )
+    drawn = Matters(
+        lambda s, run: not has_rows(s),
+        f"it is about generated tasks, and {sources[0]} holds rows; remove one of the two",
+    )
+    return dict.fromkeys((*ROW_SETTINGS, *rows), read) | dict.fromkeys(generated, drawn)
 
 
 class Table:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.environments._program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments._rows import Table, at_least, others
+from mrlm.environments._rows import Table, at_least, others, row_matters
 from mrlm.environments.class_completion.dividing import Division, divided
 from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassBench
@@ -60,6 +61,8 @@ class ClassCompletionEnvironment(Writers):
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset", rows=["max_tests"])
 
     def __init__(
         self,

@@ -6,13 +6,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments._generators import attempts
-from mrlm.environments._rows import Table, at_least, others, seats
+from mrlm.environments._rows import Table, at_least, others, row_matters, seats
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.generator import CodeProblemGenerator
@@ -66,6 +67,10 @@ class CodeExecutionEnvironment(Environment):
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", "generator_or_dataset", rows=["num_visible", "max_tests"]
+    )
 
     blocking: bool = False  # steps are coroutines, and nothing else takes long
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.environments._program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments._rows import Table, at_least, others
+from mrlm.environments._rows import Table, at_least, others, row_matters
 from mrlm.environments.code.answers import fenced
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.grading import Bench
@@ -64,6 +65,10 @@ class CodeCollaborationEnvironment(Writers):
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", rows=["max_tests"], generated=["num_hidden"]
+    )
 
     def __init__(
         self,

@@ -7,12 +7,13 @@ import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, StepResult, Task
-from mrlm.environments._rows import at_least, seats
+from mrlm.environments._rows import at_least, row_matters, seats
 from mrlm.environments.debate.bench import judge_of
 from mrlm.environments.debate.judging import Debate, Judge, Speech, TruthJudge, Verdict
 from mrlm.environments.debate.llm import LONGEST, Hearing
@@ -53,6 +54,10 @@ class DebateEnvironment(Environment):
     Raises:
         ConfigError: impossible arguments.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "topics", kinds=("motions", "arithmetic")
+    )
 
     blocking: bool = False
 

@@ -8,13 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments._generators import attempts
-from mrlm.environments._rows import Table, answered, others, seats
+from mrlm.environments._rows import Table, answered, others, row_matters, seats
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.verifier import TIMEOUT, verify
@@ -58,6 +59,8 @@ class MathReasoningEnvironment(Environment):
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     def __init__(
         self,

@@ -7,10 +7,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments._routing import (
     TAGS,
@@ -22,7 +23,7 @@ from mrlm.environments._routing import (
     route,
     routing_reward,
 )
-from mrlm.environments._rows import Table, answered, at_least, others
+from mrlm.environments._rows import Table, answered, at_least, others, row_matters
 from mrlm.environments._text import exact_match, f1
 from mrlm.environments.qa import ANSWERS, accepted_answers
 from mrlm.environments.search_qa import corpus
@@ -89,6 +90,10 @@ class SearchQAEnvironment(Environment):
     Raises:
         ConfigError: impossible arguments, or a row without question or answer.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", rows=["seed"], generated=["hops"]
+    )
 
     def __init__(
         self,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
-from mrlm.environments._rows import Table, at_least
+from mrlm.environments._rows import Table, at_least, row_matters
 from mrlm.environments._texts import TextEnvironment, plain, row_task, several, task_name
 from mrlm.environments.summarization.notices import notice
 from mrlm.environments.writing.presets import Span
@@ -61,6 +62,8 @@ class SummarizationEnvironment(TextEnvironment):
         ConfigError: impossible arguments, or a package that is missing.
         DataError: a row without a text or a summary.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     def __init__(
         self,

@@ -7,14 +7,16 @@ import copy
 import inspect
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._rows import at_least, seats
+from mrlm.environments._rows import at_least, row_matters, seats
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
+from mrlm.environments.tools.generator import KINDS
 from mrlm.environments.tools.mcp import MCPServer
 from mrlm.environments.tools.prompts import (
     CALL_FORMATS,
@@ -76,6 +78,10 @@ class ToolUseEnvironment(Environment):
     Raises:
         ConfigError: impossible arguments, or a task that requires a tool there is not.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "tasks", rows=["eval_tasks"], generated=["levels"], kinds=(*KINDS, "mixed")
+    )
 
     blocking: bool = False
 

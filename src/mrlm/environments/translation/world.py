@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
-from mrlm.environments._rows import Table
+from mrlm.environments._rows import Table, row_matters
 from mrlm.environments._texts import TextEnvironment, plain, row_task, several, task_name
 from mrlm.environments.translation.phrasebook import RULES, pair
 from mrlm.environments.writing.presets import Span
@@ -58,6 +59,10 @@ class TranslationEnvironment(TextEnvironment):
         ConfigError: impossible arguments, or a package that is missing.
         DataError: a row without a text or a translation.
     """
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters(
+        "dataset", generated=["direction", "dictionary"]
+    )
 
     def __init__(
         self,

@@ -7,13 +7,14 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments._generators import chosen
-from mrlm.environments._rows import Table, is_held_out, others, seats
+from mrlm.environments._rows import Table, is_held_out, others, row_matters, seats
 from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.posts import Piece
 from mrlm.environments.writing.presets import PRESETS, Preset, Rules
@@ -60,6 +61,8 @@ class WritingEnvironment(Environment):
     """
 
     max_turns: int | None = 1
+
+    matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     blocking: bool = False
 
