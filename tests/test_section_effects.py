@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shutil
 import typing
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,19 @@ ROWS = [
 ]
 OTHER = "other-model"
 """A folder with another model and another chat template."""
+CODED = "coded-model"
+"""A folder with a model that comes with code of its own."""
+MINE = """
+from transformers import {config} as Config, {model} as Model
+
+
+class MineConfig(Config):
+    model_type = "mine"
+
+
+class MineForCausalLM(Model):
+    config_class = MineConfig
+"""
 BASE: dict[str, Any] = {
     "training": {"num_iterations": 2, "batch_size": 2, "learning_rate": 0.01, "report_to": "none"},
     "group_size": 2,
@@ -197,6 +211,9 @@ CASES: dict[str, Case] = {
     "ModelConfig.model_name_or_path": case("model.model_name_or_path", OTHER),
     "ModelConfig.tokenizer_name_or_path": case("model.tokenizer_name_or_path", OTHER),
     "ModelConfig.torch_dtype": case("model.torch_dtype", "bfloat16"),
+    "ModelConfig.trust_remote_code": case(
+        "model.trust_remote_code", True, model__model_name_or_path=CODED
+    ),
     "ModelConfig.attn_implementation": case(
         "model.attn_implementation", "eager", model__lean=False
     ),
@@ -311,7 +328,7 @@ CASES: dict[str, Case] = {
     "OpponentsConfig.at_once": case("opponents.at_once", 2, opponents__self=0.0, **PAST),
     "OpponentsConfig.games": case("opponents.games", 3, **PAST),
     "OpponentsConfig.tasks_per_game": case(
-        "opponents.tasks_per_game", 3, **{**PAST, "opponents__games": 4}
+        "opponents.tasks_per_game", 3, evaluation__greedy=False, **{**PAST, "opponents__games": 9}
     ),
 }
 
@@ -443,6 +460,24 @@ def other(tiny_path: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def coded(tiny_path: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a model that comes with code of its own."""
+    from transformers import AutoConfig
+
+    folder = tmp_path_factory.mktemp("coded") / "model"
+    shutil.copytree(tiny_path, folder)
+    known = AutoConfig.from_pretrained(tiny_path)
+    data = json.loads((folder / "config.json").read_text())
+    code = MINE.format(config=type(known).__name__, model=data["architectures"][0])
+    (folder / "mine.py").write_text(code)
+    data |= {"model_type": "mine", "architectures": ["MineForCausalLM"]}
+    own = {"AutoConfig": "MineConfig", "AutoModelForCausalLM": "MineForCausalLM"}
+    data["auto_map"] = {name: f"mine.{each}" for name, each in own.items()}
+    (folder / "config.json").write_text(json.dumps(data))
+    return str(folder)
+
+
 def nested(changes: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, value in changes.items():
@@ -452,13 +487,13 @@ def nested(changes: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def config_of(changes: dict[str, Any], other: str) -> str:
+def config_of(changes: dict[str, Any], other: str, coded: str = "") -> str:
     """The config of a run as JSON; a key that is `None` at the top is left out."""
     data = {key: value for key, value in merge(BASE, changes).items() if value is not None}
     own = {"long", "player"} & changes.get("policies", {}).keys()
     if own or data["training"].get("algorithm") == "sft":
         data["policies"].pop("both", None)
-    return json.dumps(data).replace(OTHER, other)
+    return json.dumps(data).replace(OTHER, other).replace(CODED, coded)
 
 
 @cache
@@ -519,12 +554,14 @@ QUICK = 8
         for n, (key, each) in enumerate(CASES.items())
     ],
 )
-def test_a_key_changes_something(key: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_changes_something(
+    key: str, other: str, coded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOME_KEY", "a key")
     each = CASES[key]
     look = given if each.built else observed
-    before = look(config_of(nested(each.on), other))
-    after = look(config_of(merge(nested(each.on), nested(each.changes)), other))
+    before = look(config_of(nested(each.on), other, coded))
+    after = look(config_of(merge(nested(each.on), nested(each.changes)), other, coded))
     if each.error:
         assert "error" not in before and re.search(each.error, after["error"])
     else:

@@ -155,7 +155,7 @@ def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: Parts) -> Ver
         return dict.fromkeys([*named, *extra], why)
     if parts.workflow is not None:
         why = "the workflow was given as an object; remove it, and set it there"
-        return dict.fromkeys(named, why) | _of_instance(parts.workflow, facts, parts)
+        return {**dict.fromkeys(named, why), **_of_instance(parts.workflow, facts, parts)}
     plugin = registry.load("workflows", config.workflow.name)
     if not inspect.isclass(plugin):
         return {}
