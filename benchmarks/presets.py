@@ -40,10 +40,10 @@ over sequences, `dr_grpo` divides by a constant length, `gspo` brings its clip r
 and 4e-4, unless `clip_range` is set).
 
 How large a run is (tasks, lengths) is no part of a preset. "Authors' code" is a number that the
-paper does not name and its public code has; "definition" is what the method is. `marshal`,
-`matpo`, `malt`, `madpo`, `reinforce`, `reinforce_pp`, `remax`, `online_dpo` and `sft` have no
-presets, as no numbers of theirs are known here from a source; nor have `vdn`, `qmix` and `sac`,
-which no paper trains a language model with.
+paper does not name and its public code has; "definition" is what the method is. Every algorithm has
+a preset. Where a number of a paper is not verified, the setting is left as it is without a preset,
+and the lines below the table say so; what is not in a table is the library's. `vdn`, `qmix` and
+`sac` have the numbers of games, as no paper trains a language model with them.
 """
 
 

@@ -19,7 +19,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
 HARL = {"clip_range": 0.2, "gamma": 0.99, "gae_lambda": 0.95, "entropy_coef": 0.01}
-TEAM = {"loss_type": "reinforce", "gamma": 0.9, "group_size": 2, "returns": "joint"}
+TEAM = {"loss_type": "reinforce", "gamma": 1.0, "group_size": 4, "returns": "joint"}
 PAPERS: dict[str, tuple[str, float | None, dict[str, Any]]] = {
     "grpo": (
         "grpo",
@@ -197,6 +197,76 @@ PAPERS: dict[str, tuple[str, float | None, dict[str, Any]]] = {
     ),
     "rema": ("rema", 1e-6, {"loss_type": "turn", "dual_clip": 3.0, "group_size": 16}),
     "dpo": ("dpo", 1e-6, {"loss_type": "sigmoid", "beta": 0.1}),
+    "marshal": (
+        "marshal",
+        1e-6,
+        {
+            "gamma": 1.0,
+            "baseline_by": "role",
+            "kl_coef": 0.2,
+            "clip_range": 0.2,
+            "update_epochs": 1,
+            "scale_rewards": "group",
+        },
+    ),
+    "matpo": (
+        "matpo",
+        1e-5,
+        {"group_size": 8, "num_minibatches": 1, "scale_rewards": "group", "kl_coef": 0.0},
+    ),
+    "malt": ("malt", None, {"loss_type": "sigmoid", "pairing": "threshold", "rewards": "team"}),
+    "madpo": ("madpo", 5e-6, {"beta": 0.1, "group_size": 80, "rewards": "team"}),
+    "reinforce": (
+        "reinforce",
+        None,
+        {"loss_type": "reinforce", "baseline": "none", "whiten": False, "update_epochs": 1},
+    ),
+    "reinforce_pp": (
+        "reinforce_pp",
+        5e-7,
+        {
+            "baseline": "none",
+            "baseline_by": "batch",
+            "group_size": 1,
+            "kl_coef": 0.01,
+            "num_minibatches": 1024 // 128,
+        },
+    ),
+    "remax": (
+        "remax",
+        1e-6,
+        {
+            "loss_type": "reinforce",
+            "aggregation": "token_mean",
+            "kl_coef": 0.05,
+            "group_size": 1,
+        },
+    ),
+    "online_dpo": ("online_dpo", None, {"loss_type": "sigmoid", "group_size": 2}),
+    "sft": ("sft", 9.65e-6, {"mode": "behavioral_cloning"}),
+    "reward_model": (
+        "reward_model",
+        None,
+        {"center_rewards_coefficient": 0.0, "update_epochs": 1},
+    ),
+    "vdn": ("vdn", None, {"mode": "bon", "gamma": 0.99, "gae_lambda": 0.0}),
+    "qmix": (
+        "qmix",
+        None,
+        {
+            "mode": "bon",
+            "gamma": 0.99,
+            "gae_lambda": 0.0,
+            "mixing_size": 32,
+            "hypernet_layers": 2,
+            "hypernet_size": 64,
+        },
+    ),
+    "sac": (
+        "sac",
+        None,
+        {"auto_alpha": True, "alpha": 1.0, "gae_lambda": 0.0, "value_clip_range": None},
+    ),
     "spin": ("spin", 5e-7, {"loss_type": "sigmoid", "beta": 0.1, "use_previous": True}),
 }
 """Preset -> its algorithm, its learning rate where the paper has one, and its numbers."""
@@ -225,12 +295,14 @@ def test_a_preset_resolves_to_the_numbers_of_its_paper(name: str, tmp_path: Path
 
 def test_every_preset_is_checked_and_says_where_its_numbers_are_from() -> None:
     found = {key: name for name, kind in algorithms().items() for key in kind.presets}
+    assert all(kind.presets for kind in algorithms().values())
     assert found == {name: algorithm for name, (algorithm, *_) in PAPERS.items()}
     for kind in algorithms().values():
         for preset in kind.presets.values():
             assert preset.settings.keys() <= algorithm_fields(kind).keys()
             places = [where for _, where in preset.settings.values()]
-            assert "arXiv" in preset.paper and all(places)
+            assert "arXiv" in preset.paper or "(1992)" in preset.paper
+            assert all(places) and preset.departs
 
 
 def test_no_algorithm_takes_the_presets_of_the_one_it_refines() -> None:

@@ -76,6 +76,7 @@ class DPO(Algorithm):
             },
             (1e-6, "appendix B"),
             (
+                "A pair is dropped whose sides are identical or do not begin with the same prompt.",
                 "AdamW and not RMSProp; 64 pairs are `training.batch_size=64`, the warm-up is "
                 "`training.warmup_steps=150`.",
             ),

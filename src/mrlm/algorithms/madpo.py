@@ -38,7 +38,25 @@ class MADPO(OnlineDPO):
 
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings", "pairs"})
 
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "madpo": Preset(
+            "MADPO of CoMLRL 1.4.3, the library of arXiv 2508.04652",
+            {
+                "loss_type": ("sigmoid", "authors' code, madpo.py"),
+                "beta": (0.1, "authors' code, madpo.py"),
+                "rewards": ("team", "authors' code, madpo.py"),
+                "group_size": (80, "authors' code, madpo.py"),
+            },
+            (5e-6, "authors' code, madpo.py"),
+            (
+                "There is no paper of the algorithm's own.",
+                "Each agent has a preference of its own; that code adds up the agents' log-ratios "
+                "inside one sigmoid.",
+                "One pair of each state, the best and the worst; the 16 pairs that differ most "
+                "there.",
+            ),
+        ),
+    }
 
     def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
         turns = [t for e in group for r in e.rollouts.values() for t in trained_turns(r)]

@@ -39,6 +39,38 @@ from mrlm.trainer import Trainer
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
 
 
+def preset(paper: str, baseline: Baseline, *departs: str) -> Preset:
+    """The preset of a member of the family, which differ by their baselines.
+
+    Args:
+        paper: its name and where it is.
+        baseline: what a return is compared with.
+        departs: what this member still does otherwise; what all of them do is added.
+    """
+    code = "authors' code, CoMLRL 1.4.3, magrpo.py"
+    return Preset(
+        paper,
+        {
+            "loss_type": ("reinforce", "definition"),
+            "baseline": (baseline, code),
+            "returns": ("joint", "definition"),
+            "joint_mode": ("aligned", code),
+            "gamma": (1.0, code),
+            "group_size": (4, code),
+        },
+        (5e-6, code),
+        (
+            *departs,
+            "CoMLRL 1.4.3 also centres advantages and divides them by their deviation "
+            "(`advantage_normalization`); here neither is done.",
+            "The last token of an answer is trained, which the authors' code leaves out.",
+            "One optimiser step per batch; the authors' code takes one per two nodes of a tree, "
+            "whose later nodes then come from older weights.",
+            "Two turns are the workflow's; temperature .6, top-p .6 and top-k 50 are `generation`.",
+        ),
+    )
+
+
 @dataclass(kw_only=True, config=STRICT)
 class MAGRPO(PolicyGradient):
     """`A_t = G_t - b` with the team's return `G_t = sum_{k >= t} gamma^(k - t) R_k` over joint
@@ -54,8 +86,8 @@ class MAGRPO(PolicyGradient):
     its reward plus gamma times the mean return of what was tried after it, and the baseline is the
     mean over the answers to the same state.
 
-    Groups whose siblings all have the same returns get exactly 0. gamma 0.9 and two siblings are
-    the reference implementation's settings.
+    Groups whose siblings all have the same returns get exactly 0. CoMLRL 1.4.3 has gamma 1 and four
+    siblings (`preset="magrpo"`).
 
     Args:
         baseline: what a return is compared with: `none`, the `mean` over the siblings,
@@ -95,26 +127,7 @@ class MAGRPO(PolicyGradient):
 
     reads_trees: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "magrpo": Preset(
-            "MAGRPO, arXiv 2508.04652",
-            {
-                "loss_type": ("reinforce", "definition"),
-                "baseline": ("mean", "definition"),
-                "returns": ("joint", "definition"),
-                "joint_mode": ("aligned", "authors' code, magrpo.py"),
-                "gamma": (0.9, "authors' code, magrpo.py"),
-                "group_size": (2, "authors' code, magrpo.py"),
-            },
-            (5e-6, "authors' code"),
-            (
-                "One optimiser step per batch; the authors' code takes one per node of a tree, "
-                "whose later nodes then come from older weights.",
-                "The last token of an answer is trained, which the authors' code leaves out.",
-                "Temperature .7 and top-p .9 are `generation.temperature` and `generation.top_p`.",
-            ),
-        ),
-    }
+    presets: ClassVar[Mapping[str, Preset]] = {"magrpo": preset("MAGRPO, arXiv 2508.04652", "mean")}
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "returns": SEVERAL_AGENTS,

@@ -52,7 +52,23 @@ class MALT(DPO):
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "malt": Preset(
+            "MALT, arXiv 2412.01928",
+            {
+                "loss_type": ("sigmoid", "definition"),
+                "pairing": ("threshold", "definition: a good answer against one that is not"),
+                "rewards": ("team", "definition"),
+            },
+            None,
+            (
+                "Threshold, `beta`, learning rate and how many answers a node has are not "
+                "verified against the paper; they are the library's.",
+                "Supervised and preference learning are one loss here, with weights of 1; the "
+                "paper trains them one after the other (`dpo_coef=0`, then `sft_coef=0`).",
+            ),
+        ),
+    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "beta": Matters(

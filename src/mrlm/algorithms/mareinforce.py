@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.algorithms.magrpo import MAGRPO, Baseline
+from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.learn.algorithm import STRICT
@@ -27,24 +27,10 @@ class MAREINFORCE(MAGRPO):
     group_size: int = Field(default=1, ge=1)
 
     presets: ClassVar[Mapping[str, Preset]] = {
-        "mareinforce": Preset(
+        "mareinforce": preset(
             "MAREINFORCE of the authors' library, arXiv 2508.04652",
-            {
-                "loss_type": ("reinforce", "definition"),
-                "baseline": ("none", "authors' code, mareinforce.py"),
-                "returns": ("joint", "definition"),
-                "joint_mode": ("aligned", "authors' code, magrpo.py"),
-                "gamma": (0.9, "authors' code, magrpo.py"),
-                "group_size": (2, "authors' code, magrpo.py"),
-            },
-            (5e-6, "authors' code"),
-            (
-                "One optimiser step per batch; the authors' code takes one per node of a tree, "
-                "whose later nodes then come from older weights.",
-                "The last token of an answer is trained, which the authors' code leaves out.",
-                "Temperature .7 and top-p .9 are `generation.temperature` and `generation.top_p`.",
-            ),
-        ),
+            "none",
+        )
     }
 
 

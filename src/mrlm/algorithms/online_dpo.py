@@ -43,7 +43,22 @@ class OnlineDPO(DPO):
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "online_dpo": Preset(
+            "OAIF, arXiv 2402.04792",
+            {
+                "loss_type": ("sigmoid", "definition"),
+                "group_size": (2, "abstract: two responses"),
+            },
+            None,
+            (
+                "`beta` and the learning rate are not verified against the paper; they are the "
+                "library's, .1 and 1e-6.",
+                "Answers are ranked by rewards; the paper asks a language model which of the two "
+                "is better.",
+            ),
+        ),
+    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "rewards": Matters(

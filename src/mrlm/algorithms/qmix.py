@@ -41,7 +41,30 @@ class QMIX(VDN):
     hypernet_size: int = Field(default=64, ge=1)
     state_size: int = Field(default=64, ge=2)
 
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "qmix": Preset(
+            "QMIX, arXiv 1803.11485",
+            {
+                "mode": ("bon", "definition: Q-learning"),
+                "gamma": (0.99, "authors' code, PyMARL, default.yaml"),
+                "gae_lambda": (0.0, "definition: one-step targets"),
+                "mixing_size": (32, "authors' code, PyMARL, qmix.yaml"),
+                "hypernet_layers": (2, "authors' code, PyMARL, qmix.yaml"),
+                "hypernet_size": (64, "authors' code, PyMARL, qmix.yaml"),
+                "group_size": (4, "this library: answers that are compared"),
+            },
+            None,
+            (
+                "No paper trains a language model so: the best of the sampled answers stands for "
+                "the best action, and the policy imitates it. There is no replay, no exploration "
+                "by chance, and the target network follows every iteration and not every 200 "
+                "episodes.",
+                "The joint state is text that a frozen network reads, reduced to `state_size` "
+                "numbers.",
+                "The rate, 5e-4, is too high for a language model.",
+            ),
+        ),
+    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "hypernet_size": Matters(

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -51,6 +52,23 @@ class REINFORCE(PolicyGradient):
         "baseline": Matters(
             lambda s, run: not s.whiten,
             "whiten subtracts the mean already; remove one of them",
+        ),
+    }
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "reinforce": Preset(
+            "REINFORCE, Machine Learning 8 (1992)",
+            {
+                "loss_type": ("reinforce", "definition"),
+                "baseline": ("none", "definition"),
+                "whiten": (False, "definition"),
+                "update_epochs": (1, "definition"),
+            },
+            None,
+            (
+                "The learning rate is the library's; the paper's tasks are not language.",
+                "An action is a token, and the sum over a sequence is averaged over sequences.",
+            ),
         ),
     }
 

@@ -49,7 +49,27 @@ class ReinforcePP(PolicyGradient):
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "reinforce_pp": Preset(
+            "REINFORCE++, arXiv 2501.03262",
+            {
+                "loss_type": ("ppo", "definition"),
+                "baseline": ("none", "definition"),
+                "baseline_by": ("batch", "eq. 8"),
+                "group_size": (1, "authors' code, train_reinforce_llama_ray.sh"),
+                "update_epochs": (1, "authors' code, train_reinforce_llama_ray.sh"),
+                "num_minibatches": (8, "authors' code, train_reinforce_llama_ray.sh"),
+                "kl_coef": (0.01, "authors' code, train_reinforce_llama_ray.sh"),
+            },
+            (5e-7, "authors' code, train_reinforce_llama_ray.sh"),
+            (
+                "1,024 questions are `training.batch_size=1024`; `num_minibatches` must divide it.",
+                "Clip range and discount are the library's, .2 and 1; rewards are not normalised "
+                "(`--normalize_reward` there).",
+                "REINFORCE++-baseline is `baseline: group` with several answers to a question.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

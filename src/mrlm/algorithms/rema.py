@@ -57,7 +57,11 @@ class ReMA(GRPO):
                 "mask_unfinished": (True, "authors' code, example_7b.sh"),
             },
             (1e-6, "authors' code, example_7b.sh"),
-            ("At most 30 turns of 512 tokens are `workflow.max_turns` and `max_new_tokens`.",),
+            (
+                "Both agents learn in every iteration; `training.schedule` lets them take turns, "
+                "as the paper also does.",
+                "At most 30 turns of 512 tokens are `workflow.max_turns` and `max_new_tokens`.",
+            ),
         ),
     }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.algorithm import STRICT, Need
@@ -46,6 +47,27 @@ class ReMax(PolicyGradient):
 
     requires: ClassVar[frozenset[Need]] = frozenset({"greedy"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "remax": Preset(
+            "ReMax, arXiv 2310.10505",
+            {
+                "loss_type": ("reinforce", "algorithm 2"),
+                "group_size": (1, "algorithm 2"),
+                "aggregation": ("token_mean", "authors' code, remax_trainer.py"),
+                "kl_coef": (0.05, "authors' code, run_llama2_7b.sh"),
+                "update_epochs": (1, "authors' code, run_llama2_7b.sh"),
+            },
+            (1e-6, "authors' code, run_llama2_7b.sh"),
+            (
+                "That code discounts the reward by .99 a token and cuts it at 5; here it is "
+                "neither.",
+                "A token is charged for the divergence of all that follows it; in that code for "
+                "its own.",
+                "Answers are drawn with top-p .9 there (`generation.top_p`).",
+            ),
+        ),
+    }
 
     def credit_group(self, group: Group) -> None:
         reference = group.greedy

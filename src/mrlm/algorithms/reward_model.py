@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import logsigmoid
 
+from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
 from mrlm.core.types import Group
 from mrlm.learn import ops
@@ -45,6 +46,24 @@ class BradleyTerry(Algorithm):
     reads_old: ClassVar[bool] = False
     scalar_head: ClassVar[bool] = True
     default_learning_rate: ClassVar[float] = 1e-5
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "reward_model": Preset(
+            "InstructGPT, arXiv 2203.02155",
+            {
+                "center_rewards_coefficient": (0.0, "eq. 1"),
+                "update_epochs": (1, "section 3.5"),
+            },
+            None,
+            (
+                "The learning rate is the library's, 1e-5; the paper's is not verified.",
+                "A row is one pair; the paper takes all pairs among the 4 to 9 answers to a "
+                "prompt as one element of a batch.",
+                "Scores are not shifted afterwards so that demonstrations have the mean 0; a "
+                "`center_rewards_coefficient` above 0 holds them there.",
+            ),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

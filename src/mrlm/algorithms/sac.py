@@ -69,7 +69,26 @@ class SAC(PPO):
 
     levels: ClassVar[tuple[Level, ...]] = ("token",)
 
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "sac": Preset(
+            "SAC-Discrete, arXiv 1910.07207",
+            {
+                "auto_alpha": (True, "authors' code, SAC_Discrete.py"),
+                "alpha": (1.0, "authors' code, SAC_Discrete.py: log alpha begins at 0"),
+                "gae_lambda": (0.0, "definition: one-step targets"),
+                "value_clip_range": (None, "definition"),
+            },
+            None,
+            (
+                "The target entropy is a share of the policy's own (`target_entropy_ratio`); "
+                "there .98 of the logarithm of the number of actions, which no language model is "
+                "near.",
+                "One critic of states and no twins, no replay, no slowly moving target; later "
+                "epochs have PPO's clipped ratio.",
+                "Discount and learning rates are the library's; the paper's are not verified.",
+            ),
+        ),
+    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "alpha_learning_rate": Matters(

@@ -62,6 +62,8 @@ class SPIN(DPO):
             },
             (5e-7, "authors' code, config.yaml"),
             (
+                "A pair whose answer is the data's own is dropped: it has no gradient.",
+                "A round is `passes_per_round` passes over the rows, six in the authors' scripts.",
                 "AdamW and not RMSProp, and a constant rate unless "
                 "`training.lr_scheduler_type=linear` and `training.warmup_ratio=0.1` are set.",
             ),

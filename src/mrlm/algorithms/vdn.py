@@ -81,7 +81,27 @@ class VDN(MAPPO):
 
     topologies: ClassVar[tuple[Topology, ...]] = ("mixed",)
 
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "vdn": Preset(
+            "VDN, arXiv 1706.05296",
+            {
+                "mode": ("bon", "definition: Q-learning"),
+                "gamma": (0.99, "PyMARL, default.yaml"),
+                "gae_lambda": (0.0, "PyMARL: one-step targets"),
+                "group_size": (4, "this library: answers that are compared"),
+            },
+            None,
+            (
+                "The paper's numbers are not verified; these are those of the common "
+                "implementation.",
+                "No paper trains a language model so: the best of the sampled answers stands for "
+                "the best action, and the policy imitates it. There is no replay, no exploration "
+                "by chance, and the target network follows every iteration and not every 200 "
+                "episodes.",
+                "The rate, 5e-4, is too high for a language model.",
+            ),
+        ),
+    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "improve": Matters(
