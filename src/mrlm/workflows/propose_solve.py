@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from mrlm.core import registry
 from mrlm.core.environment import validated_reward
 from mrlm.core.errors import ConfigError
+from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
 from mrlm.play.world import Share, World
@@ -42,6 +44,12 @@ class ProposeSolve(Team):
     penalty: float = 0.1
     ask: str = "Write another problem like this one, as `Problem: ...`, then a line `Answer: ...`."
     checker: Checker | str | None = None
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "template": Matters(
+            lambda s, run: False, "no agent is shown here what another one said; remove it"
+        ),
+    }
 
     least: ClassVar[int] = 2
     replays: ClassVar[bool] = True
