@@ -116,12 +116,16 @@ def test_the_last_token_and_the_end_token_are_trained(model: Any, tokenizer: Any
     assert (cut > 0).tolist() == [False, False, True, True, True, False]
 
 
-def test_an_entropy_bonus_has_the_gradient_of_the_entropy(model: Any, tokenizer: Any) -> None:
+@pytest.mark.parametrize("lean", [True, False])
+def test_an_entropy_bonus_has_the_gradient_of_the_entropy(
+    lean: bool, model: Any, tokenizer: Any
+) -> None:
     """In an own loop as in the library's; without an advantage it is the only one."""
     alone = copy.deepcopy(model)
     logits = alone(torch.tensor([[5, 6, 7, 8, 9, 10]])).logits[0, 2:5]
     (-0.5 * torch.distributions.Categorical(logits=logits).entropy().mean()).backward()
-    learner = Learner(model, tokenizer, GRPO(entropy_coef=0.5))
+    policy = Policy("policy", model, tokenizer, lean=lean)
+    learner = Learner(policy, None, GRPO(entropy_coef=0.5))
     samples = merge([turn([5, 6, 7], [8, 9, 10], advantage=0.0)])
     learner.loss_of(samples).total.backward()
     pairs = list(zip(model.parameters(), alone.parameters(), strict=True))

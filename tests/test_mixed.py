@@ -20,6 +20,7 @@ from mrlm.core.errors import ConfigError, MRLMError, TrainingError
 from mrlm.core.types import Episode, Group, Task, Turn
 from mrlm.core.types import Rollout as Part
 from mrlm.environments.relay import RelayEnvironment
+from mrlm.learn.batch import merge, pack
 from mrlm.learn.mixed import MixedCritic, frozen_beside
 from mrlm.learn.mixing import Mixing
 from mrlm.learn.optimizing import LearnerSettings
@@ -50,6 +51,22 @@ def dialogue(tokenizer: Any, answers: list[tuple[str, str]], paid: list[float]) 
 
 
 # -- what it reads ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_what_it_reads_with_is_the_base_whatever_adapter_is_on(
+    lean: bool, model: Any, tokenizer: Any
+) -> None:
+    policy, other = policies(model, tokenizer, lora=True)
+    policy.lean = lean
+    body, batch = frozen_beside(policy), pack(merge([Turn("a", "a", [5, 6, 7], [8, 9])]))
+    with torch.no_grad():
+        before = body.hidden(batch)
+        for weight in (*policy.parameters(), *other.parameters()):
+            weight.add_(0.1)
+        for each in (policy, other):
+            assert not torch.allclose(each.hidden(batch), before)
+            torch.testing.assert_close(body.hidden(batch), before)
 
 
 @pytest.mark.parametrize("lora", [False, True])
