@@ -360,3 +360,17 @@ for room in {TORCH_FREE!r}:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_text_is_read_and_written_in_one_encoding_everywhere() -> None:
+    """Whatever the machine's own is."""
+    lost = []
+    for file in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            given = len(node.args) > (node.func.attr == "write_text")
+            named = any(keyword.arg == "encoding" for keyword in node.keywords)
+            if node.func.attr in ("read_text", "write_text") and not (given or named):
+                lost.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert not lost

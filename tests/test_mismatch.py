@@ -130,7 +130,7 @@ def test_a_log_prob_that_is_no_number_counts_as_wrong() -> None:
 
 
 def test_the_age_of_weights_has_a_divergence_of_its_own() -> None:
-    old = turn(old_logprobs=[-1.5, -2.0], lag=2, version=3)
+    old = turn(old_logprobs=[-1.5, -2.0], lag=1, version=3)
     assert lag_kl([old, turn(old_logprobs=[0.0, 0.0])]) == {"lag/kl": k3(-1.0, -1.5) / 2}
     assert lag_kl([turn()]) == {}
     assert tally([old], {"p": 5}) == {}

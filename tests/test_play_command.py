@@ -19,6 +19,8 @@ import pytest
 import yaml
 from tests.commands import Done, Mrlm
 
+from mrlm.cli.play import Terminal
+
 PROGRAM = [sys.executable, "-m", "mrlm", "play"]
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
 EXPERT = ("--others", "expert")
@@ -234,3 +236,16 @@ def test_a_terminal_and_its_interrupt() -> None:
     finally:
         program.kill()
         os.close(mine)
+
+
+def test_what_is_said_is_there_before_anybody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a program listens, through a pipe that would keep it back."""
+    seen: list[str] = []
+
+    class Pipe(io.StringIO):
+        def flush(self) -> None:
+            seen.append(self.getvalue())
+
+    monkeypatch.setattr(sys, "stdout", Pipe())
+    Terminal(multiline=False).say("your turn")
+    assert seen == ["your turn\n"]

@@ -126,7 +126,9 @@ def _note_sandboxes(folder: Path) -> None:
     found = opened()
     if found and folder.is_dir():
         with writing(folder / "sandbox.json"):
-            (folder / "sandbox.json").write_text(json.dumps(found, indent=2) + "\n")
+            (folder / "sandbox.json").write_text(
+                json.dumps(found, indent=2) + "\n", encoding="utf-8"
+            )
 
 
 def evaluate(

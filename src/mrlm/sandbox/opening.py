@@ -154,7 +154,7 @@ def probe(sandbox: LocalSandbox) -> list[str]:
     os.chmod(folder, 0o777)
     canary = Path(folder, "canary")
     secret = secrets.token_hex(16)
-    canary.write_text(secret)
+    canary.write_text(secret, encoding="utf-8")
     canary.chmod(0o666)
     name = f"mrlm-{secret}"
     with socket.create_server(("127.0.0.1", 0)) as port, socket.socket(socket.AF_UNIX) as local:
@@ -171,7 +171,9 @@ def probe(sandbox: LocalSandbox) -> list[str]:
         os.environ["MRLM_CANARY"] = secret
         try:
             result = sandbox.run_now(f"GIVEN = {given!r}\n{CANARY}", limits=CANARY_LIMITS)
-            untouched = os.listdir(folder) == ["canary"] and canary.read_text() == secret
+            untouched = (
+                os.listdir(folder) == ["canary"] and canary.read_text(encoding="utf-8") == secret
+            )
         finally:
             del os.environ["MRLM_CANARY"]
             shutil.rmtree(folder)
