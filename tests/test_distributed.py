@@ -175,6 +175,7 @@ def samples_of(rng: random.Random, count: int, unit: int = 1) -> list[Sample]:
 def test_shares_are_whole_units_of_about_the_same_cost(packed: bool) -> None:
     samples = samples_of(random.Random(5), 64, unit=2)
     shared = parts(samples, 4, packed)
+    assert len(shared) == 4
     assert sorted(s.rollout for part in shared for s in part) == list(range(64))
     units = [{sample.unit for sample in part} for part in shared]
     assert all(not a & b for i, a in enumerate(units) for b in units[i + 1 :])

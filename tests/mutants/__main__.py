@@ -32,7 +32,9 @@ EQUIVALENT = Path(__file__).parent / "equivalent.txt"
 ROOMS = ("learn", "algorithms", "metrics.py", "cli", "population.py", "play/ratings.py")
 SURVIVORS = RECORD / "survivors.txt"
 MOST_TESTS = 120
-"""Tests that are run against a mutant, the quickest first."""
+"""Tests that are run against a mutant."""
+SETTINGS = ["tests/test_algorithm_settings.py::test_defaults_and_bounds_are_those_of_the_table"]
+"""Run against every mutant of an algorithm: defaults are read at import, before any test."""
 LIMIT = 600.0
 """Seconds after which a mutant counts as noticed: it hangs."""
 PRELOADED = (
@@ -77,9 +79,11 @@ def candidates(rooms: list[str]) -> list[Mutant]:
     return found
 
 
-def chosen_tests(tests: list[str], seconds: dict[str, float], most: float) -> list[str]:
-    """The quickest tests, as many as there is time for; always one."""
-    ranked = sorted(tests, key=lambda test: seconds[test])
+def chosen_tests(tests: list[str], reached_by: Reached, most: float) -> list[str]:
+    """Those that reach the fewest lines, which is where a line is looked at most closely: as many
+    as there are seconds for; always one."""
+    seconds, widths = reached_by.seconds, reached_by.widths
+    ranked = sorted(tests, key=lambda test: (widths[test], seconds[test]))
     kept, total = ranked[:1], sum(seconds[test] for test in ranked[:1])
     for test in ranked[1:MOST_TESTS]:
         total += seconds[test]
@@ -190,7 +194,7 @@ def main() -> None:
     wanted = [each for each in files if given.record or not _recorded(Path(each))]
     record(wanted, given.jobs)
     reached_by = Reached.read()
-    lines, seconds = reached_by.lines, reached_by.seconds
+    lines = reached_by.lines
     every = candidates(given.rooms)
     reached = [each for each in every if lines.get(each.file, {}).get(each.line)]
     print(f"{len(every)} mutants, {len(reached)} of them on lines that a test reaches", flush=True)
@@ -203,7 +207,9 @@ def main() -> None:
         __import__(name)
 
     def tests(mutant: Mutant) -> list[str]:
-        return chosen_tests(lines.get(mutant.file, {}).get(mutant.line, []), seconds, given.seconds)
+        found = lines.get(mutant.file, {}).get(mutant.line, [])
+        chosen = chosen_tests(found, reached_by, given.seconds)
+        return [*SETTINGS, *chosen] if mutant.file.startswith("algorithms/") else chosen
 
     survivors: list[Mutant] = []
     begun = time.monotonic()

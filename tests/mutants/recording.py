@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +25,12 @@ class Reached:
     Args:
         seconds: test -> seconds; those that fail are not there.
         lines: file below the source folder -> line -> tests.
+        widths: test -> how many lines it reaches.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    widths: Counter[str] = field(default_factory=Counter)
 
     def add(self, path: Path) -> None:
         """Take in the record of a file of tests."""
@@ -37,6 +40,7 @@ class Reached:
             here = self.lines.setdefault(file, {})
             for line, tests in lines.items():
                 here.setdefault(int(line), []).extend(tests)
+                self.widths.update(tests)
 
     @classmethod
     def read(cls) -> Reached:
