@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from forking import Launcher
-from mrlm import GRPO, PPO, Generator, Learner, Message, MessageType, Rollout
+from mrlm import GRPO, PPO, ExperimentConfig, Generator, Learner, Message, MessageType, Rollout
+from mrlm.build import build
 from mrlm.core.errors import ModelError
+from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.learn.policy import Policy
 from mrlm.learn.wrapped import logits_of
 from ranks import World
@@ -341,3 +344,26 @@ def test_two_wrapped_processes_have_the_gradients_of_one(
     assert all(torch.equal(both[0][name], both[1][name]) for name in one)
     losses = [float((tmp_path / f"loss-{size}.json").read_text()) for size in (1, 2)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_code_that_came_with_a_model_runs_only_where_it_is_trusted(
+    trusted: bool, tiny_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said is passed on, for the model and for its tokenizer."""
+    seen: list[bool] = []
+    for kind in (transformers.AutoTokenizer, transformers.AutoModelForCausalLM):
+        known = kind.from_pretrained
+
+        def note(*given: Any, known: Any = known, **options: Any) -> Any:
+            seen.append(options["trust_remote_code"])
+            return known(*given, **options)
+
+        monkeypatch.setattr(kind, "from_pretrained", note)
+    load_tokenizer(tiny_path, trusted)
+    load_model(tiny_path, trust_remote_code=trusted)
+    assert seen == [trusted, trusted]
+    seen.clear()
+    given = {"model_name_or_path": tiny_path, "trust_remote_code": trusted}
+    build(ExperimentConfig(environments=[{"env_type": "relay"}], model=given))
+    assert len(seen) >= 2 and set(seen) == {trusted}

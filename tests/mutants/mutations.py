@@ -29,6 +29,9 @@ ARITHMETIC = {
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "mean": "sum", "sum": "mean"}
 """Calls that are easily mistaken for one another; `sum` becomes `mean` as a method only."""
 
+ELSEWHERE = ("encoding", "strict")
+"""Arguments that are not left out: a test looks at every encoding, and `strict` is an assertion."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -95,6 +98,8 @@ def _skipped(tree: ast.AST) -> set[int]:
             parts.append(node)
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("log.", "warnings.")):
             parts.append(node)
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            parts.append(node)  # an assertion, too
         if isinstance(node, ast.Expr) and (
             isinstance(node.value, ast.Constant)
             or ast.unparse(node.value).startswith(("log.", "warnings.", "super().__"))
@@ -151,7 +156,7 @@ def _of_call(node: ast.Call, add: Callable[[str, Callable[[], None]], None]) -> 
         name = NAMES[function.attr]
         add(name, lambda: setattr(function, "attr", name))
     for keyword in node.keywords:
-        if keyword.arg not in (None, "encoding"):  # a test of its own looks at all of these
+        if keyword.arg not in (None, *ELSEWHERE):
             add(f"without {keyword.arg}", lambda keyword=keyword: node.keywords.remove(keyword))
 
 
