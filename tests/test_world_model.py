@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from mrlm.core.types import Completion, Role, Turn
 from mrlm.environments.tic_tac_toe import TicTacToeEnvironment
 from mrlm.environments.world_model import WorldModelEnvironment
 from mrlm.worlds import make_worlds
-from templates import family
+from templates import FOLDER, family
 
 KEEP = ["chatml", "llama3", "mistral", "mistral-text", "gemma", "gemma3", "qwen3", "lowered"]
 """Families whose templates keep what was rendered when a message comes to it."""
@@ -314,6 +315,26 @@ def test_an_agent_trains_in_what_another_run_trained(tiny_path: str, tmp_path: P
         row = trainer.train(num_iterations=1).history[-1]
         assert row["turns/mean"] == 2 and row["episodes/truncated"] == 1
         assert row["reward/mean"] > 0 and row["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("name", ["glm", "deepseek", "qwen3_marked"])
+@pytest.mark.parametrize("mode", ["world_model", "combined"])
+def test_a_template_that_leaves_no_observation_is_named(
+    name: str, mode: str, tiny_path: str, tmp_path: Path
+) -> None:
+    model = shutil.copytree(tiny_path, tmp_path / "model")
+    template = (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+    (model / "chat_template.jinja").write_text(template, encoding="utf-8")
+    trainer = SFTTrainer(
+        str(model),
+        TicTacToeEnvironment(opponent="expert", style="short", opening=2),
+        mode=mode,
+        teacher="expert",
+        output_dir=str(tmp_path / "run"),
+        **SMALL,
+    )
+    with pytest.raises(ChatTemplateError, match=f"mode={mode} .*'policy'.* rewrites earlier turns"):
+        trainer.train(num_iterations=1)
 
 
 CONFIG = """

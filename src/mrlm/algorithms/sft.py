@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -12,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.config.presets import Preset
 from mrlm.config.words import FlatWords
+from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn import ops
@@ -108,17 +110,40 @@ class SFT(Algorithm):
         that is kept for later iterations stays as it was played."""
         self.metrics: dict[str, float] = {}
         words: dict[str, list[Turn]] = {}
+        rewritten: defaultdict[str, bool] = defaultdict(bool)
         for group in groups:
             group.episodes = [self._copied(episode) for episode in group]
-            for found in members(group).values():
-                for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+            for rollout in (rollout for found in members(group).values() for _, rollout in found):
+                for turn in trained_turns(rollout):
                     kind = "world" if is_observation(turn) else "agent"
                     words.setdefault(f"{kind}:{turn.policy}", []).append(turn)
-        counts = ops.global_sum({key: [sum(map(len, turns))] for key, turns in words.items()})
+                    rewritten[f"rewritten:{turn.policy}"] |= rollout.rewritten
+        lengths = {key: sum(map(len, turns)) for key, turns in words.items()}
+        sums = ops.global_sum({key: [n] for key, n in {**lengths, **rewritten}.items()})
+        counts = {key: count for key, (count,) in sums.items()}
+        if self.mode != "behavioral_cloning":
+            self._check_observed(counts)
         for key, turns in words.items():
-            weight = self._weight(key, {name: count for name, (count,) in counts.items()})
+            weight = self._weight(key, counts)
             for turn in turns:
                 turn.advantages = weight
+
+    def _check_observed(self, counts: Mapping[str, float]) -> None:
+        """Refuse to go on where a chat template leaves no observation to a policy.
+
+        Raises:
+            ChatTemplateError: what its agents saw after they spoke continues no turn of theirs.
+        """
+        for key, count in counts.items():
+            kind, _, policy = key.partition(":")
+            if kind == "rewritten" and count and not counts.get(f"world:{policy}"):
+                raise ChatTemplateError(
+                    f"sft.mode={self.mode} found no observation to train policy {policy!r} on: its "
+                    "chat template rewrites earlier turns (as those do that drop thoughts), so "
+                    "that no observation of this iteration continues the tokens before it; set "
+                    "tokenizer.chat_template to one that keeps earlier turns, or "
+                    "sft.mode=behavioral_cloning"
+                )
 
     def _copied(self, episode: Episode) -> Episode:
         """The episode with turns of its own, to be scored at temperature 1, and the world's words

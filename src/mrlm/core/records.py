@@ -66,6 +66,7 @@ def _rollout_record(rollout: Rollout) -> dict[str, Any]:
         "policy": rollout.policy,
         "task_id": rollout.task_id,
         "tail_ids": rollout.tail_ids,
+        "rewritten": rollout.rewritten,
         "messages": [message_record(message) for message in rollout.messages],
         "turns": [
             {name: getattr(turn, name) for name in (*_TURN, *_TURN_MORE)}
@@ -96,4 +97,5 @@ def _rollout_of(record: dict[str, Any]) -> Rollout:
         turns=turns,
         messages=messages,
         tail_ids=list(record["tail_ids"]),
+        rewritten=record.get("rewritten", False),
     )

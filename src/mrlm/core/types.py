@@ -291,6 +291,9 @@ class Rollout:
     metrics: dict[str, float] = field(default_factory=dict)
     tail_ids: list[int] = field(default_factory=list)
     """What the agent was shown after its last turn: context, kept for those who model the world."""
+    rewritten: bool = False
+    """Whether the chat template rewrote earlier turns, so that what the agent read next does not
+    continue the tokens of its turn."""
 
     def add_messages(self, *messages: Message) -> Rollout:
         """Append to the transcript; returns the rollout, so that calls can be chained."""

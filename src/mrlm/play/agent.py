@@ -110,6 +110,7 @@ class Agent:
             )
         with span("prompts", self.name):
             prompt = self._prompt(seen)
+        self.rollout.rewritten |= prompt.forked
         params = replace(self.seat.sampling, **sampling) if sampling else self.seat.sampling  # type: ignore[arg-type]
         if len(prompt.ids) > self.seat.max_prompt_tokens:
             raise PromptTooLong(
@@ -206,6 +207,7 @@ class Agent:
                     prompt, turn = chat.prompt(seen, after=last), last[1]
                 known = len(turn.prompt_ids) + len(turn.completion_ids)
                 self.rollout.tail_ids = [] if prompt.forked else prompt.ids[known:]
+                self.rollout.rewritten |= prompt.forked
             self.rollout.messages = seen
 
     def shown(self, messages: Sequence[Message]) -> None:
