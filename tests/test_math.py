@@ -36,6 +36,12 @@ def paid(said: str, question: str = "What is 3 + 5?", answer: str = "8", **kwarg
     return world.step({"agent": Message(said, MessageType.MODEL)}).rewards["agent"].value
 
 
+def test_computer_algebra_has_the_seconds_that_the_world_says() -> None:
+    known = {"question": "Shorten it.", "answer": "y+41"}  # a verdict that nothing remembers
+    said = r"\boxed{\frac{y^2-1681}{y-41}}"
+    assert paid(said, timeout=1e-9, **known) < 0 < paid(said, timeout=60.0, **known)
+
+
 # -- rewards ---------------------------------------------------------------------------------------
 
 

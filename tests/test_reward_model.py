@@ -26,9 +26,13 @@ from mrlm import (
 )
 from mrlm.algorithms.reward_model import BradleyTerry
 from mrlm.config import parse_config
+from mrlm.core.environment import as_environment
 from mrlm.core.errors import ConfigError
+from mrlm.core.running import run_async
 from mrlm.core.types import Message, Role, Turn
+from mrlm.environments.reward import RewardEnvironment
 from mrlm.learn.batch import Outputs, merge, pack
+from mrlm.play.tasks import joint_answer
 
 PAIRS = [{"prompt": f"{i}?", "chosen": "yes" * (1 + i % 2), "rejected": "no"} for i in range(8)]
 QUIET: dict[str, Any] = {"report_to": "none"}
@@ -189,6 +193,29 @@ def test_a_config_names_its_folder(folder: Path, tmp_path: Path) -> None:
     }
     (row,) = run_experiment(parse_config(config)).history
     assert math.isfinite(row["reward/mean"]) and row["reward/mean"] != 0.0
+
+
+def test_it_reads_answers_one_by_one_or_as_one_text(folder: Path) -> None:
+    said = {"one": "yes", "two": "no"}
+    model = RewardModel(folder)
+    expected = {
+        "agent": sum(model(["3?", "3?"], ["yes", "no"])) / 2,
+        "team": model(["3?"], [joint_answer(said)])[0],
+    }
+    assert expected["agent"] != pytest.approx(expected["team"], abs=1e-3)
+    for reads, score in expected.items():
+        world = as_environment(
+            RewardEnvironment(
+                [{"prompt": "3?"}],
+                agents=("one", "two"),
+                reward_model=str(folder),
+                reward_model_reads=reads,
+            )
+        )
+        world.reset(world.task(0))
+        actions = {agent: Message(text, Role.ASSISTANT) for agent, text in said.items()}
+        rewards = run_async(world.step(actions)).rewards
+        assert rewards["one"].value == rewards["two"].value == pytest.approx(score, abs=1e-4)
 
 
 def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from mrlm import (
@@ -28,13 +29,15 @@ from mrlm.casting import Parts, assign
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.environment import check_environment
-from mrlm.core.errors import ChatTemplateError, ConfigError
+from mrlm.core.errors import ChatTemplateError, ConfigError, DataError
 from mrlm.core.opening import open_user_turn
 from mrlm.core.types import Completion, Role, Turn
 from mrlm.environments.tic_tac_toe import TicTacToeEnvironment
 from mrlm.environments.world_model import WorldModelEnvironment
+from mrlm.learn.loading import load_model, load_tokenizer
 from mrlm.worlds import make_worlds
 from templates import FOLDER, family
+from test_environments import settled
 
 KEEP = ["chatml", "llama3", "mistral", "mistral-text", "gemma", "gemma3", "qwen3", "lowered"]
 """Families whose templates keep what was rendered when a message comes to it."""
@@ -372,6 +375,46 @@ def test_a_pipeline_trains_a_world_model_and_an_agent_in_it(tiny_path: str, tmp_
     file.write_text(yaml.safe_dump(wrong))
     with pytest.raises(ConfigError, match="model='stage:see': no earlier stage"):
         run_experiment(load_config(file))
+
+
+def test_the_world_is_the_model_of_its_arguments(
+    tiny_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`model` and `tokenizer` change what it reads and writes, `device` is where it is loaded."""
+
+    def seen(model: Any, **given: Any) -> str:
+        world = WorldModelEnvironment(model, [{"prompt": "a"}], max_new_tokens=8, **given)
+        settled(world.reset(world.task(0)))
+        settled(world.step({"agent": Message("b")}))
+        ids = world._model.opening(world._model.talk([Message("a"), Message("b", Role.ASSISTANT)]))
+        return f"{ids.ids} {world.state()}"
+
+    asked: list[str] = []
+
+    def loaded(*arguments: Any, device: str, **more: Any) -> Any:
+        asked.append(device)
+        return load_model(*arguments, device="cpu", **more)
+
+    monkeypatch.setattr("mrlm.engines.world_model.load_model", loaded)
+    base = seen(tiny_path)
+    assert base == seen(tiny_path, device="cuda:1") and asked == ["auto", "cuda:1"]
+    other = load_model(tiny_path)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight *= 1.5
+    assert seen(other) != base
+    tokenizer = load_tokenizer(tiny_path)
+    assert seen(tiny_path, tokenizer=tokenizer) == base
+    tokenizer.chat_template = "~" + tokenizer.chat_template
+    assert seen(tiny_path, tokenizer=tokenizer) != base
+
+
+def test_a_row_without_an_observation_may_be_left_out(tiny_path: str) -> None:
+    rows = [{"prompt": "a"}, {"text": "b"}]
+    with pytest.raises(DataError, match="it needs a prompt"):
+        WorldModelEnvironment(tiny_path, rows)
+    world = WorldModelEnvironment(tiny_path, rows, on_bad_row="skip")
+    assert world.num_tasks() == 1
 
 
 def frozen(tiny_path: str, **changes: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.environment import Environment, Split
-from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.core.errors import ConfigError, DataError, EpisodeError
 from mrlm.core.running import in_thread
 from mrlm.core.types import (
     Message,
@@ -213,7 +213,7 @@ _QUESTIONS = ("prompt", "question", "problem", "split")
 def _asked(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A row, checked to have a first observation."""
     if question_of(row) is None:
-        raise ConfigError(
+        raise DataError(
             f"{where}: it needs a prompt (or question, or problem), the first observation; it has "
             f"{', '.join(row)} (rename with columns)"
         )
