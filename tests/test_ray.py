@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,9 +26,12 @@ from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EndpointError, WorkerLost
 from mrlm.core.peers import ALONE
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.distributed.on_ray.engine import RayEngine
+from mrlm.distributed.on_ray.parcels import packed, unpacked
 from mrlm.distributed.on_ray.workers import Worker
 from mrlm.experiments import run_experiment
 from mrlm.learn.checkpoint import checkpoints
+from mrlm.proof import Gap, gaps
 from mrlm.run import Run
 from mrlm.runs import TrainResult
 
@@ -188,6 +193,50 @@ def test_several_engines_share_what_is_sampled(cluster: None, go: Go) -> None:
     several = {"colocated": False, "policies": {"first": {"engines": 2}}}
     for here, there in zip(go("here", GRPO), go("there", GRPO, several), strict=True):
         assert here == pytest.approx(there, rel=1e-4, abs=1e-6)
+
+
+class Moved(Callback):
+    """How far the engines of frozen policies are from these, before and after one worker of the
+    first of them takes other weights."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.found: list[list[Gap]] = []
+
+    def on_step_end(self, run: Run, metrics: Any) -> None:
+        with ThreadPoolExecutor(1) as beside:
+            self.found.append(beside.submit(self.measured, run).result())
+            name = run.frozen[0].policy
+            engine = run.engines[name]
+            assert isinstance(engine, RayEngine)
+            post = engine.groups[name].posts[self.worker]
+            _, weights = post.ask_now("weights", name)
+            moved = {key: tensor * 1.5 for key, tensor in unpacked(weights).items()}
+            post.ask_now("take", name, packed(moved), 0)
+            self.found.append(beside.submit(self.measured, run).result())
+
+    @staticmethod
+    def measured(run: Run) -> list[Gap]:
+        return asyncio.run(gaps(run, run.frozen))
+
+
+@pytest.mark.slow
+def test_the_engines_of_a_frozen_policy_are_proven(cluster: None, go: Go) -> None:
+    """Each of them: that of two whose weights are others is found, and the first one, which scores
+    what they say, is not."""
+    changes = {
+        "policies": {"first": {}, "second": {"trainable": False}},
+        "training": {"num_iterations": 1},
+    }
+    several = {"colocated": False, "policies": {"second": {"engines": 2}}}
+    moved = Moved(worker=1)
+    for here, there in zip(
+        go("here", changes), go("there", changes, several, callbacks=[moved]), strict=True
+    ):
+        assert here == pytest.approx(there, rel=1e-4, abs=1e-6)
+    (sound,), (other,) = moved.found
+    assert sound.policy == other.policy == "second"
+    assert sound.nats < 1e-5 and not sound.wrong and other.wrong
 
 
 @pytest.mark.slow
