@@ -359,12 +359,15 @@ def verdict(name: str, field: str) -> str:
         return "refused"
     if getattr(base, field) == getattr(varied, field):
         return "the case does not vary it"
+    differ: set[str] = set()
     if field == "preset":
         differ = {n for n in known if n != field and getattr(base, n) != getattr(varied, n)}
         if differ & LOOP or not differ:  # the loop's, or the paper's numbers are the defaults
             return "effect"
     idle = judged(varied, [field], FACTS)[field]
     same = not differs((name, repr(sorted(context.items()))), base, varied)
+    if field == "preset" and same and all(getattr(base, each) is None for each in differ):
+        return "effect"  # it spells out what its loss has anyway
     if idle:
         return "idle" if same else f"declared idle ({idle}), and it has an effect"
     return "no effect, and nothing says so" if same else "effect"
