@@ -543,7 +543,7 @@ def given(text: str) -> dict[str, str]:
     }
 
 
-QUICK = 8
+QUICK = 16
 """One of so many runs is quick, and all that is only put together."""
 
 
