@@ -160,7 +160,7 @@ def transcript(name: str, settings: dict[str, Any], tokenizer: Any) -> str:
 
 def says(request: Any, prompt: str) -> str:
     """Now and then what a workflow of teams can read, else this or that."""
-    words = ("b: hello", "b", "hello?\nAnswer: hm", "hm", "h", "hello")
+    words = ("b: hello", "b", "hello?\nAnswer: hm", "hm", "h", "hello", "hello Confidence: 0.25")
     if "another problem" in prompt and request.seed % 2:
         return "Problem: two?\nAnswer: 2"
     return words[(request.seed + len(request.prompt_ids)) % len(words)]
