@@ -35,6 +35,7 @@ from mrlm.play.agent import Seat
 from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Request
 from mrlm.play.rollout import Play
+from mrlm.tiny import default_model
 from mrlm.workflows.turns import Turns
 
 MARKS = ("<!-- worlds: written by `python -m benchmarks.worlds_throughput` -->", "<!-- end -->")
@@ -69,6 +70,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "reference": {"dataset": PAIRS},
     "centralised": {"environment": {"env_type": "relay"}},
     "difference": {"environment": {"env_type": "matrix", "game": "xor"}, "default": "A"},
+    "world_model": {"model": default_model(), "max_turns": 2},
 }
 """Of the worlds that cannot be made without any; all others have their defaults."""
 
