@@ -49,6 +49,7 @@ FITS: dict[str, tuple[str, str]] = {
     "tools": ("manager", "refine"),
     "translation": ("majority_vote", "debate"),
     "twenty_questions": ("mixture", "chain"),
+    "world_model": ("chain", "debate"),
     "writing": ("turns", "single_turn"),
 }
 """World -> two workflows it can be played with. Where it has one seat they are those of teams."""
