@@ -200,8 +200,9 @@ class EnvironmentConfig(Section):
     def lent_policy(self) -> str | None:
         """The policy that `model` names, if it does."""
         model = self.parameters.get("model")
-        named = isinstance(model, str) and model.startswith(LENT)
-        return model.removeprefix(LENT) if named else None
+        if not isinstance(model, str) or not model.startswith(LENT):
+            return None
+        return model.removeprefix(LENT)
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
         """Keyword arguments for the constructor of the world, checked against its signature;
