@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from mrlm.config import ExperimentConfig
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 
 WARM = 3
 """Iterations that are not counted: libraries start, and pipelines fill."""

@@ -12,8 +12,8 @@ from benchmarks.models import make_model, make_tokenizer
 from benchmarks.work import Counts, Work
 from benchmarks.worlds import FixedWorld
 from mrlm import ExperimentConfig, Group, Trainer
-from mrlm.core.running import run_async
-from mrlm.play.rollout import Source
+from mrlm.core.sync_async import run_async
+from mrlm.play.sources.play import Source
 from mrlm.train import iterate
 
 RATE = 1e-5

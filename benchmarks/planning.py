@@ -127,12 +127,12 @@ def predicted(case: Case, ours: Any) -> dict[str, float]:
     """What the plan says of a run."""
     from benchmarks.models import SHAPES
     from benchmarks.steps import written_rows
-    from mrlm.plan import arithmetic
     from mrlm.planning.devices import this_machine
-    from mrlm.planning.placing import Place
-    from mrlm.planning.scale import Needs, estimate
+    from mrlm.planning.estimate import Needs, estimate
+    from mrlm.planning.layout import Place
+    from mrlm.planning.model_shape import ModelShape
+    from mrlm.planning.plan import arithmetic
     from mrlm.planning.timing import Lengths
-    from mrlm.shapes import ModelShape
 
     run, work, size = ours.run, case.work, SHAPES[case.work.shape]
     wide = size.width // size.heads

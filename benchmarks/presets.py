@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mrlm.config.presets import Preset
+from mrlm.config.paper_presets import Preset
 from mrlm.core import registry
 
 PAGE = Path(__file__).parents[1] / "docs" / "presets.md"

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mrlm.config import LoraConfig
-from mrlm.plan import Plan
 from mrlm.planning.devices import find_device
+from mrlm.planning.estimate import Estimate, Needs, best, estimate
+from mrlm.planning.layout import Place
 from mrlm.planning.memory import Job
 from mrlm.planning.models import known_shape
-from mrlm.planning.placing import Place
-from mrlm.planning.policies import Weights
-from mrlm.planning.scale import Estimate, Needs, best, estimate
+from mrlm.planning.plan import Plan
+from mrlm.planning.policy_weights import Weights
 from mrlm.planning.timing import Lengths
 
 GIB, GB = 1 << 30, 1e9

@@ -27,15 +27,15 @@ from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
+from mrlm.core.tiny_model import default_model
 from mrlm.core.types import Group, SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
-from mrlm.environments._wrapped import made
+from mrlm.environments.shared.wrapped import made
 from mrlm.play.agent import Seat
-from mrlm.play.deck import WorldSpec
 from mrlm.play.engine import Request
-from mrlm.play.rollout import Play
-from mrlm.tiny import default_model
+from mrlm.play.sources.play import Play
+from mrlm.play.sources.task_sampler import WorldSpec
 from mrlm.workflows.turns import Turns
 
 MARKS = ("<!-- worlds: written by `python -m benchmarks.worlds_throughput` -->", "<!-- end -->")
@@ -250,7 +250,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure what was asked for; 1 if an episode failed or memory grew."""
     from transformers import AutoTokenizer
 
-    from mrlm.tiny import default_model
+    from mrlm.core.tiny_model import default_model
 
     chosen = arguments(given)
     logging.getLogger("mrlm").setLevel(logging.CRITICAL)  # what fails is counted

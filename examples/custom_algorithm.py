@@ -14,7 +14,7 @@ import mrlm
 from mrlm import Algorithm, Loss, SFTTrainer, Trainer
 from mrlm.core.registry import load
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.bases.algorithm import STRICT
 
 
 @dataclass(kw_only=True, config=STRICT)

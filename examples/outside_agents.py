@@ -19,11 +19,11 @@ from pathlib import Path
 
 import mrlm
 from mrlm import Message, MessageType
+from mrlm.build.served_policies import house_of
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.serving.desk import Desk
-from mrlm.serving.http import Door
-from mrlm.serving.http_server import HttpServer
-from mrlm.speakers import house_of
+from mrlm.serving.policies.http_server import HttpServer
+from mrlm.serving.policies.hub import Desk
+from mrlm.serving.policies.openai_http import Door
 
 
 def langchain(url, model):

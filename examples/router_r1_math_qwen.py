@@ -17,7 +17,7 @@ import transformers
 import mrlm
 from mrlm.config import ExperimentConfig
 from mrlm.environments.math import MathProblemGenerator, MathReasoningEnvironment
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 
 FAMILIES = (("Qwen2", 32), ("Qwen3", 64), ("Llama", 96))
 

@@ -12,7 +12,7 @@ import argparse
 
 import mrlm
 from mrlm.config import ExperimentConfig
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 
 SUMS = [{"question": f"{a}+{b}=", "answer": a + b} for a in range(10) for b in range(10)]
 

@@ -81,7 +81,7 @@ def same_numbers() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def every_number_is_known() -> Iterator[None]:
     """A run may log only what the table of `tests/logged.py` has a test for."""
-    from mrlm.tracking import RunLog
+    from mrlm.tracking.run_log import RunLog
 
     log = RunLog.log
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from faults import chained
 from mrlm.core.errors import EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
 from mrlm.serving.client.environment import RemoteEnvironment
 

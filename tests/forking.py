@@ -14,7 +14,7 @@ import json, os, runpy, sys
 import peft, transformers
 from transformers.models.gpt2 import modeling_gpt2
 from transformers.models.qwen3 import modeling_qwen3
-import mrlm.experiments
+import mrlm.experiment
 for line in sys.stdin:
     work = json.loads(line)
     child = os.fork()

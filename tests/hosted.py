@@ -13,9 +13,10 @@ import grpc
 
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc, records, wires
-from mrlm.serving.security import bearer
-from mrlm.serving.server import Server, Settings
+from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.environments.server import Server, Settings
+from mrlm.serving.protocol import channel_options, codec
+from mrlm.serving.protocol.security import bearer
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
-        options = [*wires.channel_options(64 << 20), *options]
+        options = [*channel_options.channel_options(64 << 20), *options]
         if credentials is None:
             self.channel = grpc.insecure_channel(address, options)
         else:
@@ -118,7 +119,7 @@ class Session:
         return reply
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> pb.StepResult:
-        sent = None if task is None else records.to_task(task)
+        sent = None if task is None else codec.to_task(task)
         return self.ask(reset=pb.Reset(task=sent, seed=seed)).result
 
     def step(self, words: str = "on", agent: str = "a", seq: int | None = None) -> pb.StepResult:
@@ -130,7 +131,7 @@ class Session:
 
 def step(words: str, agent: str = "a") -> pb.Step:
     """What one agent says."""
-    said = records.to_message(Message(words, Role.ASSISTANT, agent=agent))
+    said = codec.to_message(Message(words, Role.ASSISTANT, agent=agent))
     return pb.Step(actions={agent: said}, order=[agent])
 
 

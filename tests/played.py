@@ -24,7 +24,7 @@ from mrlm.core.types import (
     Turn,
 )
 from mrlm.environments.length import LengthEnvironment
-from mrlm.learn.batch import Batch, Outputs, Sample, merge, pack
+from mrlm.learn.data.batch import Batch, Outputs, Sample, merge, pack
 
 VOCABULARY = 11
 

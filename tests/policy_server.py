@@ -16,12 +16,12 @@ from pathlib import Path
 from forking import Launcher, Started
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.serving.admission import Limits
-from mrlm.serving.desk import Desk
-from mrlm.serving.http import Door
-from mrlm.serving.http_server import HttpServer
-from mrlm.serving.policies import add_policies
-from mrlm.serving.server import Server, Settings
+from mrlm.serving.environments.server import Server, Settings
+from mrlm.serving.policies.admission import Limits
+from mrlm.serving.policies.grpc import add_policies
+from mrlm.serving.policies.http_server import HttpServer
+from mrlm.serving.policies.hub import Desk
+from mrlm.serving.policies.openai_http import Door
 
 LINE = re.compile(r"serving on (\S+): .*?(?:OpenAI protocol at (\S+)/v1)?$", re.MULTILINE)
 

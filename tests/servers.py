@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mrlm.serving.client.calling import _heard
-from mrlm.serving.server import Server, Settings
+from mrlm.serving.environments.server import Server, Settings
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message
-from mrlm.environments._asked import Asked, TooLate, answering
-from mrlm.environments._expressions import is_literal, is_mathematics
-from mrlm.environments._libraries import Chance, finite, said
-from mrlm.environments._spaces import Actions, legal_in, shown
 from mrlm.environments.reasoning_gym import stated
+from mrlm.environments.shared.asked import Asked, TooLate, answering
+from mrlm.environments.shared.expressions import is_literal, is_mathematics
+from mrlm.environments.shared.libraries import Chance, finite, said
+from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 NEEDS: dict[str, dict[str, Any]] = {
     "reasoning_gym": {"dataset": "chain_sum"},

@@ -20,7 +20,7 @@ import pytest
 from forking import Launcher
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
-from mrlm.serving.admission import count_repeated
+from mrlm.serving.policies.admission import count_repeated
 from policy_server import Process, policy_process
 
 MOST = 0.1

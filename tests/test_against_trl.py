@@ -28,8 +28,8 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.rloo import RLOO
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
-from mrlm.learn.batch import Batch, merge, pack
-from mrlm.learn.policy import Policy
+from mrlm.learn.data.batch import Batch, merge, pack
+from mrlm.learn.policy.policy import Policy
 
 PROMPTS = [[5, 6, 7], [5, 6, 7], [8, 9], [8, 9]]
 ANSWERS = [[10, 11, 12, 13], [14, 15], [16, 17, 18], [19]]

@@ -20,17 +20,17 @@ import torch
 
 from forking import Launcher
 from mrlm import Callback, run_experiment
-from mrlm.build import build
+from mrlm.build.run import build
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Turn
-from mrlm.experiments import dry_run
-from mrlm.learn.batch import Outputs, Sample, pack
+from mrlm.experiment import dry_run
+from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.checkpoint import checkpoints
-from mrlm.learn.policy import Policy
-from mrlm.learn.policy_gradient import PolicyGradient
-from mrlm.play.ahead import Ahead
-from mrlm.play.rollout import Play
+from mrlm.learn.data.batch import Outputs, Sample, pack
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.sources.ahead import Ahead
+from mrlm.play.sources.play import Play
 from mrlm.runs import run_to_end
 
 CLOCKED = ("time", "tokens_per_second")

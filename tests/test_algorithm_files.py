@@ -14,10 +14,10 @@ import pytest
 
 from mrlm.cli import main
 from mrlm.config import load_config
-from mrlm.config.normal import merge
+from mrlm.config.normalize import merge
 from mrlm.core import registry
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
-from mrlm.experiments import dry_run, run_experiment
+from mrlm.experiment import dry_run, run_experiment
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"

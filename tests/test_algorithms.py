@@ -18,8 +18,8 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.learn import ops
-from mrlm.learn.batch import Totals, pack, split
-from mrlm.learn.policy_gradient import AGGREGATIONS
+from mrlm.learn.bases.policy_gradient import AGGREGATIONS
+from mrlm.learn.data.batch import Totals, pack, split
 from played import Prefix, by_text, credited, fill, learn, make, moved, play, whole
 
 NAMES = registry.names("algorithms")

@@ -14,14 +14,14 @@ from benchmarks.learning.table import TABLE
 
 from chat_server import ChatServer, Fault, serving
 from mrlm import ExperimentConfig, LLMEnvironment, PPOTrainer
-from mrlm.build import build, plan_of
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import build, plan_of
 from mrlm.config import parse_config
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EndpointError
-from mrlm.core.running import run_async
-from mrlm.experiments import dry_run, run_experiment
-from mrlm.learn.joint import joint_texts
+from mrlm.core.sync_async import run_async
+from mrlm.experiment import dry_run, run_experiment
+from mrlm.learn.credit.joint_steps import joint_texts
 from mrlm.runs import evaluate_model, run_to_end
 from test_swap import Watch, settings, weights
 from test_swap import models as models

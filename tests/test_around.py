@@ -10,7 +10,7 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.environments.centralised import CentralisedEnvironment
 from mrlm.environments.difference import DifferenceEnvironment

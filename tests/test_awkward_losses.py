@@ -16,13 +16,13 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.marft import MARFT
 from mrlm.algorithms.ppo import PPO
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Episode, Group, Message, Rollout, SamplingParams, Task, Turn
-from mrlm.learn.batch import Outputs, Totals, pack
-from mrlm.learn.grouping import minibatches, samples_of
+from mrlm.learn.data.batch import Outputs, Totals, pack
+from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.learner import Learner
-from mrlm.learn.optimizing import LearnerSettings
-from mrlm.learn.policy import Policy
+from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.policy import Policy
 
 LENGTHS = [[[3, 1, 4], [2]], [[5], [1, 2]], [[1, 1], []], [[2, 6], [4, 1, 3]]]
 """Tokens of the turns of agents `a` and `b` in each episode; `b` is silent in one."""

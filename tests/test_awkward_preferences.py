@@ -19,13 +19,13 @@ from mrlm.algorithms.madpo import MADPO
 from mrlm.algorithms.malt import MALT
 from mrlm.algorithms.reward_model import BradleyTerry
 from mrlm.algorithms.sft import SFT
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
-from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.batch import Outputs, Sample, Totals, pack
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.data.batch import Outputs, Sample, Totals, pack
 from mrlm.learn.learner import Learner
-from mrlm.learn.optimizing import LearnerSettings
-from mrlm.learn.policy import Policy
+from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.policy import Policy
 from test_awkward_losses import AVERAGE, averaged
 
 Sizes = dict[str, list[int]]

@@ -12,8 +12,8 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
-from mrlm.learn.baselines import comparisons, exact_mean
-from mrlm.learn.credit import members
+from mrlm.learn.credit.baselines import comparisons, exact_mean
+from mrlm.learn.credit.groups import members
 
 FAMILY = ("magrpo", "marloo", "maremax")
 COMPARED: list[tuple[str, dict[str, Any]]] = [

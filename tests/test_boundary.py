@@ -19,9 +19,9 @@ import yaml
 from commands import Mrlm, run
 from mrlm import Environment, GRPOTrainer
 from mrlm.core.errors import EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.metrics import episode_metrics
+from mrlm.training.metrics import episode_metrics
 from test_play import play
 
 _ = run

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mrlm.casting import Cast, Parts, bases_of, load_policies
+from mrlm.build.policies import Cast, Parts, bases_of, load_policies
 from mrlm.config import ExperimentConfig, PolicyConfig
 
 FROZEN: dict[str, Any] = {"trainable": False}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from mrlm.build import build
-from mrlm.checks import check_first_step, check_weights
+from mrlm.build.run import build
 from mrlm.config import parse_config
 from mrlm.core.errors import CheckError
-from mrlm.core.running import run_async
-from mrlm.run import Run
+from mrlm.core.sync_async import run_async
+from mrlm.training.checks import check_first_step, check_weights
+from mrlm.training.run import Run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult
 from mrlm.environments.class_completion import ClassCompletionEnvironment
 from mrlm.environments.class_completion.generator import row as generated

@@ -16,7 +16,7 @@ import pytest
 
 from commands import Mrlm, run
 from mrlm.core.errors import ConfigError, ModelError
-from mrlm.learn.loading import load_model
+from mrlm.learn.policy.loading import load_model
 from test_bad_input import PLAY, Command, copied_model, earlier_run, mrlm, refused, write
 from test_tracking import fake, open_log
 

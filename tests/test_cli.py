@@ -14,11 +14,11 @@ from tests.commands import Done, Mrlm
 
 import mrlm
 import mrlm.cli._options
-from mrlm import cli, experiments, runs
+from mrlm import cli, experiment, runs
 from mrlm.core import registry
 from mrlm.core.errors import RewardError
 from mrlm.core.types import Episode, Message, Role, Rollout, Task, Turn
-from mrlm.play.tasks import read_rows
+from mrlm.data.tasks import read_rows
 from mrlm.runs import EvalResult
 
 CONFIG: dict[str, Any] = {
@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two agents with weights of their own."""
     folder = tmp_path_factory.mktemp("trained")
-    experiments.run_experiment(
+    experiment.run_experiment(
         mrlm.load_config(_written(folder, CONFIG), [f"output_dir={folder / 'run'}"])
     )
     return folder / "run"
@@ -143,7 +143,7 @@ def test_exit_codes_of_runs_that_end_early(
                 manifest.write_text("{}")
             raise error
 
-        monkeypatch.setattr(experiments, "run_experiment", fail)
+        monkeypatch.setattr(experiment, "run_experiment", fail)
         return run("train", "--config", config)
 
     failed = ends(RewardError("reward of \x1b[2J is not a number"))
@@ -225,7 +225,7 @@ def test_what_a_run_goes_on_from_and_where_it_writes(
         asked.append((loaded.output_dir, None if resume is None else str(resume)))
         raise RewardError("enough")
 
-    monkeypatch.setattr(experiments, "run_experiment", note)
+    monkeypatch.setattr(experiment, "run_experiment", note)
     for words in (
         ["-c", config],
         ["-c", config, "--resume"],

@@ -10,7 +10,7 @@ import pytest
 
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.environments.code.formats import PROBLEM
 from mrlm.environments.code.problems import CodeProblem

@@ -16,7 +16,7 @@ import pytest
 from mrlm.config import load_config
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.environments.code import (
     CodeExecutionEnvironment,

@@ -24,7 +24,7 @@ from mrlm.config import (
 )
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.experiments import dry_run
+from mrlm.experiment import dry_run
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mrlm.config import ExperimentConfig, TrainingConfig, load_config, parse_config
-from mrlm.config.yamls import read
+from mrlm.config.yaml import read
 from mrlm.core.errors import ConfigError, MRLMError
 
 LAUGHS = "\n".join(

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from mrlm.console import ConsoleLog, clock, learning_curve, printable, sparkline
+from mrlm.tracking.console import ConsoleLog, clock, learning_curve, printable, sparkline
 
 PROGRAM = """
 import sys, time
-from mrlm.console import ConsoleLog
+from mrlm.tracking.console import ConsoleLog
 log = ConsoleLog("[red]my run", 5)
 log.note("policy first: own weights")
 for step in range(1, 6):
@@ -139,7 +139,7 @@ def test_a_pipe_that_is_closed_does_not_end_the_run(tmp_path: Path) -> None:
 
 
 def test_an_output_without_unicode_is_enough(tmp_path: Path) -> None:
-    program = 'from mrlm.console import ConsoleLog\nConsoleLog("r", 2).note("naïve 你")'
+    program = 'from mrlm.tracking.console import ConsoleLog\nConsoleLog("r", 2).note("naïve 你")'
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
@@ -172,7 +172,7 @@ def test_a_quiet_logger_keeps_the_console_quiet(
 
 def test_the_time_left_follows_the_pace_of_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("mrlm.console.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("mrlm.tracking.console.time.monotonic", lambda: now[0])
     log = ConsoleLog("run", 100, start=41)  # resumed: 40 steps were done by others
     for step in range(41, 81):
         now[0] += 10.0 if step < 60 else 2.0

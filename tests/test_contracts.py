@@ -16,7 +16,7 @@ import pytest
 
 from mrlm.core import registry
 from mrlm.core.environment import Environment
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import (
     Message,
     Observation,
@@ -26,7 +26,7 @@ from mrlm.core.types import (
     StepResult,
     Task,
 )
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 from test_environments import ALL, expert, has_expert, make, settled
 
@@ -275,8 +275,8 @@ def test_a_workflow_plays_on_whatever_agents_say(name: str, kind: str, tokenizer
 @pytest.fixture(scope="module")
 def doors(tiny_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server for the engines that are one."""
-    from mrlm.serving.desk import Desk
-    from mrlm.speakers import house_of
+    from mrlm.build.served_policies import house_of
+    from mrlm.serving.policies.hub import Desk
     from policy_server import Doors
 
     served = house_of({"policy": tiny_path}).served()

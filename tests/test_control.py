@@ -12,7 +12,7 @@ from transformers import ByT5Tokenizer
 
 from mrlm import Message, Role
 from mrlm.core.chat import Chat
-from mrlm.core.control import GUARD, Control
+from mrlm.core.control_tokens import GUARD, Control
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Turn
 from templates import FAMILIES, family

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from mrlm.core.chat import Chat
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, Rollout, SamplingParams
 from mrlm.environments.debate import DebateEnvironment
 from mrlm.environments.search_qa import SearchQAEnvironment
 from mrlm.environments.tools import MCPServer, ToolRegistry, ToolUseEnvironment
 from mrlm.generate import Generator
 from mrlm.play.agent import Seat
-from mrlm.play.rows import Grouping
+from mrlm.play.sources.rows import Grouping
 from test_play import play
 
 FORGED = (

@@ -15,11 +15,11 @@ from benchmarks.worlds import reward_of
 from mrlm import CORYTrainer, ExperimentConfig, default_model
 from mrlm.algorithms.cory import CORY
 from mrlm.algorithms.ppo import PPO
-from mrlm.build import build, plan_of
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import build, plan_of
 from mrlm.core.environment import SimulatedEnvironment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import (
     Episode,
     Group,
@@ -32,10 +32,10 @@ from mrlm.core.types import (
 )
 from mrlm.environments.math import MathReasoningEnvironment
 from mrlm.learn import ops
-from mrlm.learn.adapters import add_adapter
-from mrlm.learn.batch import Totals, merge, pack
-from mrlm.learn.policy import Policy
-from mrlm.learn.running import Running
+from mrlm.learn.credit.running_stats import Running
+from mrlm.learn.data.batch import Totals, merge, pack
+from mrlm.learn.policy.lora import add_adapter
+from mrlm.learn.policy.policy import Policy
 from mrlm.runs import run_to_end
 from mrlm.workflows.pioneer_observer import PioneerObserver
 from test_play import play

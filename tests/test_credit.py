@@ -20,7 +20,7 @@ from mrlm.algorithms.rloo import RLOO
 from mrlm.algorithms.sft import SFT, is_observation
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.types import Group, SamplingParams, Turn
-from mrlm.learn.batch import Outputs, merge
+from mrlm.learn.data.batch import Outputs, merge
 from played import Prefix, by_text, credited, fill, learn, play, whole
 
 

@@ -20,17 +20,17 @@ from mrlm.algorithms.sft import SFT
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, TrainingError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Episode, Group, Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as Part
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.learn.adapters import add_adapter
-from mrlm.learn.batch import merge, pack
-from mrlm.learn.critic import CentralCritic, Critic, beside
-from mrlm.learn.grouping import samples_of
-from mrlm.learn.joint import joint_steps, joint_texts
-from mrlm.learn.optimizing import LearnerSettings
-from mrlm.learn.policy import Policy
+from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
+from mrlm.learn.critics.critic import CentralCritic, Critic, beside
+from mrlm.learn.data.batch import merge, pack
+from mrlm.learn.data.samples import samples_of
+from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.lora import add_adapter
+from mrlm.learn.policy.policy import Policy
 
 LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
 FAST = LearnerSettings(learning_rate=1e-3)

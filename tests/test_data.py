@@ -16,13 +16,13 @@ from mrlm.config import parse_config
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import SamplingParams
+from mrlm.data.sources import read_file
+from mrlm.data.tasks import Reading, read_rows
 from mrlm.environments.math import PLUGIN as MATH
-from mrlm.experiments import dry_run, run_experiment
+from mrlm.experiment import dry_run, run_experiment
 from mrlm.learn.checkpoint import verify
 from mrlm.play.agent import Seat
-from mrlm.play.sources import read_file
-from mrlm.play.streams import Streamed
-from mrlm.play.tasks import Reading, read_rows
+from mrlm.play.sources.streaming import Streamed
 
 ROOT = Path(__file__).parent.parent
 GSM8K = [

@@ -11,7 +11,7 @@ import pytest
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
 from mrlm.environments.debate import (
     Debate,
@@ -636,7 +636,7 @@ def test_the_workflow_pays_last_answers_only_if_told_so_and_refuses_other_worlds
 def test_two_debaters_on_one_base_train_with_a_central_critic(tmp_path: Path) -> None:
     """Two real steps of `configs/debate_mappo.yaml`; the judge is asked but never trained."""
     from mrlm.config import load_config
-    from mrlm.experiments import run_experiment
+    from mrlm.experiment import run_experiment
 
     file = Path(__file__).parent.parent / "configs" / "debate_mappo.yaml"
     changes = [f"output_dir={tmp_path / 'run'}", "training.report_to=none", "training.batch_size=1"]

@@ -26,14 +26,14 @@ from forking import Launcher
 from mrlm import distributed, load_config, run_experiment
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.core.peers import ALONE, Peers, shares
+from mrlm.core.process_group import ALONE, Peers, shares
 from mrlm.core.types import Episode, Group, Message, Role, Rollout, Task, Turn
-from mrlm.distributed.exchange import dumps, loads
+from mrlm.distributed.serialization import dumps, loads
 from mrlm.learn import ops
-from mrlm.learn.batch import Sample
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
-from mrlm.learn.sharing import parts
-from mrlm.learn.together import Meeting
+from mrlm.learn.data.batch import Sample
+from mrlm.learn.data.data_parallel import parts
+from mrlm.learn.joint_update import Meeting
 from test_golden import Letters, config_of
 
 STEADY = {"training": {"optimizer": "sgd", "learning_rate": 0.02}}
@@ -236,7 +236,7 @@ def test_learners_add_up_in_one_order_however_much_each_has_to_do(
 ) -> None:
     """One learner has three micro-batches on this process, the other none: both add up once, at the
     same time, by name; and one that leaves is not waited for."""
-    monkeypatch.setattr("mrlm.learn.together.accumulate", lambda works: [None] * len(works))
+    monkeypatch.setattr("mrlm.learn.joint_update.accumulate", lambda works: [None] * len(works))
     peers = Played(0, 2)
     peers.add_numbers = lambda tables: [dict(table) for table in tables]  # type: ignore[method-assign]
     meeting = Meeting(2, peers)

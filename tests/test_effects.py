@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import torch
 
-from mrlm.config import ExperimentConfig, playing, sections
-from mrlm.config.words import algorithm_fields
+from mrlm.config import ExperimentConfig, play_sections, sections
+from mrlm.config.aliases import algorithm_fields
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.core.matters import RunFacts, conditions, judged
-from mrlm.experiments import dry_run
+from mrlm.experiment import dry_run
 from played import Prefix, fill, learn, moved, play, whole
 
 NAMES = registry.names("algorithms")
@@ -478,7 +478,7 @@ def test_every_declared_condition_is_about_a_setting() -> None:
     for name in NAMES:
         cls = registry.load("algorithms", name)
         assert set(conditions(cls)) <= set(algorithm_fields(cls)), name
-    for module in (sections, playing):
+    for module in (sections, play_sections):
         for section in vars(module).values():
             if isinstance(section, type) and "matters" in section.__dict__:
                 assert set(section.matters) <= set(section.model_fields), section

@@ -12,9 +12,9 @@ import pytest
 
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import SamplingParams
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 ASKED = "test_engine_openai.py::test_{}"
@@ -190,7 +190,7 @@ def test_vllm_is_asked_for_the_model_of_that_name(
             await engine._prepare(client, "p", 0.0)
         return engine._models["http://localhost:1"]
 
-    monkeypatch.setattr("mrlm.engines._apart.ServerEngine._prepare", nothing)
+    monkeypatch.setattr("mrlm.engines.shared.server_engine.ServerEngine._prepare", nothing)
     assert run_async(named()) != run_async(named(model="mine")) == "mine"
 
 

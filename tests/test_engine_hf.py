@@ -13,10 +13,10 @@ import transformers
 
 from mrlm import LLMEnvironment, Message, Role, SamplingParams
 from mrlm.core.types import Completion, Turn
-from mrlm.engines._sampling import sample, truncated
 from mrlm.engines.hf import HFEngine
-from mrlm.learn.batch import merge, pack
-from mrlm.learn.policy import Policy
+from mrlm.engines.shared.sampling import sample, truncated
+from mrlm.learn.data.batch import merge, pack
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 SIZES: dict[str, Any] = {

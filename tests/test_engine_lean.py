@@ -13,12 +13,12 @@ import torch
 import transformers
 
 from mrlm.core.types import Completion, SamplingParams
-from mrlm.engines import _blocks
-from mrlm.engines._cache import PrefixCache
 from mrlm.engines.hf import HFEngine
-from mrlm.engines.lean import LeanEngine
-from mrlm.learn.adapters import BASE, add_adapter
-from mrlm.learn.policy import Policy
+from mrlm.engines.lean import kv_blocks
+from mrlm.engines.lean.engine import LeanEngine
+from mrlm.engines.lean.prefix_cache import PrefixCache
+from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 from test_engine_hf import SIZES, ask, ids_of
 
@@ -160,8 +160,8 @@ def test_steps_of_fixed_shapes_say_the_same(
     """As they run on a GPU, where they are recorded as graphs."""
     policy = Policy("policy", build(family), tokenizer)
     expected = generate(LeanEngine({"policy": policy}, batch_size=8), mixed())
-    monkeypatch.setattr(_blocks, "STATIC", {"cpu"})
-    monkeypatch.setattr(_blocks, "FIRST", 8)
+    monkeypatch.setattr(kv_blocks, "STATIC", {"cpu"})
+    monkeypatch.setattr(kv_blocks, "FIRST", 8)
     lean = LeanEngine({"policy": policy}, batch_size=8)
     assert_same(generate(lean, mixed()), expected)
     assert_lean(lean)
@@ -175,7 +175,7 @@ def test_a_graph_says_what_single_steps_say(
 ) -> None:
     policy = Policy("policy", build(family).to("cuda"), tokenizer)
     found = generate(LeanEngine({"policy": policy}, batch_size=8), mixed())
-    monkeypatch.setattr(_blocks, "STATIC", set())
+    monkeypatch.setattr(kv_blocks, "STATIC", set())
     assert_same(found, generate(LeanEngine({"policy": policy}, batch_size=8), mixed()), 1e-4)
 
 

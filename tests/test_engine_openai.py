@@ -14,7 +14,7 @@ import pytest
 from chat_server import Answer, ChatServer, Fault, completion, serving
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, SamplingParams
 from mrlm.engines.openai import OpenAIEngine
 from mrlm.play.agent import PromptTooLong

@@ -10,10 +10,9 @@ import pytest
 
 from mrlm import GRPO, ExperimentConfig, Learner, Rollout
 from mrlm.algorithms.at_grpo import ATGRPO
-from mrlm.checks import warn_untrained
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.records import episode_of, episode_record
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import (
     Episode,
     Group,
@@ -25,10 +24,11 @@ from mrlm.core.types import (
     Turn,
 )
 from mrlm.environments.length import LengthEnvironment
-from mrlm.learn.handmade import Reader
-from mrlm.metrics import credit_metrics, episode_metrics
-from mrlm.play.rows import Grouping
-from mrlm.serving.records import reward_of, to_reward
+from mrlm.learn.credit.user_rollouts import Reader
+from mrlm.play.sources.rows import Grouping
+from mrlm.serving.protocol.codec import reward_of, to_reward
+from mrlm.training.checks import warn_untrained
+from mrlm.training.metrics import credit_metrics, episode_metrics
 from test_play import play, seats
 
 

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 import mrlm
-from mrlm.casting import Parts
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Parts
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
 from mrlm.environments.reward import RewardEnvironment
-from mrlm.play.transition import ARGUMENTS, Transition
+from mrlm.play.external_transition import ARGUMENTS, Transition
 from mrlm.workflows.tree import Tree
 from mrlm.workflows.turns import Turns
-from mrlm.worlds import make_worlds
 
 ROWS = [{"prompt": f"Say {i}."} for i in range(4)]
 GIVEN = ("Say 0.", ["a0", "b0"], 2, [["p"], ["q"]], [["a0"], ["b0"]])

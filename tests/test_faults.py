@@ -21,7 +21,7 @@ from faults import Faults, Network
 from forking import Launcher
 from mrlm import RemoteEnvironment
 from mrlm.core.errors import EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role
 from servers import Here, Process, here
 from test_remote_environments import begun, own_worlds, step, until  # noqa: F401

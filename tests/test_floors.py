@@ -296,9 +296,9 @@ def test_every_room_and_file_has_a_floor() -> None:
     ("file", "source"),
     [
         ("core/types.py", "from mrlm.config import words"),
-        ("play/agent.py", "import mrlm.learn.batch"),
-        ("learn/batch.py", "def f():\n    from mrlm.play import agent"),
-        ("learn/batch.py", "from mrlm import train"),
+        ("play/agent.py", "import mrlm.learn.data.batch"),
+        ("learn/data/batch.py", "def f():\n    from mrlm.play import agent"),
+        ("learn/data/batch.py", "from mrlm import train"),
         ("train.py", "if TYPE_CHECKING:\n    from mrlm.trainer import Trainer"),
         ("build.py", "from mrlm.algorithms.ppo import PPO"),
         ("cli/__init__.py", "from mrlm.environments.math import world"),
@@ -326,10 +326,10 @@ def test_the_law_sees(file: str, source: str) -> None:
     [
         ("algorithms/magrpo.py", "from mrlm.algorithms.grpo import GRPO"),
         ("algorithms/grpo.py", "from mrlm.trainer import Trainer"),
-        ("engines/hf.py", "import torch\nfrom mrlm.learn.policy import Policy"),
-        ("config/words.py", "from mrlm.core.errors import ConfigError"),
+        ("engines/hf.py", "import torch\nfrom mrlm.learn.policy.policy import Policy"),
+        ("config/aliases.py", "from mrlm.core.errors import ConfigError"),
         ("core/__init__.py", "if TYPE_CHECKING:\n    from mrlm.algorithms.ppo import PPOConfig"),
-        ("play/tasks.py", "def f():\n    import torch"),
+        ("data/tasks.py", "def f():\n    import torch"),
         ("cli/__init__.py", "from mrlm import trainer"),
     ],
 )

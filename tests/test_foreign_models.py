@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from forking import Launcher
 from mrlm import GRPO, PPO, ExperimentConfig, Generator, Learner, Message, MessageType, Rollout
-from mrlm.build import build
+from mrlm.build.run import build
 from mrlm.core.errors import ModelError
-from mrlm.learn.loading import load_model, load_tokenizer
-from mrlm.learn.policy import Policy
-from mrlm.learn.wrapped import logits_of
+from mrlm.learn.policy.loading import load_model, load_tokenizer
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.wrapped_modules import logits_of
 from ranks import World
 
 ANSWERS = ("4", "5", "four", "a long answer of many tokens")

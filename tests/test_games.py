@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from mrlm.config import load_config
-from mrlm.config.normal import merge
+from mrlm.config.normalize import merge
 from mrlm.core.environment import Environment, check_environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult, Task
-from mrlm.environments._games import TwoSeats
 from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
 from mrlm.environments.negotiation import (
     NegotiationEnvironment,
 )
+from mrlm.environments.shared.games import TwoSeats
 from mrlm.environments.tic_tac_toe import (
     LINES,
     TicTacToeEnvironment,
@@ -34,7 +34,7 @@ from mrlm.environments.tic_tac_toe import (
     winner,
 )
 from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 
 ROOT = Path(__file__).parent.parent
 GAMES: dict[str, type[TwoSeats]] = {

@@ -14,10 +14,10 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
-from mrlm.learn.adapters import add_adapter
-from mrlm.learn.batch import Totals, merge, pack, split
-from mrlm.learn.handmade import Reader
-from mrlm.learn.policy import Policy
+from mrlm.learn.credit.user_rollouts import Reader
+from mrlm.learn.data.batch import Totals, merge, pack, split
+from mrlm.learn.policy.lora import add_adapter
+from mrlm.learn.policy.policy import Policy
 
 SAID = "I think the answer is 4"
 TOOL = "Result: 5"
@@ -191,7 +191,7 @@ def test_micro_batches_and_sibling_order_change_nothing(model: Any, tokenizer: A
         groups, _ = learner._groups(plays, paid, None)
         learner._annotate(groups, learner.algorithm.needs)
         learner.algorithm.credit(groups)
-        from mrlm.learn.grouping import samples_of
+        from mrlm.learn.data.samples import samples_of
 
         samples = samples_of(groups, "policy")
         totals = Totals.of(samples)

@@ -14,12 +14,12 @@ from benchmarks.learning.models import fresh
 from benchmarks.worlds import reward_of
 
 from mrlm import ExperimentConfig
-from mrlm.build import build
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import build
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
-from mrlm.environments._wrapped import Wrapped
+from mrlm.environments.shared.wrapped import Wrapped
 from mrlm.runs import run_to_end
 from test_environments import ALL, NEEDS
 from test_swap import Watch, weights

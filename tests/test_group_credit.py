@@ -18,8 +18,8 @@ from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.matpo import MATPO
 from mrlm.algorithms.rema import ReMA
 from mrlm.algorithms.spiral import SPIRAL
-from mrlm.build import plan_of
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import plan_of
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 from mrlm.learn import ops

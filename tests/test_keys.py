@@ -24,18 +24,18 @@ import mrlm as package
 from hosted import Hosted
 from mrlm import distributed
 from mrlm.algorithms.grpo import GRPO
-from mrlm.build import build
-from mrlm.config import ExperimentConfig, playing, sections
+from mrlm.build.run import build
+from mrlm.config import ExperimentConfig, play_sections, sections
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode
-from mrlm.experiments import dry_run, run_experiment
-from mrlm.learn.algorithm import STRICT, Algorithm
+from mrlm.experiment import dry_run, run_experiment
+from mrlm.learn.bases.algorithm import STRICT, Algorithm
 from mrlm.runs import collect_trajectories, evaluate_model
 
 SOURCES = Path(package.__file__).parent
 CONFIG = str(SOURCES / "config") + os.sep
-PLAN = str(SOURCES / "plan.py")
+PLAN = str(SOURCES / "planning" / "plan.py")
 SECTIONS: tuple[type[Any], ...] = (
     ExperimentConfig,
     sections.TrainingConfig,
@@ -45,13 +45,13 @@ SECTIONS: tuple[type[Any], ...] = (
     sections.PriceConfig,
     sections.LoraConfig,
     sections.ScheduleConfig,
-    playing.AgentConfig,
-    playing.EnvironmentConfig,
-    playing.WorkflowConfig,
-    playing.EngineConfig,
-    playing.GenerationConfig,
-    playing.EvaluationConfig,
-    playing.OpponentsConfig,
+    play_sections.AgentConfig,
+    play_sections.EnvironmentConfig,
+    play_sections.WorkflowConfig,
+    play_sections.EngineConfig,
+    play_sections.GenerationConfig,
+    play_sections.EvaluationConfig,
+    play_sections.OpponentsConfig,
     sections.DataConfig,
     sections.DistributedConfig,
     sections.StageConfig,
@@ -319,9 +319,7 @@ def attribute_reads() -> dict[str, set[Path]]:
 def family(cls: type[Any]) -> set[Path]:
     """The files of an algorithm and its bases, and of the loop that carries it."""
     own = {Path(inspect.getfile(base)) for base in cls.__mro__ if base is not object}
-    return (
-        own | set((SOURCES / "learn").glob("*.py")) | {SOURCES / "build.py", SOURCES / "sources.py"}
-    )
+    return own.union(*((SOURCES / folder).rglob("*.py") for folder in ("learn", "build")))
 
 
 def unread(cls: type[Any]) -> list[str]:

@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, SamplingParams, Task
 from mrlm.engines.hf import HFEngine
-from mrlm.environments._kuhn import (
+from mrlm.environments.kuhn_poker import (
+    KuhnPokerEnvironment,
+    conversations,
+    exploitability,
+    played_strategy,
+    read_strategy,
+)
+from mrlm.environments.shared.kuhn import (
     DEALS,
     SEEN,
     VALUE,
@@ -21,15 +28,8 @@ from mrlm.environments._kuhn import (
     equilibrium,
     expected,
 )
-from mrlm.environments.kuhn_poker import (
-    KuhnPokerEnvironment,
-    conversations,
-    exploitability,
-    played_strategy,
-    read_strategy,
-)
 from mrlm.learn.answers import answer_logprobs
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 from test_play import play
 
@@ -144,7 +144,7 @@ def test_a_policy_is_read_by_its_log_probs_as_it_plays(model: Any, tokenizer: An
 
 
 def test_played_hands_tell_the_strategy(tokenizer: Any) -> None:
-    from mrlm.core.running import run_async
+    from mrlm.core.sync_async import run_async
 
     world = KuhnPokerEnvironment(style="short")
     strategy = {seen: float(seen[0] != "Q") for seen in SEEN}

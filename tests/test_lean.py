@@ -24,16 +24,16 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.core.errors import TrainingError
 from mrlm.core.types import SamplingParams, Turn
-from mrlm.learn import backends, passes, products
-from mrlm.learn.adapters import BASE, add_adapter
-from mrlm.learn.anatomy import NotLean, anatomy_of
-from mrlm.learn.batch import Batch, Loss, Sample, Totals, merge, pack, split
-from mrlm.learn.lean import LeanForward, _Norm
-from mrlm.learn.loading import set_checkpointing
-from mrlm.learn.optimizing import LearnerSettings, TrainingMode
-from mrlm.learn.policy import Policy
-from mrlm.learn.together import Work, accumulate, update_together
-from mrlm.learn.tree import plant
+from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, merge, pack, split
+from mrlm.learn.fast import cpu_backends, matmul, packed_pass
+from mrlm.learn.fast.forward import LeanForward, _Norm
+from mrlm.learn.fast.llama_modules import NotLean, anatomy_of
+from mrlm.learn.fast.prefix_tree import plant
+from mrlm.learn.joint_update import Work, accumulate, update_together
+from mrlm.learn.optimizer import LearnerSettings, TrainingMode
+from mrlm.learn.policy.loading import set_checkpointing
+from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.policy import Policy
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
 
@@ -254,7 +254,7 @@ def test_a_loss_formed_in_parts_has_the_gradient_of_the_whole(
 ) -> None:
     """Logits for all tokens, for a few units, or for less than one unit."""
     if held is not None:
-        monkeypatch.setattr(passes, "rows_at_once", lambda _: held)
+        monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: held)
     samples = conversations(siblings=2)[:6]
     if algorithm.unit == "pair":
         samples = [s for s in samples if len(s.turns) == 1 or s.unit % 2]
@@ -400,7 +400,7 @@ class Largest(TorchDispatchMode):
 def test_logits_of_all_tokens_never_exist(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = conversations(groups=8)
     batch = pack(samples)
-    monkeypatch.setattr(passes, "rows_at_once", lambda _: 30)
+    monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: 30)
     policy = Policy("policy", family("llama"), tokenizer)
     assert policy.packed
     weights = {tuple(weight.shape) for weight in policy.parameters()}
@@ -519,8 +519,8 @@ def test_stored_weights_give_products_in_their_own_precision(rows: int, dtype: A
     x, bias = torch.randn(rows, 384, generator=generator), torch.ones(520, dtype=dtype)
     for parts in (weights, weights[:1], weights[2:]):
         whole = torch.cat(parts)
-        stored = products.stored([*parts], dtype, single=rows == 1)
-        found = products.linear(x, stored, bias[: len(whole)])
+        stored = matmul.stored([*parts], dtype, single=rows == 1)
+        found = matmul.linear(x, stored, bias[: len(whole)])
         assert found.dtype == x.dtype
         wanted = x.to(dtype).double() @ whole.to(dtype).double().t() + 1
         error = (found.double() - wanted).abs().max() / wanted.abs().max()
@@ -531,9 +531,9 @@ def test_quick_products_are_exact_and_put_back() -> None:
     a, b = torch.randn(130, 70), torch.randn(90, 70)
     exact = a.double() @ b.double().t()
     before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
-    with backends.quick_products(torch.device("cpu"), backends.WORTHWHILE):
+    with cpu_backends.quick_products(torch.device("cpu"), cpu_backends.WORTHWHILE):
         gap = ((a @ b.t()).double() - exact).abs().max() / exact.abs().max()
-    assert float(gap) < backends.EXACT
+    assert float(gap) < cpu_backends.EXACT
     assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
 
 

@@ -12,19 +12,21 @@ from typing import Any
 import pytest
 
 from mrlm.core.types import Completion, Task
-from mrlm.environments import _expressions, _grading, _routing, _text, kuhn_poker, qa
+from mrlm.data.final_answer import after_hashes, boxed
+from mrlm.environments import kuhn_poker, qa
 from mrlm.environments.code.answers import extract_code
 from mrlm.environments.debate.llm import LLMJudge, quoted
 from mrlm.environments.debate.rules import new_sentences, sentences
 from mrlm.environments.math import answers, units
 from mrlm.environments.math.verifier import _decided
 from mrlm.environments.math.world import shows_working
+from mrlm.environments.shared import expressions, grading, routing
+from mrlm.environments.shared import text as text_module
 from mrlm.environments.tools.calls import answer_in, calls_in
 from mrlm.environments.writing import quality, words
 from mrlm.environments.writing.presets import Rules, Span
 from mrlm.environments.writing.world import MAX_TEXT
-from mrlm.play.answers import after_hashes, boxed
-from mrlm.serving.fields import pieces, spoken
+from mrlm.serving.policies.openai_fields import pieces, spoken
 from mrlm.workflows._posed import read_posed
 from mrlm.workflows.majority_vote import MajorityVote
 from mrlm.workflows.manager import parts_of
@@ -65,17 +67,17 @@ READERS: dict[str, Callable[[str], Any]] = {
     "after_hashes": after_hashes,
     "extract_code": extract_code,
     "qa": qa._stated,
-    "exact_match": lambda text: _text.exact_match(text, ["a b"]),
-    "f1": lambda text: _text.f1(text, ["a b"]),
-    "only_word": lambda text: _text.only_word(text, ["stag", "hare"]),
-    "literal": _expressions.is_literal,
-    "mathematics": _expressions.is_mathematics,
-    "route": lambda text: _routing.routing_reward(text, ["a"], ["m"]),
-    "harmless": _routing.harmless,
+    "exact_match": lambda text: text_module.exact_match(text, ["a b"]),
+    "f1": lambda text: text_module.f1(text, ["a b"]),
+    "only_word": lambda text: text_module.only_word(text, ["stag", "hare"]),
+    "literal": expressions.is_literal,
+    "mathematics": expressions.is_mathematics,
+    "route": lambda text: routing.routing_reward(text, ["a"], ["m"]),
+    "harmless": routing.harmless,
     "winner": lambda text: LLMJudge(ask=str).read(text, ("pro", "con")),
     "scores": lambda text: LLMJudge(ask=str, mode="scores").read(text, ("pro", "con")),
     "quoted": quoted,
-    "grade": _grading.read,
+    "grade": grading.read,
     "sentences": sentences,
     "new_sentences": lambda text: new_sentences(text, sentences("it is so")),
     "vote": VOTE._vote,

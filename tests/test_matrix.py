@@ -17,13 +17,13 @@ from benchmarks.learning.table import TABLE
 from benchmarks.worlds import reward_of
 
 from mrlm import ExperimentConfig, Learner, Message, Rollout, TeamLearner
-from mrlm.build import build
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import build
 from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.types import Episode, Group, MessageType, Observation, Reward, StepResult, Task
 from mrlm.runs import run_to_end
-from mrlm.serving.server import Served
+from mrlm.serving.environments.server import Served
 from servers import Here
 from test_swap import models  # noqa: F401  (a fixture)
 

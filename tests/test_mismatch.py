@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from mrlm.build import build
+from mrlm.build.run import build
+from mrlm.build.served_policies import house_of_config
 from mrlm.config import parse_config
 from mrlm.core.environment import Environment
 from mrlm.core.errors import CheckError, ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import (
     Message,
     Observation,
@@ -30,13 +31,12 @@ from mrlm.core.types import (
     Turn,
 )
 from mrlm.learn import mismatch
-from mrlm.learn.batch import Loss, Outputs, Sample, pack
+from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.data.batch import Loss, Outputs, Sample, pack
 from mrlm.learn.mismatch import FirstLook, lag_kl, mismatch_metrics, taken, tally
-from mrlm.learn.policy_gradient import PolicyGradient
-from mrlm.run import Callback, Run
-from mrlm.serving.desk import Desk
-from mrlm.speakers import house_of_config
+from mrlm.serving.policies.hub import Desk
 from mrlm.train import train
+from mrlm.training.run import Callback, Run
 from policy_server import Doors
 from test_proof import untied
 

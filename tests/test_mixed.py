@@ -20,11 +20,11 @@ from mrlm.core.errors import ConfigError, MRLMError, TrainingError
 from mrlm.core.types import Episode, Group, Task, Turn
 from mrlm.core.types import Rollout as Part
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.learn.batch import merge, pack
-from mrlm.learn.mixed import MixedCritic, frozen_beside
-from mrlm.learn.mixing import Mixing
-from mrlm.learn.optimizing import LearnerSettings
-from mrlm.learn.policy import Policy
+from mrlm.learn.critics.mixers import Mixing
+from mrlm.learn.critics.mixing_critic import MixedCritic, frozen_beside
+from mrlm.learn.data.batch import merge, pack
+from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.policy import Policy
 from test_critic import episode, policies, spoken
 from test_resume import CONFIG, logged
 

@@ -14,8 +14,15 @@ from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.vdn import VDN
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
-from mrlm.learn.joint import JointStep, as_one, in_rounds
-from mrlm.learn.mixing import Mixing, QMIXMixer, TeamValue, VDNMixer, best_of, counterfactuals
+from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
+from mrlm.learn.critics.mixers import (
+    Mixing,
+    QMIXMixer,
+    TeamValue,
+    VDNMixer,
+    best_of,
+    counterfactuals,
+)
 from test_critic import columns, valued
 
 

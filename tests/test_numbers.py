@@ -14,9 +14,9 @@ from logged import missing_tests, unknown
 from mrlm import GRPOTrainer
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 from mrlm.environments.matrix import MatrixEnvironment
-from mrlm.learn.credit import sibling_metrics
+from mrlm.learn.credit.groups import sibling_metrics
 from mrlm.learn.ops import approx_kl
-from mrlm.metrics import by_policy, credit_metrics, episode_metrics
+from mrlm.training.metrics import by_policy, credit_metrics, episode_metrics
 
 
 def _turn(agent: str, tokens: int, reward: float = 0.0, step: int = 0, **fields) -> Turn:

@@ -20,12 +20,12 @@ import yaml
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from mrlm import Callback, ExperimentConfig, load_config, run_experiment
-from mrlm.build import build
+from mrlm.build.run import build
 from mrlm.config import OpponentsConfig, parse_config
-from mrlm.config.normal import merge
+from mrlm.config.normalize import merge
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, ModelError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import (
     Episode,
     Group,
@@ -38,11 +38,11 @@ from mrlm.core.types import (
     Turn,
 )
 from mrlm.learn.checkpoint import verify
-from mrlm.play.matches import results_of
-from mrlm.play.ratings import STEP
-from mrlm.population import Past, Population
-from mrlm.run import Run
+from mrlm.selfplay.matchmaking import results_of
+from mrlm.selfplay.opponent_pool import Past, Population
+from mrlm.selfplay.ratings import STEP
 from mrlm.train import iterate
+from mrlm.training.run import Run
 
 ROOT = Path(__file__).parent.parent
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")

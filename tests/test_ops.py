@@ -1,4 +1,4 @@
-"""The pure functions of `learn/ops.py` and the arithmetic of `learn/credit.py`."""
+"""The pure functions of `learn/ops.py` and the arithmetic of `learn/credit/groups.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrlm.learn import credit, ops
+from mrlm.learn import ops
+from mrlm.learn.credit import groups
 
 
 def test_logprobs_and_entropy_are_those_of_the_softmax():
@@ -130,26 +131,26 @@ def test_whitening_ignores_what_is_masked():
 
 @pytest.mark.parametrize("x", [[0.1, 0.1, 0.1], [0.7], [1 / 3] * 7])
 def test_groups_without_variance_get_exactly_zero(x):
-    assert credit.centred(np.array(x)).tolist() == [0.0] * len(x)
-    assert credit.leave_one_out(np.array(x)).tolist() == [0.0] * len(x)
-    assert credit.group_std(np.array(x)) == 0.0
+    assert groups.centred(np.array(x)).tolist() == [0.0] * len(x)
+    assert groups.leave_one_out(np.array(x)).tolist() == [0.0] * len(x)
+    assert groups.group_std(np.array(x)) == 0.0
 
 
 def test_discounts_follow_the_clock_that_is_given():
-    assert credit.discounted([1.0, 2.0, 4.0], 0.5) == [3.0, 4.0, 4.0]
-    assert credit.discounted([1.0, 2.0, 4.0], 0.5, [0, 0, 2]) == [4.0, 3.0, 4.0]
+    assert groups.discounted([1.0, 2.0, 4.0], 0.5) == [3.0, 4.0, 4.0]
+    assert groups.discounted([1.0, 2.0, 4.0], 0.5, [0, 0, 2]) == [4.0, 3.0, 4.0]
 
 
 def test_the_overlong_penalty_is_zero_then_linear_then_full():
     lengths = (16384, 18432, 20480, 99999)
-    found = [credit.overlong_penalty(length, 20480, 4096) for length in lengths]
+    found = [groups.overlong_penalty(length, 20480, 4096) for length in lengths]
     assert found == [0.0, -0.5, -1.0, -1.0]
-    assert [credit.overlong_penalty(n, 10, 0) for n in (10, 11)] == [0.0, -1.0]
+    assert [groups.overlong_penalty(n, 10, 0) for n in (10, 11)] == [0.0, -1.0]
 
 
 def test_the_adaptive_kl_coefficient_moves_towards_its_target():
-    assert credit.adaptive_kl_coef(0.4, 9.0, 6.0, 256, 1e4) == pytest.approx(0.402048)
-    assert credit.adaptive_kl_coef(0.4, 1.0, 6.0, 256, 1e4) < 0.4
+    assert groups.adaptive_kl_coef(0.4, 9.0, 6.0, 256, 1e4) == pytest.approx(0.402048)
+    assert groups.adaptive_kl_coef(0.4, 1.0, 6.0, 256, 1e4) < 0.4
 
 
 def _statistics(rank, world, port, queue):

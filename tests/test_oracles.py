@@ -17,8 +17,9 @@ from mrlm.algorithms.rloo import RLOO
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
-from mrlm.learn import credit, ops
-from mrlm.learn.batch import Outputs, merge, pack
+from mrlm.learn import ops
+from mrlm.learn.credit.groups import groups as groups_module
+from mrlm.learn.data.batch import Outputs, merge, pack
 
 # Two sequences of 4 and 2 tokens, with advantages +1 and -1, under four policies.
 NEW = [-1.0, -0.5, -2.0, -0.1, -0.7, -1.2]
@@ -376,7 +377,7 @@ def test_interleaved_agents_are_two_independent_rows():
 
 
 def test_adaptive_kl_coefficient():
-    close(credit.adaptive_kl_coef(0.4, 9.0, 6.0, 256, 1e4), 0.402048, 1e-6)
+    close(groups_module.adaptive_kl_coef(0.4, 9.0, 6.0, 256, 1e4), 0.402048, 1e-6)
 
 
 # -- on-policy, surrogates coincide ----------------------------------------------------------------

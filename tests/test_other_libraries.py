@@ -17,8 +17,8 @@ from mrlm import GRPOTrainer, IACConfig, IACTrainer, MAACTrainer, MAGRPOConfig, 
 from mrlm.config import GRPOConfig, load_config, parse_config
 from mrlm.config.other_libraries import CLASSES, refused_settings
 from mrlm.core.errors import ConfigError
-from mrlm.experiments import run_experiment
-from mrlm.play.tasks import joint_answer
+from mrlm.data.tasks import joint_answer
+from mrlm.experiment import run_experiment
 
 KNOWN = json.loads(coming_from.FIELDS.read_text(encoding="utf-8"))
 ROWS = [{"prompt": f"Say {word}."} for word in ("one", "two")]

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from mrlm.casting import Parts
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Parts
 from mrlm.config import ExperimentConfig, LoraConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.types import SamplingParams
-from mrlm.plan import arithmetic
+from mrlm.planning.model_shape import ModelShape, shape_of
+from mrlm.planning.plan import arithmetic
 from mrlm.play.agent import Seat
-from mrlm.play.rollout import Play
-from mrlm.shapes import ModelShape, shape_of
-from mrlm.worlds import make_worlds
+from mrlm.play.sources.play import Play
 
 SHAPE = ModelShape(
     hidden=10, layers=2, vocab=100, intermediate=20, query_width=10, kv_width=5, tied=True
@@ -139,7 +139,7 @@ def test_a_folder_is_read_and_an_unknown_model_is_said_to_be(tmp_path):
 def test_the_counts_agree_with_what_the_model_really_has():
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from mrlm.tiny import ARCHITECTURE
+    from mrlm.core.tiny_model import ARCHITECTURE
 
     model = Qwen3ForCausalLM(Qwen3Config(**ARCHITECTURE, vocab_size=259))
     real = sum(weight.numel() for weight in model.parameters())

@@ -16,24 +16,24 @@ import yaml
 from benchmarks.published import ROWS
 from tests.commands import Done, Mrlm
 
-from mrlm.casting import Parts
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Parts
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import SamplingParams
-from mrlm.learn.grouping import samples_of
-from mrlm.plan import Plan, arithmetic
+from mrlm.learn.data.samples import samples_of
 from mrlm.planning import memory
-from mrlm.planning.between import Ring
+from mrlm.planning.communication import Ring
 from mrlm.planning.devices import DEVICES, find_device
+from mrlm.planning.estimate import Estimate, Needs, best, counts_up_to, nodes_of, sweep
 from mrlm.planning.models import known_shape, parameters_of, shape_of_size
+from mrlm.planning.plan import Plan, arithmetic
 from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
-from mrlm.planning.scale import Estimate, Needs, best, counts_up_to, nodes_of, sweep
 from mrlm.planning.timing import Lengths
 from mrlm.play.agent import Seat
-from mrlm.play.rollout import Play
-from mrlm.worlds import make_worlds
+from mrlm.play.sources.play import Play
 
 H100 = DEVICES["h100"]
 LENGTHS = Lengths(256, 600, 1024)
@@ -122,7 +122,7 @@ def test_weights_gradients_and_moments_are_those_of_a_real_model() -> None:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from mrlm.tiny import ARCHITECTURE
+    from mrlm.core.tiny_model import ARCHITECTURE
 
     model: Any = Qwen3ForCausalLM(Qwen3Config(**ARCHITECTURE, vocab_size=259))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -154,11 +154,11 @@ def test_activations_are_those_that_the_forward_pass_keeps() -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from mrlm.learn.anatomy import anatomy_of
-    from mrlm.learn.lean import LeanForward, Plot
-    from mrlm.learn.tree import plant
-    from mrlm.shapes import shape_of
-    from mrlm.tiny import default_model
+    from mrlm.core.tiny_model import default_model
+    from mrlm.learn.fast.forward import LeanForward, Plot
+    from mrlm.learn.fast.llama_modules import anatomy_of
+    from mrlm.learn.fast.prefix_tree import plant
+    from mrlm.planning.model_shape import shape_of
 
     model = AutoModelForCausalLM.from_pretrained(default_model())
     known = {weight.data_ptr() for weight in model.parameters()}

@@ -18,11 +18,11 @@ from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.maremax import MAREMAX
 from mrlm.algorithms.marloo import MARLOO
 from mrlm.algorithms.remax import ReMax
-from mrlm.build import plan_of
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import plan_of
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import (
     Episode,
     Group,
@@ -34,12 +34,12 @@ from mrlm.core.types import (
     Task,
     Turn,
 )
-from mrlm.experiments import run_experiment
-from mrlm.learn.grouping import samples_of
-from mrlm.learn.trees import node_returns
-from mrlm.metrics import episode_metrics
-from mrlm.plan import arithmetic
-from mrlm.play.rollout import Play
+from mrlm.experiment import run_experiment
+from mrlm.learn.credit.tree_returns import node_returns
+from mrlm.learn.data.samples import samples_of
+from mrlm.planning.plan import arithmetic
+from mrlm.play.sources.play import Play
+from mrlm.training.metrics import episode_metrics
 from mrlm.workflows.cross import Cross
 from mrlm.workflows.tree import Tree
 from test_play import Echo, play

@@ -12,21 +12,21 @@ import pytest
 
 from forking import Launcher
 from mrlm import MAGRPOTrainer
-from mrlm.build import plan_of
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import plan_of
 from mrlm.config import ExperimentConfig
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError, EngineError, EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, SamplingParams, StepResult, Task
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.relay import RelayEnvironment
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 from mrlm.play.agent import Seat
-from mrlm.play.deck import WorldSpec, count_tasks
-from mrlm.play.rollout import Play
+from mrlm.play.sources.play import Play
+from mrlm.play.sources.task_sampler import WorldSpec, count_tasks
 from mrlm.workflows.single_turn import SingleTurn
 from mrlm.workflows.turns import Turns
 
@@ -356,7 +356,7 @@ class Stuck(SimulatedEnvironment):
         threading.Event().wait()
 
 if __name__ == "__main__":
-    from mrlm.experiments import run_experiment
+    from mrlm.experiment import run_experiment
     run_experiment(parse_config({
         "environments": [{"env_type": "stuck:Stuck", "timeout": 0.5}],
         "training": {"num_iterations": 1, "batch_size": 1, "report_to": "none"},

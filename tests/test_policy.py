@@ -22,11 +22,11 @@ from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ModelError, TrainingError
 from mrlm.core.types import SamplingParams, Turn
 from mrlm.engines.hf import HFEngine
-from mrlm.learn.adapters import BASE, add_adapter
-from mrlm.learn.batch import Batch, Loss, Outputs, Sample, merge, pack
-from mrlm.learn.loading import load_model, load_tokenizer, pick_device
-from mrlm.learn.optimizing import LearnerSettings, Stepper
-from mrlm.learn.policy import Policy
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
+from mrlm.learn.optimizer import LearnerSettings, Stepper
+from mrlm.learn.policy.loading import load_model, load_tokenizer, pick_device
+from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}

@@ -18,23 +18,24 @@ import torch
 from tests.commands import Mrlm
 from transformers import AutoTokenizer
 
+from mrlm.build.served_policies import house_of
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion, Message, SamplingParams
-from mrlm.engines.lean import LeanEngine
-from mrlm.learn.policy import Policy
-from mrlm.learn.transfer import write_weights
+from mrlm.core.weight_lock import Gate
+from mrlm.engines.lean.engine import LeanEngine
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.weight_files import write_weights
 from mrlm.play.engine import Request
-from mrlm.play.gate import Gate
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import mrlm_pb2_grpc, policy_client
-from mrlm.serving.desk import Desk
-from mrlm.serving.fields import spoken
-from mrlm.serving.http import Door
-from mrlm.serving.http_server import HttpServer
-from mrlm.serving.policy_client import PolicyClient
-from mrlm.serving.refusals import Refusal
-from mrlm.speakers import house_of
+from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.client import policies
+from mrlm.serving.client.policies import PolicyClient
+from mrlm.serving.policies.http_server import HttpServer
+from mrlm.serving.policies.hub import Desk
+from mrlm.serving.policies.openai_fields import spoken
+from mrlm.serving.policies.openai_http import Door
+from mrlm.serving.policies.refusals import Refusal
 from policy_server import Doors
 
 TOKEN = "open sesame"
@@ -305,9 +306,9 @@ def test_answers_do_not_depend_on_who_else_asks(doors: Doors, asked: list[Reques
 
 
 def test_large_batches_go_in_several_messages(asked: list[Request]) -> None:
-    parts = policy_client._portions(asked * 20_000)
+    parts = policies._portions(asked * 20_000)
     assert len(parts) > 1 and sum(map(len, parts)) == 480_000
-    assert policy_client._portions(asked) == [asked]
+    assert policies._portions(asked) == [asked]
 
 
 def test_the_tokenizer_comes_over(doors: Doors, tokenizer: Any, tmp_path: Path) -> None:

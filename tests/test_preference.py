@@ -30,9 +30,9 @@ from mrlm.core.types import (
     Task,
     Turn,
 )
-from mrlm.experiments import dry_run
-from mrlm.learn.batch import Outputs, pack
-from mrlm.learn.preference import answers_by_state
+from mrlm.experiment import dry_run
+from mrlm.learn.bases.preference import answers_by_state
+from mrlm.learn.data.batch import Outputs, pack
 
 
 class Sums(Environment):

@@ -16,6 +16,9 @@ import pytest
 
 from mrlm.core.environment import Environment
 from mrlm.core.errors import DataError
+from mrlm.data.presets import PRESETS
+from mrlm.data.sources import split_files
+from mrlm.data.tasks import Reading, read_rows
 from mrlm.environments.class_completion import PLUGIN as CLASSES
 from mrlm.environments.code import PLUGIN as CODE
 from mrlm.environments.code_collaboration import PLUGIN as TOGETHER
@@ -23,9 +26,6 @@ from mrlm.environments.math import PLUGIN as MATH
 from mrlm.environments.qa import PLUGIN as QA
 from mrlm.environments.reward import PLUGIN as REWARD
 from mrlm.environments.writing import PLUGIN as WRITING
-from mrlm.play.presets import PRESETS
-from mrlm.play.sources import split_files
-from mrlm.play.tasks import Reading, read_rows
 
 Raw = dict[str, Any]
 
@@ -430,7 +430,7 @@ def test_what_the_hub_client_has_kept_is_enough(tmp_path: Path) -> None:
     snapshot(repository / "snapshots" / ("a" * 40), "gsm8k")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("a" * 40)
-    program = "from mrlm.play.tasks import read_rows; print(read_rows('gsm8k')[0]['answer'])"
+    program = "from mrlm.data.tasks import read_rows; print(read_rows('gsm8k')[0]['answer'])"
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment

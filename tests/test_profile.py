@@ -17,12 +17,12 @@ from mrlm import Callback, GRPOTrainer, default_model
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core import timing
 from mrlm.core.environment import Environment
-from mrlm.core.running import in_thread, run_async
+from mrlm.core.sync_async import in_thread, run_async
 from mrlm.core.timing import OTHER, PHASES, Profile, count, profiling, span
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.experiments import run_experiment
-from mrlm.profile import ABOUT, LEARNING, Report
-from mrlm.tracking import PROFILE
+from mrlm.experiment import run_experiment
+from mrlm.tracking.run_log import PROFILE
+from mrlm.training.profiler import ABOUT, LEARNING, Report
 
 WAIT = 0.2
 CLOCKED = ("time", "tokens_per_second", "seconds/play", "seconds/learn")

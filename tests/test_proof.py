@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from mrlm.build import build
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import build
 from mrlm.config import parse_config
 from mrlm.core.errors import CheckError
-from mrlm.core.running import run_async
-from mrlm.learn.digest import CHUNK, digests
-from mrlm.proof import gaps
-from mrlm.run import Run
+from mrlm.core.sync_async import run_async
+from mrlm.learn.policy.digest import CHUNK, digests
 from mrlm.train import iterate, train
+from mrlm.training.run import Run
+from mrlm.training.weight_proof import gaps
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

@@ -10,9 +10,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mrlm.play.matches import drawn, match_number
-from mrlm.play.ratings import ANCHOR, SCALE, STEP, MovingRatings, Results, fitted, matrix_table
-from mrlm.statistics import Z
+from mrlm.core.statistics import Z
+from mrlm.selfplay.matchmaking import drawn, match_number
+from mrlm.selfplay.ratings import ANCHOR, SCALE, STEP, MovingRatings, Results, fitted, matrix_table
 
 
 def results(*rows: tuple[str, str, float, int]) -> Results:

@@ -21,19 +21,19 @@ import pytest
 from forking import Launcher
 from mrlm import Callback
 from mrlm.config import ExperimentConfig
-from mrlm.config.placement import RayConfig
+from mrlm.config.ray_section import RayConfig
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EndpointError, WorkerLost
-from mrlm.core.peers import ALONE
+from mrlm.core.process_group import ALONE
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.distributed.on_ray.engine import RayEngine
-from mrlm.distributed.on_ray.parcels import packed, unpacked
+from mrlm.distributed.on_ray.weight_transfer import packed, unpacked
 from mrlm.distributed.on_ray.workers import Worker
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 from mrlm.learn.checkpoint import checkpoints
-from mrlm.proof import Gap, gaps
-from mrlm.run import Run
 from mrlm.runs import TrainResult
+from mrlm.training.run import Run
+from mrlm.training.weight_proof import Gap, gaps
 
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
 TWO_CORES = 2
@@ -133,7 +133,7 @@ class Kill(Callback):
     def on_step_begin(self, run: Run) -> None:
         if run.step != self.step or self.killed:
             return
-        from mrlm.clustered import OnRay
+        from mrlm.build.ray import OnRay
 
         assert isinstance(run.placement, OnRay)
         (post,) = [post for post in run.placement.posts if post.name.startswith(self.name)]
@@ -303,9 +303,9 @@ def test_a_team_of_workers_trains_a_policy_as_one_does(
 
 @pytest.mark.slow
 def test_an_error_of_one_of_a_team_is_raised_and_nobody_waits_for_it(cluster: None) -> None:
+    from mrlm.distributed.on_ray.actor_calls import Post, begin
     from mrlm.distributed.on_ray.cluster import Pool, reserve
-    from mrlm.distributed.on_ray.posts import Post, begin
-    from mrlm.distributed.on_ray.teams import Team
+    from mrlm.distributed.on_ray.collective_calls import Team
 
     class Waits(Worker):
         """Of two, the second one fails or ends where the first waits for it."""
@@ -497,7 +497,7 @@ def test_resources_that_others_hold_are_waited_for_but_not_without_end(
 def test_tensors_arrive_as_they_were_sent() -> None:
     import torch
 
-    from mrlm.distributed.on_ray.parcels import load_into, packed, unpacked
+    from mrlm.distributed.on_ray.weight_transfer import load_into, packed, unpacked
 
     sent = {
         "half": torch.tensor([[1.5, -0.0], [float("inf"), 3e-40]], dtype=torch.bfloat16),
@@ -536,7 +536,7 @@ AWAY = """
 import socket, sys
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 sys.path.append(sys.argv[1])
 import test_ray
 local = ExperimentConfig(**test_ray.CONFIG).merged({"training": {"num_iterations": 1}})

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from forking import Launcher
-from mrlm.build import build
+from mrlm.build.run import build
 from mrlm.config import parse_config
-from mrlm.experiments import dry_run, run_experiment
+from mrlm.experiment import dry_run, run_experiment
 
 ROOT = Path(__file__).parent.parent
 

@@ -140,7 +140,7 @@ def test_the_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
 def test_a_signal_between_two_stages_interrupts_too(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrlm.experiments.build", lambda *given: os.kill(os.getpid(), number))
+    monkeypatch.setattr("mrlm.experiment.build", lambda *given: os.kill(os.getpid(), number))
     with pytest.raises(KeyboardInterrupt):
         run_experiment(config(tmp_path / "run"))
 

@@ -17,7 +17,7 @@ from certificates import Authority
 from mrlm import RemoteEnvironment, ServerPool
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
 from mrlm.serving.client.calling import SessionLost
 from mrlm.serving.client.environment import _settled

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mrlm.config import EnvironmentConfig, ExperimentConfig
-from mrlm.config.compare import differences, plain
+from mrlm.config.comparison import differences, plain
 from mrlm.core.errors import ConfigError
 from mrlm.serving.client.calling import Access, Pauses, access_of, address_of
 from mrlm.serving.client.pool import ServerPool

@@ -14,8 +14,8 @@ from chat_server import completion, serving
 from mrlm import replay, run_experiment
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.errors import ConfigError
-from mrlm.replaying import differing
-from mrlm.tracking import digest
+from mrlm.replays.replay import differing
+from mrlm.tracking.run_log import digest
 
 
 def config(folder: Path, **changes: Any) -> ExperimentConfig:

@@ -28,11 +28,11 @@ from mrlm.algorithms.reward_model import BradleyTerry
 from mrlm.config import parse_config
 from mrlm.core.environment import as_environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, Turn
+from mrlm.data.tasks import joint_answer
 from mrlm.environments.reward import RewardEnvironment
-from mrlm.learn.batch import Outputs, merge, pack
-from mrlm.play.tasks import joint_answer
+from mrlm.learn.data.batch import Outputs, merge, pack
 
 PAIRS = [{"prompt": f"{i}?", "chosen": "yes" * (1 + i % 2), "rejected": "no"} for i in range(8)]
 QUIET: dict[str, Any] = {"report_to": "none"}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from mrlm.core.errors import ConfigError, DataError, EpisodeError, MRLMError, RewardError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
-from mrlm.environments._scoring import NotFinite
 from mrlm.environments.reward import RewardEnvironment
+from mrlm.environments.shared.scoring import NotFinite
 
 ROWS = [{"prompt": f"Say {i}.", "answer": str(i), "weight": i} for i in range(20)]
 

@@ -14,9 +14,9 @@ from mrlm import Callback, load_config, replay, run_experiment
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core.errors import NonFiniteError
-from mrlm.learn.batch import Batch, Loss, Outputs
 from mrlm.learn.checkpoint import checkpoints, read_state
-from mrlm.rollback import rollbacks
+from mrlm.learn.data.batch import Batch, Loss, Outputs
+from mrlm.training.rollback import rollbacks
 from test_resume import logged
 
 SURE = -4.5
@@ -104,7 +104,7 @@ def test_a_run_that_is_killed_while_it_goes_back_comes_to_the_same(
     run = config(tmp_path / "run")
     with monkeypatch.context() as patch, pytest.raises(Killed):
         if when == "decided":
-            patch.setattr("mrlm.rollback.remove_folder", killed)
+            patch.setattr("mrlm.training.rollback.remove_folder", killed)
         run_experiment(run, callbacks=[] if when == "decided" else [Kill()])
     run_experiment(run, resume=tmp_path / "run")
     assert logged(tmp_path / "run") == logged(cured)

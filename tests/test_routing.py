@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mrlm.algorithms.router_r1 import RouterR1
-from mrlm.environments._routing import asking_cost, blocks, form, route, routes, routing_reward
-from mrlm.environments._text import exact_match, f1
+from mrlm.environments.shared.routing import (
+    asking_cost,
+    blocks,
+    form,
+    route,
+    routes,
+    routing_reward,
+)
+from mrlm.environments.shared.text import exact_match, f1
 
 MODELS = ("qwen2.5-7b-instruct", "llama-3.1-8b-instruct")
 BASE = (

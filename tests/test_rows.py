@@ -17,10 +17,10 @@ from mrlm.algorithms.sft import SFT
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import SamplingParams
-from mrlm.experiments import dry_run, run_experiment
-from mrlm.learn.preference import row_pairs
+from mrlm.experiment import dry_run, run_experiment
+from mrlm.learn.bases.preference import row_pairs
 from mrlm.play.agent import Seat
-from mrlm.play.rows import Rows
+from mrlm.play.sources.rows import Rows
 
 ROOT = Path(__file__).parent.parent
 TEMPLATE = """\

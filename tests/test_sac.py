@@ -18,7 +18,7 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.sac import SAC
 from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
-from mrlm.learn.batch import Outputs, merge, pack
+from mrlm.learn.data.batch import Outputs, merge, pack
 from test_resume import logged
 
 ALPHA, TARGET = 0.1, 1.5

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.sandbox import (
     AnswerError,
     Limits,

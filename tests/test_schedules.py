@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from mrlm import Callback, ExperimentConfig, run_experiment
-from mrlm.build import build, plan_of
-from mrlm.casting import Cast, Parts
+from mrlm.build.policies import Cast, Parts
+from mrlm.build.run import build, plan_of
 from mrlm.config import PolicyConfig, ScheduleConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode

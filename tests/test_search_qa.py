@@ -12,20 +12,20 @@ import pytest
 from chat_server import serving
 from mrlm import ExperimentConfig
 from mrlm.algorithms.router_r1 import COST
-from mrlm.build import build
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import build
 from mrlm.config import load_config
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, SamplingParams, StepResult, Task, Turn
 from mrlm.environments.search_qa import SearchQAEnvironment
 from mrlm.environments.search_qa.corpus import documents, questions
 from mrlm.environments.search_qa.models import tokens_of
 from mrlm.environments.tools.search import LocalIndex
-from mrlm.experiments import _inherited, run_experiment
-from mrlm.learn.batch import pack
-from mrlm.learn.grouping import samples_of
+from mrlm.experiment import _inherited, run_experiment
+from mrlm.learn.data.batch import pack
+from mrlm.learn.data.samples import samples_of
 from mrlm.runs import run_to_end
 from test_swap import weights
 

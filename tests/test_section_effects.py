@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from mrlm.build import build
+from mrlm.build.run import build
 from mrlm.config import ExperimentConfig
 from mrlm.config.base import Section
-from mrlm.config.normal import merge
+from mrlm.config.normalize import merge
 from mrlm.core.errors import MRLMError
-from mrlm.experiments import run_experiment
+from mrlm.experiment import run_experiment
 
 NOISE = {"env_type": "played:Noise"}
 ROWS = [
@@ -589,7 +589,7 @@ def test_a_process_joins_others_as_its_section_says(
     from mrlm.config.sections import FsdpConfig
     from mrlm.distributed.buckets import pieces
     from mrlm.distributed.sharded import Cut, mesh_of
-    from mrlm.learn.policy import Policy
+    from mrlm.learn.policy.policy import Policy
 
     monkeypatch.setenv("WORLD_SIZE", "1")
     try:

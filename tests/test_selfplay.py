@@ -23,12 +23,12 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group, SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
-from mrlm.learn.adapters import add_adapter
-from mrlm.learn.policy import Policy
-from mrlm.learn.reference import load_reference, renew, save_reference
+from mrlm.learn.policy.lora import add_adapter
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.reference import load_reference, renew, save_reference
 from mrlm.play.agent import Seat
-from mrlm.play.opposed import Opposed, parted
-from mrlm.play.rows import Rows
+from mrlm.play.sources.rows import Rows
+from mrlm.play.sources.self_play_pairs import Opposed, parted
 
 ROWS = [{"prompt": f"{i}+{i}=", "completion": str(2 * i)} for i in range(4)]
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")

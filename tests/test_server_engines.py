@@ -17,20 +17,20 @@ import yaml
 
 from forking import Launcher
 from mrlm import Callback, load_config, run_experiment
+from mrlm.build.served_policies import House, house_of
 from mrlm.core.errors import CheckError, ConfigError, EngineError
 from mrlm.core.types import Completion, SamplingParams
-from mrlm.engines import _apart
-from mrlm.engines.lean import LeanEngine
+from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.mrlm import MrlmEngine
 from mrlm.engines.sglang import SglangEngine
+from mrlm.engines.shared import server_engine
 from mrlm.engines.vllm import VllmEngine
-from mrlm.experiments import dry_run
-from mrlm.learn.adapters import BASE, add_adapter
-from mrlm.learn.policy import Policy
+from mrlm.experiment import dry_run
+from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
-from mrlm.serving import policy_client
-from mrlm.serving.desk import Desk
-from mrlm.speakers import House, house_of
+from mrlm.serving.client import policies as policies_module
+from mrlm.serving.policies.hub import Desk
 from policy_server import Doors, Process, policy_process
 
 LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
@@ -40,8 +40,8 @@ SLOW = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apart, "FIRST_WAIT", 0.02)
-    monkeypatch.setattr(policy_client, "FIRST_WAIT", 0.02)
+    monkeypatch.setattr(server_engine, "FIRST_WAIT", 0.02)
+    monkeypatch.setattr(policies_module, "FIRST_WAIT", 0.02)
 
 
 # -- whole runs ------------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ from safetensors.torch import load_file
 
 from mrlm.core.errors import EndpointError, EngineError
 from mrlm.core.types import SamplingParams
-from mrlm.engines import _apart, vllm
+from mrlm.engines import vllm
 from mrlm.engines.sglang import SglangEngine
+from mrlm.engines.shared import server_engine
 from mrlm.engines.vllm import VllmEngine
-from mrlm.learn.adapters import add_adapter
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy.lora import add_adapter
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 FOLDER = Path(__file__).parent / "fixtures"
@@ -83,7 +84,7 @@ def replayed(exchanges: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]
 
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apart, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(server_engine, "FIRST_WAIT", 0.01)
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_against_a_server_with_an_accelerator(kind: str, whole: Policy, tmp_path
     url = os.environ.get(f"MRLM_{kind.upper()}_URL")
     if not url:
         pytest.skip(f"set MRLM_{kind.upper()}_URL to a {kind} server with the embedded model")
-    from mrlm.engines.lean import LeanEngine
+    from mrlm.engines.lean.engine import LeanEngine
 
     engine = ENGINES[kind]({"ann": whole}, url, sync_folder=os.environ.get("MRLM_SYNC_FOLDER"))
     found = asyncio.run(engine.generate([ASKED] * 4))

@@ -24,7 +24,7 @@ from tests.commands import Mrlm
 from certificates import Authority
 from hosted import Client, Hosted, eventually
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.statuses import failure_in
+from mrlm.serving.protocol.statuses import failure_in
 
 TESTS = str(Path(__file__).parent)
 SCENE = "served_worlds:Scene"

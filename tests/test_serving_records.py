@@ -12,10 +12,10 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
 from mrlm.core.errors import EpisodeError, MRLMError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import records
+from mrlm.serving.protocol import codec
 
 
 def without_arguments() -> list[str]:
@@ -53,16 +53,16 @@ def test_tasks_and_results_of_every_world_arrive_as_they_were_sent(name: str) ->
     template: Environment = as_environment(registry.load("environments", name)())
     for split in ("train", "eval"):
         task = template.task(3, split)
-        wire = records.to_task(task).SerializeToString()
-        arrived = records.task_of(pb.Task.FromString(wire))
+        wire = codec.to_task(task).SerializeToString()
+        arrived = codec.task_of(pb.Task.FromString(wire))
         assert arrived.prompt == task.prompt
         assert (arrived.id, arrived.seed) == (task.id, task.seed)
         assert [arrived.answer, arrived.info] == [lists(task.answer), lists(task.info)]
         world = template.spawn()
         result = settled(world.reset(arrived, arrived.seed))
         for _ in range(3):
-            wire = records.to_result(result).SerializeToString()
-            assert records.result_of(pb.StepResult.FromString(wire)) == result
+            wire = codec.to_result(result).SerializeToString()
+            assert codec.result_of(pb.StepResult.FromString(wire)) == result
             if result.done or not result.observations:
                 break
             said = {
@@ -80,15 +80,15 @@ def test_everything_a_message_holds_arrives() -> None:
         Message("x", Role.ASSISTANT, agent="a", tool_calls=(call, call), metadata={"k": {"é": []}}),
     ]
     for message in messages:
-        wire = records.to_message(message).SerializeToString()
-        assert records.message_of(pb.Message.FromString(wire)) == message
+        wire = codec.to_message(message).SerializeToString()
+        assert codec.message_of(pb.Message.FromString(wire)) == message
 
 
 def test_numbers_of_numpy_arrive_as_plain_ones_and_orders_are_kept() -> None:
     info: Any = {"n": np.int64(3), "x": np.float32(0.5), "flag": True}
     rewards = {"b": Reward(1.0, {"z": 1.0, "a": 0.25}, info), "a": Reward(-0.0)}
     seen = {"z": Observation([Message("1")]), "a": Observation([], done=True, info={"k": 1})}
-    arrived = records.result_of(records.to_result(StepResult(seen, rewards, truncated=True)))
+    arrived = codec.result_of(codec.to_result(StepResult(seen, rewards, truncated=True)))
     assert arrived == StepResult(seen, rewards, truncated=True)
     assert (list(arrived.observations), list(arrived.rewards)) == (["z", "a"], ["b", "a"])
     assert [type(value) for value in arrived.rewards["b"].info.values()] == [int, float, bool]
@@ -107,14 +107,14 @@ def test_numbers_of_numpy_arrive_as_plain_ones_and_orders_are_kept() -> None:
 )
 def test_what_is_no_json_is_refused_by_its_key(value: Any, words: str) -> None:
     with pytest.raises(EpisodeError, match=words):
-        records.to_task(Task("t", info=value))
+        codec.to_task(Task("t", info=value))
 
 
 def test_values_that_hold_themselves_are_refused() -> None:
     value: dict[str, Any] = {}
     value["me"] = value
     with pytest.raises(EpisodeError, match="levels deep"):
-        records.to_message(Message("x", metadata=value))
+        codec.to_message(Message("x", metadata=value))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_values_that_hold_themselves_are_refused() -> None:
 )
 def test_what_the_protocol_cannot_hold_is_refused_by_name(task: Task) -> None:
     with pytest.raises(EpisodeError, match="cannot be sent"):
-        records.to_task(task)
+        codec.to_task(task)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_what_the_protocol_cannot_hold_is_refused_by_name(task: Task) -> None:
 )
 def test_malformed_messages_are_refused(record: pb.Message) -> None:
     with pytest.raises(EpisodeError):
-        records.message_of(record)
+        codec.message_of(record)
 
 
 def test_a_result_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(EpisodeError, match="two things about 'a'"):
-        records.result_of(pb.StepResult(speakers=["a"]))
+        codec.result_of(pb.StepResult(speakers=["a"]))

@@ -23,9 +23,9 @@ from hosted import Client, Hosted, Session, eventually, step
 from mrlm.core.errors import ConfigError, MRLMError, PluginError
 from mrlm.core.types import Message, Task
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import records
-from mrlm.serving.server import Served, Settings
-from mrlm.serving.statuses import PUSHBACK, failure_in
+from mrlm.serving.environments.server import Served, Settings
+from mrlm.serving.protocol import codec
+from mrlm.serving.protocol.statuses import PUSHBACK, failure_in
 from test_serving_records import WORLDS
 
 SCENE, BLOCKING, WAITING = (f"served_worlds:{name}" for name in ("Scene", "Blocking", "Waiting"))
@@ -212,7 +212,7 @@ def test_experts_and_states_are_told(client: Client) -> None:
     assert session.reset().state == "0 steps"
     assert session.step().state == "1 steps"
     assert session.ask(state=pb.State()).said.text == "1 steps"
-    heard = [records.to_message(Message("x"))]
+    heard = [codec.to_message(Message("x"))]
     assert session.ask(expert=pb.Expert(agent="a", messages=heard)).said.text == "a heard 1"
     assert not session.ask(expert=pb.Expert(agent="b")).said.HasField("text")
     assert not client.open(SCENE).reset().HasField("state")
@@ -220,7 +220,7 @@ def test_experts_and_states_are_told(client: Client) -> None:
 
 def test_tasks_arrive_at_the_world(client: Client) -> None:
     task = Task("t-1", "Why?", answer=[1, {"x": None}], seed=3, info={"k": [1.5]})
-    found = records.result_of(client.open(SCENE).reset(task, 3))
+    found = codec.result_of(client.open(SCENE).reset(task, 3))
     said = found.observations["a"].messages[0].content
     assert said == f"{task.id} {task.info} {task.answer} 3"
 
@@ -231,7 +231,7 @@ def test_a_world_of_one_agent_is_served_too(client: Client) -> None:
     assert (list(told.agents), told.reproducible, told.name) == (["agent"], False, "guess")
     session = client.open(name)
     session.reset()
-    assert records.result_of(session.step("7", "agent")).rewards["agent"].value == 1.0
+    assert codec.result_of(session.step("7", "agent")).rewards["agent"].value == 1.0
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -244,10 +244,10 @@ def test_ten_sessions_of_every_world(client: Client, name: str) -> None:
         result = session.ask(reset=pb.Reset(task=task, seed=task.seed)).result
         assert set(result.speakers) <= set(seats)
         if seed == 0:
-            said = records.to_message(Message("yes"))
+            said = codec.to_message(Message("yes"))
             actions = dict.fromkeys(result.speakers, said)
             result = session.ask(step=pb.Step(actions=actions, order=result.speakers)).result
-            assert records.result_of(result).rewards.keys() <= set(seats)
+            assert codec.result_of(result).rewards.keys() <= set(seats)
         session.close()
 
 

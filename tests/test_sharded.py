@@ -13,11 +13,11 @@ import torch
 import ranks
 from forking import Launcher
 from mrlm import distributed, load_config, run_experiment
-from mrlm.build import build
+from mrlm.build.run import build
 from mrlm.core.errors import ConfigError
 from mrlm.distributed.sharded import blocks_of, check
 from mrlm.learn.checkpoint import checkpoints
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy.policy import Policy
 from test_distributed import written
 
 GENERAL = {"model": {"lean": False}, "policies": {"p": {}}}

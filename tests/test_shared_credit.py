@@ -22,12 +22,12 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.rema import ReMA
 from mrlm.algorithms.remax import ReMax
 from mrlm.algorithms.router_r1 import RouterR1
-from mrlm.build import build
-from mrlm.casting import Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run import build
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.core.types import Group
-from mrlm.learn.window import Window
+from mrlm.learn.credit.rolling_range import Window
 from mrlm.runs import run_to_end
 from test_group_credit import close, found, group
 

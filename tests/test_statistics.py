@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mrlm.statistics import (
+from mrlm.core.statistics import (
     mean_interval,
     pass_at_k,
     share_interval,

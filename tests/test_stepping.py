@@ -10,7 +10,7 @@ import pytest
 from mrlm import Environment, Message, StepResult
 from mrlm.core.environment import as_environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import in_thread
+from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Observation, Reward, Role
 from test_environments import ALL, make, play
 

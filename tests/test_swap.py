@@ -18,15 +18,15 @@ from benchmarks.learning.table import TABLE
 from benchmarks.worlds import reward_of
 
 from mrlm import Callback, ExperimentConfig, Message
-from mrlm.build import build, plan_of
-from mrlm.casting import Parts
-from mrlm.config.playing import EnvironmentConfig
+from mrlm.build.environments import environment_factory
+from mrlm.build.policies import Parts
+from mrlm.build.run import build, plan_of
+from mrlm.config.play_sections import EnvironmentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Reward, StepResult
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.runs import run_to_end
-from mrlm.worlds import environment_factory
 from test_schedules import Watch as Noted
 
 ALGORITHMS = registry.names("algorithms")

@@ -10,13 +10,13 @@ import pytest
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
-from mrlm.environments._things import ATTRIBUTES, TRUE
 from mrlm.environments.negotiation import (
     NegotiationEnvironment,
     best_division,
     held_out,
     valuations,
 )
+from mrlm.environments.shared.things import ATTRIBUTES, TRUE
 from mrlm.environments.twenty_questions import SHORT, TwentyQuestionsEnvironment
 from test_games import Speaks, expert, played, says, script
 

@@ -12,7 +12,7 @@ import pytest
 
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Role
-from mrlm.play.tasks import read_rows, row_messages, split_rows
+from mrlm.data.tasks import read_rows, row_messages, split_rows
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}]
 

@@ -11,14 +11,16 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Reward
-from mrlm.environments import _bleu, _grading, _rouge
-from mrlm.environments._bleu import bleu
-from mrlm.environments._grading import TextJudge, read
-from mrlm.environments._rouge import rouge
-from mrlm.environments._texts import TextEnvironment
 from mrlm.environments.reference import ReferenceEnvironment
+from mrlm.environments.shared import bleu as bleu_module
+from mrlm.environments.shared import grading
+from mrlm.environments.shared import rouge as rouge_module
+from mrlm.environments.shared.bleu import bleu
+from mrlm.environments.shared.grading import TextJudge, read
+from mrlm.environments.shared.rouge import rouge
+from mrlm.environments.shared.texts import TextEnvironment
 from mrlm.environments.summarization import SummarizationEnvironment
 from mrlm.environments.summarization.notices import notice
 from mrlm.environments.translation import TranslationEnvironment
@@ -56,7 +58,7 @@ def paid(world: TextEnvironment, text: str, seed: int = 1) -> Reward:
     ],
 )
 def test_rouge_by_hand(text: str, one: float, two: float, longest: float) -> None:
-    found = rouge(_rouge.KINDS, text, ["the cat sat"])
+    found = rouge(rouge_module.KINDS, text, ["the cat sat"])
     expected = {"rouge1": one, "rouge2": two, "rougeL": longest}
     assert found == pytest.approx(expected)
     assert rouge(["rouge1"], text, ["x y", "the cat sat"]) == pytest.approx({"rouge1": one})
@@ -64,7 +66,9 @@ def test_rouge_by_hand(text: str, one: float, two: float, longest: float) -> Non
 
 def test_bleu_and_chrf_by_hand() -> None:
     right = "the small dog sees a cat"
-    assert bleu(_bleu.KINDS, right, [right]) == pytest.approx(dict.fromkeys(_bleu.KINDS, 1.0))
+    assert bleu(bleu_module.KINDS, right, [right]) == pytest.approx(
+        dict.fromkeys(bleu_module.KINDS, 1.0)
+    )
     said = bleu(["bleu"], "the small dog sees a bird", [right])["bleu"]
     by_hand = (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25  # runs of 1 to 4 words, of equal length
     assert said == pytest.approx(by_hand)
@@ -76,7 +80,7 @@ def test_bleu_and_chrf_by_hand() -> None:
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_rouge, _bleu):
+    for module in (rouge_module, bleu_module):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install \"mrlm\[metrics\]\""):
         SummarizationEnvironment()
@@ -318,7 +322,7 @@ def test_impossible_settings_are_named(settings: dict[str, Any], says: str) -> N
     for kind in (SummarizationEnvironment, TranslationEnvironment):
         with pytest.raises(ConfigError, match=says):
             kind(**settings)
-    assert _grading.judge_of(None) is None
+    assert grading.judge_of(None) is None
     with pytest.raises(ConfigError, match="either agent"):
         TextJudge()
 

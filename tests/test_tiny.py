@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrlm.core.errors import ModelError
-from mrlm.tiny import default_model, resolve_model
+from mrlm.core.tiny_model import default_model, resolve_model
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_processes_that_build_at_the_same_time_all_get_a_whole_model(own_cache: 
     code = (
         "import os, sys, transformers\n"
         "from transformers.models.qwen3 import modeling_qwen3\n"
-        "from mrlm.tiny import default_model\n"
+        "from mrlm.core.tiny_model import default_model\n"
         "def build():\n"
         "    path = default_model()\n"
         "    transformers.AutoModelForCausalLM.from_pretrained(path)\n"
@@ -115,16 +115,16 @@ def test_processes_that_build_at_the_same_time_all_get_a_whole_model(own_cache: 
 def test_the_slower_of_two_builders_takes_the_folder_of_the_faster(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mrlm import tiny
+    from mrlm.core import tiny_model
 
-    write = tiny._write
+    write = tiny_model._write
 
     def write_while_another_process_finishes(built: Path) -> None:
         write(built)
         shutil.copytree(built, own_cache / built.name)
         (own_cache / built.name / "first").touch()
 
-    monkeypatch.setattr(tiny, "_write", write_while_another_process_finishes)
+    monkeypatch.setattr(tiny_model, "_write", write_while_another_process_finishes)
     path = Path(default_model())
     assert (path / "first").exists()
     assert list(own_cache.iterdir()) == [path]
@@ -147,7 +147,7 @@ def test_a_folder_that_lost_a_file_is_built_again() -> None:
 
 def test_a_new_recipe_does_not_use_an_old_build(monkeypatch: pytest.MonkeyPatch) -> None:
     old = default_model()
-    monkeypatch.setattr("mrlm.tiny.CHAT_TEMPLATE", "{{- 'other' -}}")
+    monkeypatch.setattr("mrlm.core.tiny_model.CHAT_TEMPLATE", "{{- 'other' -}}")
     new = default_model()
     assert new != old
     assert (Path(new) / "chat_template.jinja").read_text() == "{{- 'other' -}}"

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("mcp", reason='the package mcp is not installed: pip install "mrlm[mcp]"')
 
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message
 from mrlm.environments.tools import MCPServer, ToolError, ToolRegistry, ToolUseEnvironment, mcp
 

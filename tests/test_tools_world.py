@@ -19,7 +19,7 @@ import pytest
 from mrlm.core import registry as plugins
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments.tools import (
     ToolRegistry,
@@ -394,8 +394,8 @@ def episodes_of(tokenizer: Any, made: ToolUseEnvironment, script: Callable[[Any]
 
 
 def test_tool_output_is_context_and_gets_no_gradient(model: Any, tokenizer: Any) -> None:
-    from mrlm.learn.batch import merge
-    from mrlm.learn.policy import Policy
+    from mrlm.learn.data.batch import merge
+    from mrlm.learn.policy.policy import Policy
     from test_gradients import logit_gradient
 
     lines = ["look(key='x')", "<answer>7</answer>"]
@@ -436,7 +436,7 @@ def test_a_failed_tool_makes_an_episode_that_is_not_learned_from(tokenizer: Any)
 
 def history_of(folder: Path, *changes: str) -> list[dict[str, Any]]:
     from mrlm.config import load_config
-    from mrlm.experiments import run_experiment
+    from mrlm.experiment import run_experiment
 
     config = Path(__file__).parent.parent / "configs" / "tools.yaml"
     own = [f"output_dir={folder / 'run'}", "training.report_to=none", *changes]

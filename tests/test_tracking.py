@@ -16,7 +16,7 @@ import pytest
 from mrlm.core import registry
 from mrlm.core.errors import PluginError, TrainingError
 from mrlm.core.types import Episode, Message, Rollout, Task
-from mrlm.tracking import RunLog
+from mrlm.tracking.run_log import RunLog
 
 
 def open_log(folder: Path, **more: Any) -> RunLog:

@@ -13,7 +13,7 @@ import pytest
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving.client.environment import RemoteEnvironment
-from mrlm.serving.server import Served
+from mrlm.serving.environments.server import Served
 from servers import Here
 from test_contracts import Words, guesses
 from test_environments import ALL, NEEDS, make, settled

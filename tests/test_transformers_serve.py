@@ -13,7 +13,7 @@ import httpx2 as httpx
 import pytest
 
 from mrlm import load_config
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, SamplingParams
 from mrlm.engines.openai import OpenAIEngine
 from mrlm.play.engine import Request

@@ -10,11 +10,11 @@ import pytest
 
 from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Group
-from mrlm.learn.batch import pack
-from mrlm.learn.grouping import samples_of
-from mrlm.learn.trees import by_state, node_returns
+from mrlm.learn.credit.tree_returns import by_state, node_returns
+from mrlm.learn.data.batch import pack
+from mrlm.learn.data.samples import samples_of
 from mrlm.play.engine import Request
 from mrlm.trainer import Trainer
 from mrlm.workflows.tree import Tree

@@ -15,7 +15,7 @@ import yaml
 from commands import Mrlm, run
 from mrlm import GRPOTrainer, SimulatedEnvironment, check_environment, check_workflow
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.core.frames import MOST_FRAMES, explain, user_frames
+from mrlm.core.user_errors import MOST_FRAMES, explain, user_frames
 
 _ = run
 

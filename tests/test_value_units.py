@@ -17,12 +17,12 @@ from mrlm.algorithms.marft import MARFT
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.sac import SAC
 from mrlm.algorithms.vdn import VDN
-from mrlm.config.words import algorithm_fields
+from mrlm.config.aliases import algorithm_fields
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Turn
-from mrlm.learn.actor_critic import ActorCritic
-from mrlm.learn.batch import merge, pack
+from mrlm.learn.bases.actor_critic import ActorCritic
+from mrlm.learn.data.batch import merge, pack
 from test_critic import columns, valued
 
 ACTOR_CRITICS = [

@@ -23,8 +23,7 @@ from mrlm.config import (
     VDNConfig,
     parse_config,
 )
-from mrlm.config.playing import EvaluationConfig, GenerationConfig
-from mrlm.config.words import (
+from mrlm.config.aliases import (
     NUM_AGENTS,
     PER_DEVICE,
     WORDS,
@@ -34,6 +33,7 @@ from mrlm.config.words import (
     changed_fields,
     split_config,
 )
+from mrlm.config.play_sections import EvaluationConfig, GenerationConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
@@ -208,7 +208,7 @@ def test_any_setting_of_the_algorithm_is_a_word():
 def test_an_algorithm_of_ones_own_may_take_words_as_fields():
     from pydantic.dataclasses import dataclass
 
-    from mrlm.learn.algorithm import STRICT, Algorithm
+    from mrlm.learn.bases.algorithm import STRICT, Algorithm
 
     @dataclass(kw_only=True, config=STRICT)
     class Mine(Algorithm):

@@ -12,7 +12,7 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.errors import MRLMError
 from mrlm.core.matters import RunFacts, judged
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from test_contracts import ONE_SEAT
 from test_play import play, seats

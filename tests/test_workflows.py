@@ -12,16 +12,17 @@ import pytest
 import yaml
 from benchmarks.worlds import reward_of
 
-from mrlm.casting import Parts
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Parts
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Episode, Message, Observation, Reward, StepResult, Task
 from mrlm.environments.math import MathReasoningEnvironment
-from mrlm.experiments import run_experiment
-from mrlm.learn.batch import Totals, merge
+from mrlm.experiment import run_experiment
+from mrlm.learn.data.batch import Totals, merge
 from mrlm.workflows._posed import read_posed
 from mrlm.workflows.chain import Chain
 from mrlm.workflows.majority_vote import MajorityVote
@@ -33,7 +34,6 @@ from mrlm.workflows.router import Router, names_in
 from mrlm.workflows.self_play import SelfPlay
 from mrlm.workflows.summarize import Summarize
 from mrlm.workflows.turns import Turns
-from mrlm.worlds import make_worlds
 from test_play import play, seats
 from test_readme import blocks
 

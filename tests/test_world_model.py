@@ -25,17 +25,17 @@ from mrlm import (
     run_experiment,
 )
 from mrlm.algorithms.sft import SFT, is_observation, with_observations
-from mrlm.casting import Parts, assign
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Parts, assign
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ChatTemplateError, ConfigError, DataError
-from mrlm.core.opening import open_user_turn
 from mrlm.core.types import Completion, Role, Turn
+from mrlm.core.user_turn import open_user_turn
 from mrlm.environments.tic_tac_toe import TicTacToeEnvironment
 from mrlm.environments.world_model import WorldModelEnvironment
-from mrlm.learn.loading import load_model, load_tokenizer
-from mrlm.worlds import make_worlds
+from mrlm.learn.policy.loading import load_model, load_tokenizer
 from templates import FOLDER, family
 from test_environments import settled
 

@@ -19,7 +19,7 @@ def fresh(folder: Path, kind: str, seed: int) -> Path:
     import torch
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    from mrlm.tiny import default_model
+    from mrlm.core.tiny_model import default_model
 
     tokenizer = AutoTokenizer.from_pretrained(default_model())
     config = Qwen3Config(

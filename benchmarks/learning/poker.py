@@ -25,14 +25,14 @@ from benchmarks.learning.models import fresh  # noqa: E402 - after the number of
 from benchmarks.learning.runs import quiet  # noqa: E402
 from benchmarks.report import machine  # noqa: E402
 from mrlm import Callback, load_config, run_experiment  # noqa: E402
-from mrlm.config.normal import merge  # noqa: E402
+from mrlm.config.normalize import merge  # noqa: E402
+from mrlm.core.statistics import mean_interval  # noqa: E402
 from mrlm.environments.kuhn_poker import (  # noqa: E402
     KuhnPokerEnvironment,
     exploitability,
     read_strategy,
 )
 from mrlm.learn.answers import answer_logprobs  # noqa: E402
-from mrlm.statistics import mean_interval  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "configs" / "self_play_poker.yaml"

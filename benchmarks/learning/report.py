@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.learning.runs import Curve
 from benchmarks.learning.table import GAMES
-from mrlm.statistics import Interval, mean_interval
+from mrlm.core.statistics import Interval, mean_interval
 
 RESULTS = "curves.json"
 TABLE_MARKS = ("<!-- learning: written by `python -m benchmarks.learning` -->", "<!-- end -->")

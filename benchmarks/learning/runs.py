@@ -126,8 +126,8 @@ def world_of(game: str, entry: Entry | None = None) -> dict[str, Any]:
 
 def settings_of(job: Job) -> dict[str, Any]:
     """The experiment of a run, as a config takes it."""
-    from mrlm.config.playing import EnvironmentConfig
-    from mrlm.worlds import environment_factory
+    from mrlm.build.environments import environment_factory
+    from mrlm.config.play_sections import EnvironmentConfig
 
     entry = TABLE[job.algorithm]
     matrix = job.kind == "matrix"

@@ -128,6 +128,7 @@ if TYPE_CHECKING:
     from mrlm.core.environment import check_environment as check_environment
     from mrlm.core.errors import MRLMError as MRLMError
     from mrlm.core.language_model import LLMEnvironment as LLMEnvironment
+    from mrlm.core.tiny_model import default_model as default_model
     from mrlm.core.types import Completion as Completion
     from mrlm.core.types import EnvironmentMode as EnvironmentMode
     from mrlm.core.types import Episode as Episode
@@ -147,26 +148,25 @@ if TYPE_CHECKING:
     from mrlm.environments.math import BoxedReward as BoxedReward
     from mrlm.environments.qa import QASolverEnv as QASolverEnv
     from mrlm.environments.reward import RewardProcessors as RewardProcessors
-    from mrlm.experiments import run_experiment as run_experiment
+    from mrlm.experiment import run_experiment as run_experiment
     from mrlm.generate import Generator as Generator
-    from mrlm.learn.algorithm import Algorithm as Algorithm
-    from mrlm.learn.batch import Batch as Batch
-    from mrlm.learn.batch import Loss as Loss
-    from mrlm.learn.batch import Outputs as Outputs
+    from mrlm.learn.bases.algorithm import Algorithm as Algorithm
+    from mrlm.learn.data.batch import Batch as Batch
+    from mrlm.learn.data.batch import Loss as Loss
+    from mrlm.learn.data.batch import Outputs as Outputs
     from mrlm.learn.learner import Learner as Learner
     from mrlm.learn.loss_tensor import LossTensor as LossTensor
-    from mrlm.learn.team import TeamLearner as TeamLearner
-    from mrlm.play.checking import check_workflow as check_workflow
-    from mrlm.replaying import Replay as Replay
-    from mrlm.replaying import replay as replay
-    from mrlm.run import Callback as Callback
+    from mrlm.learn.team_learner import TeamLearner as TeamLearner
+    from mrlm.play.workflow_check import check_workflow as check_workflow
+    from mrlm.replays.replay import Replay as Replay
+    from mrlm.replays.replay import replay as replay
     from mrlm.runs import EvalResult as EvalResult
     from mrlm.runs import TrainResult as TrainResult
     from mrlm.runs import evaluate as evaluate
     from mrlm.serving.client.environment import RemoteEnvironment as RemoteEnvironment
     from mrlm.serving.client.pool import ServerPool as ServerPool
-    from mrlm.tiny import default_model as default_model
     from mrlm.trainer import Trainer as Trainer
+    from mrlm.training.run import Callback as Callback
 
 __version__ = "0.1.0"
 
@@ -238,19 +238,19 @@ _WHERE = {
     "mrlm.environments.qa": ("QASolverEnv",),
     "mrlm.environments.reward": ("RewardProcessors",),
     "mrlm.generate": ("Generator",),
-    "mrlm.learn.algorithm": ("Algorithm",),
-    "mrlm.learn.batch": ("Batch", "Loss", "Outputs"),
+    "mrlm.learn.bases.algorithm": ("Algorithm",),
+    "mrlm.learn.data.batch": ("Batch", "Loss", "Outputs"),
     "mrlm.learn.learner": ("Learner",),
     "mrlm.learn.loss_tensor": ("LossTensor",),
-    "mrlm.learn.team": ("TeamLearner",),
-    "mrlm.experiments": ("run_experiment",),
-    "mrlm.play.checking": ("check_workflow",),
+    "mrlm.learn.team_learner": ("TeamLearner",),
+    "mrlm.experiment": ("run_experiment",),
+    "mrlm.play.workflow_check": ("check_workflow",),
     "mrlm.runs": ("EvalResult", "TrainResult", "evaluate"),
     "mrlm.serving.client.environment": ("RemoteEnvironment",),
     "mrlm.serving.client.pool": ("ServerPool",),
-    "mrlm.tiny": ("default_model",),
-    "mrlm.replaying": ("Replay", "replay"),
-    "mrlm.run": ("Callback",),
+    "mrlm.core.tiny_model": ("default_model",),
+    "mrlm.replays.replay": ("Replay", "replay"),
+    "mrlm.training.run": ("Callback",),
     "mrlm.trainer": ("Trainer",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}

@@ -8,10 +8,10 @@ from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
 from mrlm.learn.mismatch import content_version
-from mrlm.learn.policy import Policy, as_policy
+from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.play.agent import seed_of
 from mrlm.play.engine import Request
 

@@ -1,5 +1,5 @@
 """What one does with a run: train it to its end, evaluate it, play with its models, save them. The
-command line, the trainers and `experiments.py` call this; it knows none of them."""
+command line, the trainers and `experiment.py` call this; it knows none of them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Any
 
 import torch
 
-from mrlm.asynchrony import beside_play
-from mrlm.build import rehearse
+from mrlm.build.async_play import beside_play
+from mrlm.build.placement import TINY
+from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import WorkerLost
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Episode
 from mrlm.learn.checkpoint import write_folder, writing
-from mrlm.learn.policy import Policy
-from mrlm.metrics import api_metrics, episode_metrics
-from mrlm.placing import TINY
-from mrlm.play.failures import AllFailedError
-from mrlm.profile import Profiler
-from mrlm.run import Run
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.failure_log import AllFailedError
 from mrlm.sandbox import opened
 from mrlm.train import evaluate_groups, train
+from mrlm.training.metrics import api_metrics, episode_metrics
+from mrlm.training.profiler import Profiler
+from mrlm.training.run import Run
 
 log: logging.Logger = logging.getLogger("mrlm")
 

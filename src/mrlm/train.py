@@ -9,22 +9,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from mrlm.checks import check_first_step, check_mismatch, check_weights, warn_untrained
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
 from mrlm.core.types import Episode, Group
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
-from mrlm.learn.critic import Critic
+from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
 from mrlm.learn.mismatch import lag_kl, mismatch_metrics, taken, tally
 from mrlm.learn.ops import complete
-from mrlm.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
 from mrlm.play.agent import seed_of
-from mrlm.play.ahead import Ahead
 from mrlm.play.engine import Remote, Rests
-from mrlm.proof import exchange, prove
-from mrlm.rollback import count_at, go_back
-from mrlm.run import Run
+from mrlm.play.sources.ahead import Ahead
+from mrlm.training.checks import check_first_step, check_mismatch, check_weights, warn_untrained
+from mrlm.training.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
+from mrlm.training.rollback import count_at, go_back
+from mrlm.training.run import Run
+from mrlm.training.weight_proof import exchange, prove
 
 log: logging.Logger = logging.getLogger("mrlm")
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.asynchrony import plan_ahead
-from mrlm.build import build, open_log
-from mrlm.casting import Parts
+from mrlm.build.async_play import plan_ahead
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Parts
+from mrlm.build.run import build, open_log
+from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
-from mrlm.config.normal import section_key
-from mrlm.config.problems import InvalidConfig
-from mrlm.config.words import (
+from mrlm.config.aliases import (
     FlatWords,
     algorithm_fields,
     apply_words,
@@ -24,15 +24,15 @@ from mrlm.config.words import (
     split_config,
     twice,
 )
+from mrlm.config.errors import InvalidConfig
+from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import EnvironmentMode
-from mrlm.run import Callback, Run
 from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
-from mrlm.sources import total_steps
-from mrlm.worlds import make_worlds
+from mrlm.training.run import Callback, Run
 
 
 class Trainer:

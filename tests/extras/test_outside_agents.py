@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mrlm import default_model
+from mrlm.build.served_policies import house_of
 from mrlm.core.errors import ConfigError
-from mrlm.serving.desk import Desk
-from mrlm.serving.http import Door
-from mrlm.serving.http_server import HttpServer
-from mrlm.speakers import house_of
+from mrlm.serving.policies.http_server import HttpServer
+from mrlm.serving.policies.hub import Desk
+from mrlm.serving.policies.openai_http import Door
 
 pytest.importorskip("langchain_openai", reason="needs langchain-openai: make test-extras")
 pytest.importorskip("llama_index.llms.openai_like", reason="needs llama-index: make test-extras")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from mrlm.engines._heads import write_head
+from mrlm.engines.shared.heads import write_head
 
 STARTUP = 900.0
 """Seconds that a server may take to start on a busy core; one or two minutes are usual."""

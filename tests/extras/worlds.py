@@ -90,7 +90,7 @@ def trains(
 ) -> Any:
     """Two steps of a run of the embedded model, from a config as a file would hold it."""
     from mrlm.config import parse_config
-    from mrlm.experiments import run_experiment
+    from mrlm.experiment import run_experiment
 
     config = parse_config(
         {

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.cli import main
-from mrlm.learn.optimizing import Stepper
-from mrlm.learn.policy import Policy
+from mrlm.learn.optimizer import Stepper
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Batcher
-from mrlm.population import Population
-from mrlm.run import Run
-from mrlm.tracking import RunLog
+from mrlm.selfplay.opponent_pool import Population
+from mrlm.tracking.run_log import RunLog
+from mrlm.training.run import Run
 
 passed: Counter[str] = Counter()
 point, _, number = os.environ.get("MRLM_DIES", ":0").partition(":")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.sandbox import Limits, Sandbox
 
 

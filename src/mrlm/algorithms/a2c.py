@@ -10,13 +10,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
-from mrlm.learn.policy_gradient import LossType
 from mrlm.trainer import Trainer
 
 

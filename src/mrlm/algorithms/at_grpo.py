@@ -10,14 +10,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.credit import members, trained_turns
-from mrlm.learn.trees import Node, by_state
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.credit.groups import members, trained_turns
+from mrlm.learn.credit.tree_returns import Node, by_state
 from mrlm.trainer import Trainer
 
 

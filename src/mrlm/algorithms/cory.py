@@ -12,14 +12,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import Member, adaptive_kl_coef, column, trained_turns
-from mrlm.learn.running import Running
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.groups import Member, adaptive_kl_coef, column, trained_turns
+from mrlm.learn.credit.running_stats import Running
 from mrlm.trainer import Trainer
 
 

@@ -11,16 +11,16 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Algorithm, Need
-from mrlm.learn.batch import Batch, Loss, Outputs, Sample
-from mrlm.learn.credit import clear
-from mrlm.learn.preference import Pair, pair_samples, row_pairs
+from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
+from mrlm.learn.bases.preference import Pair, pair_samples, row_pairs
+from mrlm.learn.credit.groups import clear
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 from mrlm.trainer import Trainer
 
 

@@ -10,13 +10,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.baselines import comparisons, deviation, exact_mean
-from mrlm.learn.credit import EPSILON, Member, members, sides, trained_turns
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
+from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns
 from mrlm.trainer import Trainer
 
 VALID = ("valid", "legal")
@@ -48,7 +48,7 @@ class DrMAS(GRPO):
     GRPO's.
 
     Args:
-        baseline_by: which scores a turn is compared with (`mrlm.learn.baselines`).
+        baseline_by: which scores a turn is compared with (`mrlm.learn.credit.baselines`).
         dedupe_per_episode: the authors' name of `baseline_by="episode"`.
         average_rows: every turn counts with the mean of its key in its episode.
         invalid_penalty: what an invalid action costs its turn.

@@ -9,14 +9,15 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.credit import (
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.credit.groups import (
     EPSILON,
     Key,
     all_members,
@@ -30,7 +31,6 @@ from mrlm.learn.credit import (
     standardised,
     trained_turns,
 )
-from mrlm.learn.policy_gradient import PolicyGradient
 from mrlm.trainer import Trainer
 
 

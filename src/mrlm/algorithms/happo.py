@@ -13,14 +13,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import column
-from mrlm.learn.joint import JointStep, joint_steps
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.groups import column
+from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.ops import LOG_RATIO_LIMIT
 from mrlm.learn.schedule import Order
 from mrlm.trainer import Trainer

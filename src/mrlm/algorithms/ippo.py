@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Episode, Rollout
-from mrlm.learn.algorithm import STRICT, Topology
-from mrlm.learn.credit import team_rewards
-from mrlm.learn.policy_gradient import LossType
+from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.bases.policy_gradient import LossType
+from mrlm.learn.credit.groups import team_rewards
 from mrlm.trainer import Trainer
 
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.online_dpo import OnlineDPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.credit import trained_turns
-from mrlm.learn.preference import Pair, Rewards, row_pairs
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.preference import Pair, Rewards, row_pairs
+from mrlm.learn.credit.groups import trained_turns
 from mrlm.trainer import Trainer
 
 

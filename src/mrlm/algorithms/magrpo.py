@@ -10,20 +10,21 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.baselines import (
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.credit.baselines import (
     BaselineBy,
     Statistic,
     comparisons,
     greedy_baselines,
     resolved,
 )
-from mrlm.learn.credit import (
+from mrlm.learn.credit.groups import (
     Member,
     discounted,
     greedy_metrics,
@@ -31,9 +32,8 @@ from mrlm.learn.credit import (
     members,
     trained_turns,
 )
+from mrlm.learn.credit.tree_returns import forked, node_returns
 from mrlm.learn.ops import Aggregation
-from mrlm.learn.policy_gradient import LossType, PolicyGradient
-from mrlm.learn.trees import forked, node_returns
 from mrlm.trainer import Trainer
 
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
@@ -96,7 +96,7 @@ class MAGRPO(PolicyGradient):
             the same number returned there is the baseline (arXiv 2310.10505); needs no siblings,
             and learns nothing from a task whose greedy episode failed. `mareinforce`, `marloo` and
             `maremax` are this algorithm with other defaults.
-        baseline_by: which returns these are (`mrlm.learn.baselines`); by default those of the same
+        baseline_by: which returns these are (`mrlm.learn.credit.baselines`); by default those of the same
             `turn`, and in trees those of the same state, `node`. `episode` is the mean return of an
             episode, `role` and `batch` are all returns of the agent in the group or the batch.
         gamma: discount from one joint step to the next.

@@ -11,14 +11,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.batch import Batch, Loss, Outputs, Sample, merge
-from mrlm.learn.preference import Answer, Pair, Rewards, answers_by_state, pair_samples
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.preference import Answer, Pair, Rewards, answers_by_state, pair_samples
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
 from mrlm.trainer import Trainer
 
 

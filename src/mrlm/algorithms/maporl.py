@@ -9,13 +9,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Rollout
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import trained_turns
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.groups import trained_turns
 from mrlm.trainer import Trainer
 
 Scores = Sequence[Sequence[float]]

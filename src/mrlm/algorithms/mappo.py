@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Episode, Group
 from mrlm.learn import ops
-from mrlm.learn.actor_critic import ActorCritic, Level
-from mrlm.learn.algorithm import STRICT, Topology
-from mrlm.learn.credit import state_value
-from mrlm.learn.critic import TEAM
-from mrlm.learn.joint import JointStep, joint_steps
-from mrlm.learn.policy_gradient import LossType
+from mrlm.learn.bases.actor_critic import ActorCritic, Level
+from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.bases.policy_gradient import LossType
+from mrlm.learn.credit.groups import state_value
+from mrlm.learn.credit.joint_steps import JointStep, joint_steps
+from mrlm.learn.critics.critic import TEAM
 from mrlm.trainer import Trainer
 
 

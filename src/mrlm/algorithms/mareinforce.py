@@ -9,9 +9,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
-from mrlm.learn.algorithm import STRICT
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.trainer import Trainer
 
 

@@ -11,16 +11,16 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Topology
-from mrlm.learn.batch import Batch
-from mrlm.learn.credit import Member, trained_turns
-from mrlm.learn.joint import chain, joint_steps
+from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.credit.groups import Member, trained_turns
+from mrlm.learn.credit.joint_steps import chain, joint_steps
+from mrlm.learn.data.batch import Batch
 from mrlm.trainer import Trainer
 
 

@@ -10,12 +10,19 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Episode, Group, Rollout
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.baselines import comparisons, deviation
-from mrlm.learn.credit import EPSILON, discounted, members, sides, team_rewards, trained_turns
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.baselines import comparisons, deviation
+from mrlm.learn.credit.groups import (
+    EPSILON,
+    discounted,
+    members,
+    sides,
+    team_rewards,
+    trained_turns,
+)
 from mrlm.trainer import Trainer
 
 
@@ -38,7 +45,7 @@ class MARSHAL(GRPO):
 
     Args:
         gamma: discount from one of the agent's turns to its next.
-        baseline_by: which returns a turn is compared with (`mrlm.learn.baselines`).
+        baseline_by: which returns a turn is compared with (`mrlm.learn.credit.baselines`).
     """
 
     gamma: float = Field(default=1.0, ge=0, le=1)

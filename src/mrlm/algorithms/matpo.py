@@ -11,13 +11,13 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Group
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.credit import assign
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.groups import assign
 from mrlm.trainer import Trainer
 
 

@@ -9,12 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.preference import Answer, Pair, Rewards, answers_by_state
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.preference import Answer, Pair, Rewards, answers_by_state
 from mrlm.trainer import Trainer
 
 

@@ -9,16 +9,15 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.actor_critic import ActorCritic
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.batch import Batch, Loss, Outputs
-from mrlm.learn.credit import (
+from mrlm.learn.bases.actor_critic import ActorCritic
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.groups import (
     Member,
     adaptive_kl_coef,
     all_members,
@@ -26,6 +25,7 @@ from mrlm.learn.credit import (
     sampled_kl,
     trained_turns,
 )
+from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.trainer import Trainer
 
 

@@ -10,11 +10,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.vdn import VDN
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.mixing import Mixing
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.critics.mixers import Mixing
 from mrlm.trainer import Trainer
 
 

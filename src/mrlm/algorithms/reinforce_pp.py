@@ -9,15 +9,15 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.baselines import pooled_scales
-from mrlm.learn.credit import Member, all_members, members, sampled_kl, trained_turns
-from mrlm.learn.policy_gradient import PolicyGradient
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.credit.baselines import pooled_scales
+from mrlm.learn.credit.groups import Member, all_members, members, sampled_kl, trained_turns
 from mrlm.trainer import Trainer
 
 

@@ -9,12 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group
-from mrlm.learn.algorithm import STRICT
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
-from mrlm.learn.policy_gradient import LossType
 from mrlm.trainer import Trainer
 
 

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group, Rollout
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.baselines import greedy_baselines
-from mrlm.learn.credit import discounted, greedy_metrics, members, sampled_kl, trained_turns
-from mrlm.learn.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.credit.baselines import greedy_baselines
+from mrlm.learn.credit.groups import discounted, greedy_metrics, members, sampled_kl, trained_turns
 from mrlm.trainer import Trainer
 
 

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group, Rollout
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.baselines import comparisons
-from mrlm.learn.credit import members, sampled_kl, trained_turns
-from mrlm.learn.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.credit.baselines import comparisons
+from mrlm.learn.credit.groups import members, sampled_kl, trained_turns
 from mrlm.trainer import Trainer
 
 
@@ -30,7 +30,7 @@ class RLOO(PolicyGradient):
     per task are the smallest group, and what the reference implementation uses.
 
     Args:
-        baseline_by: which of the others a turn is compared with (`mrlm.learn.baselines`). The score
+        baseline_by: which of the others a turn is compared with (`mrlm.learn.credit.baselines`). The score
             is that of a whole rollout, so that this matters only where episodes differ in length.
     """
 

@@ -10,15 +10,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Topology
-from mrlm.learn.credit import all_members
-from mrlm.learn.window import Window
+from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.credit.groups import all_members
+from mrlm.learn.credit.rolling_range import Window
 from mrlm.trainer import Trainer
 
 COST = "cost"

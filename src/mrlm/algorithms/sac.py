@@ -11,16 +11,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
-from mrlm.learn.actor_critic import Level
-from mrlm.learn.algorithm import STRICT
-from mrlm.learn.batch import Batch, Loss, Outputs
-from mrlm.learn.credit import all_members, column, trained_turns
+from mrlm.learn.bases.actor_critic import Level
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.credit.groups import all_members, column, trained_turns
+from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.trainer import Trainer
 
 

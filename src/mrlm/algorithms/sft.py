@@ -11,15 +11,15 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Algorithm, Collection
-from mrlm.learn.batch import Batch, Loss, Outputs
-from mrlm.learn.credit import members, trained_turns
+from mrlm.learn.bases.algorithm import STRICT, Algorithm, Collection
+from mrlm.learn.credit.groups import members, trained_turns
+from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.trainer import Trainer
 
 

@@ -9,13 +9,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group, Turn
-from mrlm.learn.algorithm import STRICT, Need
-from mrlm.learn.preference import Pair, row_pairs
+from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.preference import Pair, row_pairs
 from mrlm.trainer import Trainer
 
 

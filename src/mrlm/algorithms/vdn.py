@@ -12,16 +12,16 @@ from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.presets import Preset
-from mrlm.config.words import FlatWords
+from mrlm.config.aliases import FlatWords
+from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Turn
 from mrlm.learn import ops
-from mrlm.learn.algorithm import STRICT, Need, Topology
-from mrlm.learn.batch import Batch, Loss, Outputs
-from mrlm.learn.joint import JointStep, as_one, in_rounds
-from mrlm.learn.mixing import Mixing, MixingMode
+from mrlm.learn.bases.algorithm import STRICT, Need, Topology
+from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
+from mrlm.learn.critics.mixers import Mixing, MixingMode
+from mrlm.learn.data.batch import Batch, Loss, Outputs
 from mrlm.trainer import Trainer
 
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from mrlm.cli._options import Verbose, with_verbose
-from mrlm.core.launcher import end_with_launcher
+from mrlm.core.parent_process import end_with_launcher
 
 COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info")
 
@@ -36,8 +36,8 @@ class Commands(TyperGroup):
         """Run a command."""
         from mrlm import distributed
         from mrlm.core.errors import MRLMError
-        from mrlm.core.frames import is_users
-        from mrlm.core.running import as_failure
+        from mrlm.core.sync_async import as_failure
+        from mrlm.core.user_errors import is_users
 
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # loaded: see `__main__`
@@ -61,7 +61,7 @@ class Commands(TyperGroup):
 
 def _described(error: BaseException) -> str:
     """An error as it is shown: with the user's frames, or the whole traceback."""
-    from mrlm.core.frames import explain, is_users, whole
+    from mrlm.core.user_errors import explain, is_users, whole
 
     if logging.getLogger("mrlm").level == logging.DEBUG:
         return f"{explain(error)}\n{whole(error)}"
@@ -105,6 +105,6 @@ def main() -> None:
 
 def _say(text: str) -> None:
     """Print to standard error, where nothing that a model or a file said steers the terminal."""
-    from mrlm.console import printable
+    from mrlm.tracking.console import printable
 
     print(printable(text), file=sys.stderr, flush=True)

@@ -83,7 +83,7 @@ def config_to_play(
         ConfigError: something is missing, unknown or wrong.
     """
     from mrlm.config import load_config, parse_config
-    from mrlm.learn.loading import run_model
+    from mrlm.learn.policy.loading import run_model
 
     if path is None and model is None:
         raise ConfigError("what is to play? Give --config, or --model with --environment")

@@ -12,8 +12,8 @@ import typer
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mrlm.serving.desk import Desk
-    from mrlm.serving.server import Settings
+    from mrlm.serving.environments.server import Settings
+    from mrlm.serving.policies.hub import Desk
 
 PolicyOption = Annotated[
     list[str] | None,
@@ -63,10 +63,10 @@ def open_desk(
         raise ConfigError(f"--weights-from {weights_from}: there is no such folder")
     import torch
 
+    from mrlm.build.served_policies import house_of, house_of_config
     from mrlm.config import load_config
     from mrlm.runs import TINY
-    from mrlm.serving.desk import Desk
-    from mrlm.speakers import house_of, house_of_config
+    from mrlm.serving.policies.hub import Desk
 
     if of is not None:
         house = house_of_config(load_config(of).stage_configs()[-1][1])
@@ -90,10 +90,10 @@ def open_door(desk: Desk, settings: Settings, port: int | None) -> Iterator[str 
     if port is None:
         yield None
         return
-    from mrlm.serving.admission import Limits
-    from mrlm.serving.http import Door
-    from mrlm.serving.http_server import HttpServer
-    from mrlm.serving.security import check_exposure
+    from mrlm.serving.policies.admission import Limits
+    from mrlm.serving.policies.http_server import HttpServer
+    from mrlm.serving.policies.openai_http import Door
+    from mrlm.serving.protocol.security import check_exposure
 
     check_exposure(settings.host, settings.token, settings.tls_cert is not None)
     door = HttpServer(

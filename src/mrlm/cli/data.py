@@ -46,8 +46,8 @@ def data(
     """Prepare a data set in a local folder, or list those that are known."""
     from mrlm.core.errors import ConfigError
     from mrlm.core.registry import unknown
-    from mrlm.play.presets import PRESETS
-    from mrlm.play.sources import data_folder
+    from mrlm.data.presets import PRESETS
+    from mrlm.data.sources import data_folder
 
     if preset is None:
         if out or split or limit or source:
@@ -78,10 +78,10 @@ def _prepared(
 ) -> dict[str, int]:
     """Write the folder all at once; what stood there stays until the new one is whole."""
     from mrlm.core.errors import ConfigError
+    from mrlm.data.prepare import prepare
+    from mrlm.data.presets import PRESETS
+    from mrlm.data.sources import MARKER
     from mrlm.learn.checkpoint import write_folder
-    from mrlm.play.preparing import prepare
-    from mrlm.play.presets import PRESETS
-    from mrlm.play.sources import MARKER
 
     known = folder if (folder / MARKER).is_file() else None
     if known is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -113,8 +113,8 @@ def _prepared(
 
 def _listed() -> str:
     """Every preset in two lines."""
-    from mrlm.play.presets import PRESETS
-    from mrlm.play.sources import preset_source
+    from mrlm.data.presets import PRESETS
+    from mrlm.data.sources import preset_source
 
     lines = []
     for name, preset in PRESETS.items():

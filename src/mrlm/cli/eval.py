@@ -54,8 +54,8 @@ def eval(
 ) -> None:
     """Evaluate the agents of an experiment on held-out tasks."""
     from mrlm.core.errors import ConfigError
+    from mrlm.core.statistics import summarize
     from mrlm.runs import evaluate_model
-    from mrlm.statistics import summarize
 
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)

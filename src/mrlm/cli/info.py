@@ -58,8 +58,8 @@ def info(
 
 
 def _server(address: str, wait: float, access: Access) -> None:
-    from mrlm.serving.asking import server_info
     from mrlm.serving.client.calling import address_of
+    from mrlm.serving.client.status import server_info
 
     found = server_info(address_of(address), wait, access)
     print(f"server        {address}{', draining: it takes no new sessions' * found.draining}")
@@ -84,7 +84,7 @@ def _version(name: str) -> str:
 def _devices() -> list[tuple[str, str]]:
     import torch
 
-    from mrlm.tiny import cache_folder
+    from mrlm.core.tiny_model import cache_folder
 
     rows = [("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch")]
     if torch.cuda.is_available():

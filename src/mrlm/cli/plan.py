@@ -14,7 +14,7 @@ from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
-    from mrlm.plan import Plan
+    from mrlm.planning.plan import Plan
     from mrlm.planning.timing import Lengths
 
 PROMPT = 256
@@ -72,12 +72,12 @@ def plan(
 ) -> None:
     """Say what a run needs: memory of a device, time of a step, and how it scales."""
     from mrlm.config import load_config
-    from mrlm.planning import report, scale
+    from mrlm.planning import estimate, report
     from mrlm.planning.devices import find_device
 
     if config is None:
         raise ConfigError("which experiment? Give --config")
-    _check_choice("--strategy", strategy, [*scale.STRATEGIES, "auto"])
+    _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     if engine is not None:
         _check_choice("--engine", engine, ENGINES)
     for option, value in (("--latency", latency), ("--max-lag", max_lag)):
@@ -85,7 +85,7 @@ def plan(
             raise ConfigError(f"{option} {value}: it cannot be below 0")
     logging.getLogger("mrlm").setLevel(logging.WARNING)
     what = find_device(device)
-    many = scale.nodes_of(devices, nodes, what)
+    many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
     model = (params, layers, hidden, vocab)
     found: list[Any] = []
@@ -96,9 +96,9 @@ def plan(
         )
         lag = stage.training.max_lag if max_lag is None else max_lag
         asked = (counts, lengths, what, strategy, devices, many, needs, lag)
-        rows = scale.sweep(*asked)
+        rows = estimate.sweep(*asked)
         if not rows or rows[-1].place.devices != devices:
-            rows = [*rows, scale.best(*asked)]
+            rows = [*rows, estimate.best(*asked)]
         said = [*(overrides or ())]
         said += [f"training.max_lag={lag}"] * (lag != stage.training.max_lag)
         apart = rows[-1].place.engines and rows[-1].place.strategy != "ray"
@@ -124,10 +124,10 @@ def _counts(
     model: tuple[str | None, int | None, int | None, int | None],
 ) -> tuple[Plan, Lengths, Any]:
     """The counts of a stage, how long its texts are taken to be, and what its algorithm needs."""
-    from mrlm.build import arithmetic_of, plan_of
-    from mrlm.casting import Parts
+    from mrlm.build.policies import Parts
+    from mrlm.build.run import arithmetic_of, plan_of
+    from mrlm.planning.estimate import Needs
     from mrlm.planning.models import parameters_of, shape_of_size, similar
-    from mrlm.planning.scale import Needs
     from mrlm.planning.timing import Lengths
 
     prompt, mean, latency = said

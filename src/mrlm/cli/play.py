@@ -50,8 +50,8 @@ def play(
     ] = False,
 ) -> None:
     """Play in the terminal, in the place of an agent."""
-    from mrlm.core.running import run_async
-    from mrlm.sitting import sit_down
+    from mrlm.build.human_player import sit_down
+    from mrlm.core.sync_async import run_async
 
     more = [] if seed is None else [f"training.seed={seed}"]
     loaded = _experiment(config, [*(overrides or ()), *more], model, environment)
@@ -131,7 +131,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Print a text, with nothing in it that steers the terminal."""
-        from mrlm.console import encodable, printable
+        from mrlm.tracking.console import encodable, printable
 
         print(encodable(printable(text)), flush=True)
 

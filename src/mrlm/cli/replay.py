@@ -28,8 +28,8 @@ def replay(
     quiet: Quiet = False,
 ) -> None:
     """Play an episode of a run again and compare it with what the log says."""
-    from mrlm.console import printable
-    from mrlm.replaying import replay as play_again
+    from mrlm.replays.replay import replay as play_again
+    from mrlm.tracking.console import printable
 
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)

@@ -25,7 +25,7 @@ from mrlm.cli._policies import (
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mrlm.serving.server import Served, Server
+    from mrlm.serving.environments.server import Served, Server
 
 TOKEN = "MRLM_TOKEN"
 """The environment variable that holds the token, where no other is named."""
@@ -96,8 +96,8 @@ def serve(
     engine_timeout: EngineTimeout = 600.0,
 ) -> None:
     """Serve worlds and policies to others. SIGTERM and Ctrl-C let open sessions finish first."""
-    from mrlm.serving.server import Server, Settings
-    from mrlm.serving.server import serve as run
+    from mrlm.serving.environments.server import Server, Settings
+    from mrlm.serving.environments.server import serve as run
 
     worlds = [*_named(environments or []), *_configured(config)]
     if not (worlds or policy or policies_of):
@@ -128,7 +128,7 @@ def serve(
     if desk is None:
         run(Server(settings), grace, _say)
         return
-    from mrlm.serving.policies import add_policies
+    from mrlm.serving.policies.grpc import add_policies
 
     server = Server(settings, [add_policies(desk)], list(desk.served))
     gc.freeze()  # else a request that makes many lists has all libraries looked through
@@ -160,11 +160,11 @@ def _configured(path: Path | None) -> list[Served]:
     """The environments of a file, such as that of an experiment; what else is in it is not read."""
     if path is None:
         return []
-    from mrlm.config import EnvironmentConfig, yamls
-    from mrlm.serving.server import Served
+    from mrlm.config import EnvironmentConfig, yaml
+    from mrlm.serving.environments.server import Served
 
     try:
-        data = yamls.read(path.read_text(encoding="utf-8"), str(path))
+        data = yaml.read(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: it cannot be read: {error}") from error
     sections = next((data[key] for key in SECTIONS if isinstance(data, dict) and key in data), None)

@@ -72,8 +72,8 @@ def train(
     if profile:
         overrides = [*(overrides or ()), "training.profile=true"]
     path, loaded = _experiment(config, overrides or (), output, resume)
-    from mrlm.experiments import at_most, run_experiment
-    from mrlm.experiments import dry_run as describe  # what is wrong with a config is said before
+    from mrlm.experiment import at_most, run_experiment
+    from mrlm.experiment import dry_run as describe  # what is wrong with a config is said before
 
     if steps is not None:
         loaded = at_most(loaded, steps)
@@ -151,7 +151,7 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
         result: what its run came to.
         again: the command that goes on with it.
     """
-    from mrlm.console import learning_curve
+    from mrlm.tracking.console import learning_curve
 
     stages = config.stage_configs()
     lines: list[str] = []

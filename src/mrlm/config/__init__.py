@@ -44,17 +44,19 @@ if TYPE_CHECKING:
     from mrlm.algorithms.spin import SPINConfig as SPINConfig
     from mrlm.algorithms.spiral import SPIRALConfig as SPIRALConfig
     from mrlm.algorithms.vdn import VDNConfig as VDNConfig
+    from mrlm.config.aliases import FlatWords as FlatWords
+    from mrlm.config.aliases import split_config as split_config
     from mrlm.config.experiment import ExperimentConfig as ExperimentConfig
     from mrlm.config.experiment import diff as diff
     from mrlm.config.loading import load_config as load_config
     from mrlm.config.loading import parse_config as parse_config
-    from mrlm.config.playing import AgentConfig as AgentConfig
-    from mrlm.config.playing import EngineConfig as EngineConfig
-    from mrlm.config.playing import EnvironmentConfig as EnvironmentConfig
-    from mrlm.config.playing import EvaluationConfig as EvaluationConfig
-    from mrlm.config.playing import GenerationConfig as GenerationConfig
-    from mrlm.config.playing import OpponentsConfig as OpponentsConfig
-    from mrlm.config.playing import WorkflowConfig as WorkflowConfig
+    from mrlm.config.play_sections import AgentConfig as AgentConfig
+    from mrlm.config.play_sections import EngineConfig as EngineConfig
+    from mrlm.config.play_sections import EnvironmentConfig as EnvironmentConfig
+    from mrlm.config.play_sections import EvaluationConfig as EvaluationConfig
+    from mrlm.config.play_sections import GenerationConfig as GenerationConfig
+    from mrlm.config.play_sections import OpponentsConfig as OpponentsConfig
+    from mrlm.config.play_sections import WorkflowConfig as WorkflowConfig
     from mrlm.config.sections import AsynchronyConfig as AsynchronyConfig
     from mrlm.config.sections import DataConfig as DataConfig
     from mrlm.config.sections import DistributedConfig as DistributedConfig
@@ -65,13 +67,11 @@ if TYPE_CHECKING:
     from mrlm.config.sections import ScheduleConfig as ScheduleConfig
     from mrlm.config.sections import StageConfig as StageConfig
     from mrlm.config.sections import TrainingConfig as TrainingConfig
-    from mrlm.config.words import FlatWords as FlatWords
-    from mrlm.config.words import split_config as split_config
 
 _HOME = {
     "A2CConfig": "mrlm.algorithms.a2c",
     "ATGRPOConfig": "mrlm.algorithms.at_grpo",
-    "AgentConfig": "mrlm.config.playing",
+    "AgentConfig": "mrlm.config.play_sections",
     "AsynchronyConfig": "mrlm.config.sections",
     "CORYConfig": "mrlm.algorithms.cory",
     "DPOConfig": "mrlm.algorithms.dpo",
@@ -79,13 +79,13 @@ _HOME = {
     "DistributedConfig": "mrlm.config.sections",
     "DrMASConfig": "mrlm.algorithms.dr_mas",
     "EndpointConfig": "mrlm.config.sections",
-    "EngineConfig": "mrlm.config.playing",
-    "EnvironmentConfig": "mrlm.config.playing",
-    "EvaluationConfig": "mrlm.config.playing",
+    "EngineConfig": "mrlm.config.play_sections",
+    "EnvironmentConfig": "mrlm.config.play_sections",
+    "EvaluationConfig": "mrlm.config.play_sections",
     "ExperimentConfig": "mrlm.config.experiment",
-    "FlatWords": "mrlm.config.words",
+    "FlatWords": "mrlm.config.aliases",
     "GRPOConfig": "mrlm.algorithms.grpo",
-    "GenerationConfig": "mrlm.config.playing",
+    "GenerationConfig": "mrlm.config.play_sections",
     "HAPPOConfig": "mrlm.algorithms.happo",
     "IACConfig": "mrlm.algorithms.ippo",
     "IPPOConfig": "mrlm.algorithms.ippo",
@@ -105,7 +105,7 @@ _HOME = {
     "ModelConfig": "mrlm.config.sections",
     "OnlineDPOConfig": "mrlm.algorithms.online_dpo",
     "PPOConfig": "mrlm.algorithms.ppo",
-    "OpponentsConfig": "mrlm.config.playing",
+    "OpponentsConfig": "mrlm.config.play_sections",
     "PolicyConfig": "mrlm.config.sections",
     "QMIXConfig": "mrlm.algorithms.qmix",
     "RLOOConfig": "mrlm.algorithms.rloo",
@@ -123,11 +123,11 @@ _HOME = {
     "StageConfig": "mrlm.config.sections",
     "TrainingConfig": "mrlm.config.sections",
     "VDNConfig": "mrlm.algorithms.vdn",
-    "WorkflowConfig": "mrlm.config.playing",
+    "WorkflowConfig": "mrlm.config.play_sections",
     "diff": "mrlm.config.experiment",
     "load_config": "mrlm.config.loading",
     "parse_config": "mrlm.config.loading",
-    "split_config": "mrlm.config.words",
+    "split_config": "mrlm.config.aliases",
 }
 """Public name -> the module it lives in; imported at first use."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from mrlm.config.problems import InvalidConfig, problems_of
+from mrlm.config.errors import InvalidConfig, problems_of
 
 MOST = 10**12
 """Larger whole numbers are mistakes."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from mrlm.config import compare, normal, paths, yamls
+from mrlm.config import comparison, normalize, paths, yaml
 from mrlm.config.base import FileName, Section
-from mrlm.config.playing import (
+from mrlm.config.errors import InvalidConfig, Problem, problems_of, unknown_key
+from mrlm.config.play_sections import (
     AgentConfig,
     EngineConfig,
     EnvironmentConfig,
@@ -21,7 +22,6 @@ from mrlm.config.playing import (
     OpponentsConfig,
     WorkflowConfig,
 )
-from mrlm.config.problems import InvalidConfig, Problem, problems_of, unknown_key
 from mrlm.config.sections import (
     AsynchronyConfig,
     DataConfig,
@@ -79,7 +79,7 @@ class ExperimentConfig(Section):
             """The section of an algorithm, such as `config.ppo`."""
 
     def __init__(self, /, **data: Any) -> None:
-        data = normal.normalise(data)
+        data = normalize.normalise(data)
         given = {key: value for key, value in data.items() if key in type(self).model_fields}
         settings, problems = _algorithm_sections(data)
         try:
@@ -97,21 +97,21 @@ class ExperimentConfig(Section):
         """The run's algorithm with its settings: a new object each time, so that no state is
         shared."""
         name = self.training.algorithm
-        found = (self.__pydantic_extra__ or {}).get(normal.section_key(name))
-        cls = normal.algorithm_class(name)
-        fields = {} if found is None else normal.changed_fields(found)
-        return _settings(cls, fields, normal.section_key(name))
+        found = (self.__pydantic_extra__ or {}).get(normalize.section_key(name))
+        cls = normalize.algorithm_class(name)
+        fields = {} if found is None else normalize.changed_fields(found)
+        return _settings(cls, fields, normalize.section_key(name))
 
     def given(self) -> dict[str, Any]:
         """What was set, in canonical keys; what is not in it has its default."""
         found: dict[str, Any] = {}
-        for key in normal.SECTIONS:
+        for key in normalize.SECTIONS:
             value = getattr(self, key)
-            mapped = normal.as_mappings(value)
+            mapped = normalize.as_mappings(value)
             if key in self.model_fields_set or (isinstance(value, Section) and mapped):
                 found[key] = mapped
         for key, value in (self.__pydantic_extra__ or {}).items():
-            changed = normal.changed_fields(value)
+            changed = normalize.changed_fields(value)
             if changed:
                 found[key] = changed
         return found
@@ -127,7 +127,9 @@ class ExperimentConfig(Section):
             ConfigError: the changes are wrong, or the result is.
         """
         base = self.given()
-        return ExperimentConfig(**normal.merge(base, normal.normalise(_nested(changes), base=base)))
+        return ExperimentConfig(
+            **normalize.merge(base, normalize.normalise(_nested(changes), base=base))
+        )
 
     def joined(
         self, changes: Mapping[str, Any], fields: Mapping[str, Any] | None = None
@@ -142,11 +144,11 @@ class ExperimentConfig(Section):
             ConfigError: a setting with two values (both are shown), or a wrong one.
         """
         base = self.given()
-        tree = normal.Tree(base)
-        section = normal.section_key(self.training.algorithm)
-        changed = normal.normalise(_nested(changes), base=base)
+        tree = normalize.Tree(base)
+        section = normalize.section_key(self.training.algorithm)
+        changed = normalize.normalise(_nested(changes), base=base)
         for part in (changed, {section: dict(fields or {})}):
-            for path, value in normal.leaves(part):
+            for path, value in normalize.leaves(part):
                 tree.put(path, value, "given beside the config")
         return ExperimentConfig(**tree.data)
 
@@ -161,15 +163,15 @@ class ExperimentConfig(Section):
             return [("", self)]
         base = {key: value for key, value in self.given().items() if key != "stages"}
         runs: list[tuple[str, ExperimentConfig]] = []
-        used: set[str] = {normal.section_key(self.training.algorithm)}
+        used: set[str] = {normalize.section_key(self.training.algorithm)}
         for index, stage in enumerate(self.stages):
             place = f"stages.{index} ({stage.name})"
             if stage.name in [name for name, _ in runs]:
                 raise InvalidConfig([Problem(f"{place}.name", "another stage has this name")])
             try:
-                changes = normal.normalise(stage.changes, base=base)
-                whole = normal.merge(base, changes)
-                own = normal.section_key(normal.algorithm_name(whole))
+                changes = normalize.normalise(stage.changes, base=base)
+                whole = normalize.merge(base, changes)
+                own = normalize.section_key(normalize.algorithm_name(whole))
                 foreign = _sections_of_others(whole, own) - changes.keys()
                 kept = {key: value for key, value in whole.items() if key not in foreign}
                 runs.append((stage.name, ExperimentConfig(**kept)))
@@ -188,8 +190,8 @@ class ExperimentConfig(Section):
         """Every setting as plain data, in a fixed order; `ExperimentConfig(**resolved)` is the same
         experiment."""
         result: dict[str, Any] = {}
-        for key in normal.SECTIONS:
-            result[key] = compare.plain(getattr(self, key))
+        for key in normalize.SECTIONS:
+            result[key] = comparison.plain(getattr(self, key))
             if key == "training":
                 result |= self._resolved_algorithms()
         result["output_dir"] = self.output_dir or f"outputs/{self.experiment_name}"
@@ -201,19 +203,19 @@ class ExperimentConfig(Section):
     def _resolved_algorithms(self) -> dict[str, Any]:
         sections = dict(self.__pydantic_extra__ or {})
         if not self.stages:
-            key = normal.section_key(self.training.algorithm)
+            key = normalize.section_key(self.training.algorithm)
             sections = {key: self.algorithm_settings()}
         return {
             key: {
-                name: compare.plain(getattr(value, name))
-                for name in normal.algorithm_fields(type(value))
+                name: comparison.plain(getattr(value, name))
+                for name in normalize.algorithm_fields(type(value))
             }
             for key, value in sections.items()
         }
 
     def to_yaml(self) -> str:
         """The resolved config as YAML."""
-        return yamls.write(self.resolved())
+        return yaml.write(self.resolved())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write `to_yaml()` to a file, all at once; its paths are relative to the file's folder."""
@@ -221,7 +223,7 @@ class ExperimentConfig(Section):
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         try:
             data = paths.relative(self.resolved(), path.parent)
-            temporary.write_text(yamls.write(data), encoding="utf-8")
+            temporary.write_text(yaml.write(data), encoding="utf-8")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -229,14 +231,14 @@ class ExperimentConfig(Section):
 
     def hash(self) -> str:
         """Sixteen hexadecimal digits of what must stay the same when a run is resumed."""
-        return compare.fingerprint(self.resolved())
+        return comparison.fingerprint(self.resolved())
 
 
 def diff(old: ExperimentConfig, new: ExperimentConfig) -> list[str]:
     """`key: old -> new` for every difference that forbids resuming `old` as `new`; what may change
     is in `compare.MAY_CHANGE`."""
     before, after = (paths.absolute(each.resolved(), Path()) for each in (old, new))
-    return compare.differences(before, after)
+    return comparison.differences(before, after)
 
 
 def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,12 +247,12 @@ def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:
     for path, value in changes.items():
         for part in reversed(path.split(".")):
             value = {part: value}
-        result = normal.merge(result, value)
+        result = normalize.merge(result, value)
     return result
 
 
 def _sections_of_others(data: Mapping[str, Any], own: str) -> set[str]:
-    return {key for key in data if key not in normal.SECTIONS and key != own}
+    return {key for key in data if key not in normalize.SECTIONS and key != own}
 
 
 def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
@@ -271,15 +273,15 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
     The run's own algorithm is always there. Sections of others are for stages; without stages they
     are a mistake.
     """
-    name = normal.algorithm_name(data)
-    own = normal.section_key(name)
+    name = normalize.algorithm_name(data)
+    own = normalize.section_key(name)
     result: dict[str, Any] = {}
     problems: list[Problem] = []
     known = registry.names("algorithms")
     keys = [own, *sorted(_sections_of_others(data, own))]
     for key in keys:
         if key != own and key not in (*known, "algorithm"):
-            everything = [*normal.SECTIONS, "eval_envs", *known]
+            everything = [*normalize.SECTIONS, "eval_envs", *known]
             problems.append(unknown_key(key, everything))
             continue
         if key != own and not data.get("stages"):
@@ -296,7 +298,7 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
             problems.append(Problem(key, text))
             continue
         try:
-            cls = normal.algorithm_class(name if key == own else key)
+            cls = normalize.algorithm_class(name if key == own else key)
             result[key] = _settings(cls, fields or {}, key)
         except InvalidConfig as error:
             problems += error.problems
@@ -325,7 +327,7 @@ def _check(config: ExperimentConfig) -> None:
         )
         problems.append(Problem("training.batch_size", text))
     if "siblings" in algorithm.requires and algorithm.group_size < 2:
-        key = f"{normal.section_key(training.algorithm)}.group_size"
+        key = f"{normalize.section_key(training.algorithm)}.group_size"
         text = "it compares the plays of one task with each other, so it needs at least 2"
         problems.append(Problem(key, text))
     if training.warmup_ratio is not None and training.warmup_steps:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrlm.config import normal, paths, yamls
+from mrlm.config import normalize, paths, yaml
+from mrlm.config.aliases import PER_DEVICE, UNSET
+from mrlm.config.errors import InvalidConfig, Problem, show
 from mrlm.config.experiment import ExperimentConfig
-from mrlm.config.problems import InvalidConfig, Problem, show
-from mrlm.config.words import PER_DEVICE, UNSET
 from mrlm.core.errors import ConfigError
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -52,7 +52,7 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
         raise ConfigError(f"{where}: it is not UTF-8 text (byte {error.start})") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{where}: it cannot be read: {error}") from error
-    data = yamls.read(text, where)
+    data = yaml.read(text, where)
     if data is None:
         data = {}
     if not isinstance(data, Mapping):
@@ -69,11 +69,11 @@ def parse_config(
     parsed = [_parsed(each) for each in _items(overrides)]
     applied: dict[str, Override] = {}
     try:
-        name = normal.algorithm_name(data)
+        name = normalize.algorithm_name(data)
         for each in parsed:
             if each.path in ("training.algorithm", "algorithm") and isinstance(each.value, str):
                 name = each.value
-        tree = normal.normalise(data, algorithm=name)
+        tree = normalize.normalise(data, algorithm=name)
         for each in parsed:
             applied[_apply(tree, each, name)] = each
         config = ExperimentConfig(**tree)
@@ -99,7 +99,7 @@ def _parsed(item: str | tuple[str, Any]) -> Override:
     path = path.strip().lstrip("-")
     if not equals or not path or "" in path.split("."):
         raise ConfigError(f"override {show(item)}: write it as key=value, such as training.seed=1")
-    return Override(path, _placed_here(path, yamls.read(text, f"override {show(item)}")), item)
+    return Override(path, _placed_here(path, yaml.read(text, f"override {show(item)}")), item)
 
 
 def _placed_here(path: str, value: Any) -> Any:
@@ -110,7 +110,7 @@ def _placed_here(path: str, value: Any) -> Any:
 
 def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
     """Write one override into the canonical config; returns the path it was written to."""
-    section = normal.section_key(algorithm)
+    section = normalize.section_key(algorithm)
     parts: list[str] = override.path.split(".")
     if parts[0] == "eval_envs":
         parts[0] = "environments"
@@ -121,7 +121,9 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
     value = override.value
     place = parts[0] if len(parts) == 2 else ""
     if len(parts) == 1 or place in ("training", section):
-        word = normal.word_at(place, parts[-1], algorithm, normal.known_fields(algorithm) or {})
+        word = normalize.word_at(
+            place, parts[-1], algorithm, normalize.known_fields(algorithm) or {}
+        )
         if word is not None and word.path != PER_DEVICE:
             value = word.value(value)
             if value is UNSET:
@@ -184,7 +186,7 @@ def _check_stages(
         path = "training.batch_size" if written == PER_DEVICE else written
         if path.split(".")[0] in ("stages", "experiment_name", "output_dir"):
             continue
-        kept, reached = _own_settings(config, path, normal.Tree(dict(tree)).get(path))
+        kept, reached = _own_settings(config, path, normalize.Tree(dict(tree)).get(path))
         names = ", ".join(f"{config.stages[index].name} ({show(own)})" for index, own in kept)
         value = override.text.partition("=")[2]
         instead = " ".join(f"stages.{index}.{path}={value}" for index, _ in kept)
@@ -212,10 +214,10 @@ def _own_settings(
     for index, (stage, (_, run)) in enumerate(
         zip(config.stages, config.stage_configs(), strict=True)
     ):
-        section = normal.section_key(run.training.algorithm)
-        if first not in normal.SECTIONS and first != section:
+        section = normalize.section_key(run.training.algorithm)
+        if first not in normalize.SECTIONS and first != section:
             continue
-        changes = normal.normalise(stage.changes, base=base)
+        changes = normalize.normalise(stage.changes, base=base)
         own = next((o for o, ours in _pairs(changes, path.split("."), value) if o != ours), UNSET)
         if own is UNSET:
             reached = True

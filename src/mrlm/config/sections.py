@@ -20,7 +20,7 @@ from mrlm.config.base import (
     Whole,
     listed,
 )
-from mrlm.config.placement import RayConfig
+from mrlm.config.ray_section import RayConfig
 from mrlm.core.matters import Matters
 
 

@@ -6,7 +6,7 @@ past, in which case the prompt is rendered anew (and becomes a sample of its own
 engine sampled is trained on exactly where the assistant wrote it.
 
 Messages are text: a control token that one spells is read as the letters it is written with
-(`core/control.py`).
+(`core/control_tokens.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
-from mrlm.core.control import GUARD, Control, unguarded
+from mrlm.core.control_tokens import GUARD, Control, unguarded
 from mrlm.core.errors import ChatTemplateError
-from mrlm.core.turns import alternating, plain, without_system
+from mrlm.core.template_messages import alternating, plain, without_system
 from mrlm.core.types import Message, Role, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")

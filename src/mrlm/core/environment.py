@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
-from mrlm.core.frames import explain
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.core.running import run_async
 from mrlm.core.stepping import by_hand, is_pending
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import (
     EnvironmentMode,
     Message,
@@ -23,6 +22,7 @@ from mrlm.core.types import (
     StepResult,
     Task,
 )
+from mrlm.core.user_errors import explain
 
 Split = Literal["train", "eval"]
 TURN_SETTINGS = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import in_background, is_by_hand
+from mrlm.core.sync_async import in_background, is_by_hand
 from mrlm.core.types import Message, StepResult
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mrlm.core.accounts import settle, team_rewards
+from mrlm.core.episode_rewards import settle, team_rewards
 
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray

@@ -17,11 +17,11 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.peers import ALONE, Peers
+from mrlm.core.process_group import ALONE, Peers
 
 if TYPE_CHECKING:
     from mrlm.config import DistributedConfig
-    from mrlm.distributed.world import World
+    from mrlm.distributed.process_group import World
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -123,7 +123,7 @@ def start(
         PeerError: they did not come.
     """
     if not _worlds:
-        from mrlm.distributed.world import found_world
+        from mrlm.distributed.process_group import found_world
 
         rank = _number("RANK", 0) if rank is None else rank
         size = _number("WORLD_SIZE", 1) if size is None else size

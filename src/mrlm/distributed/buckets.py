@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from mrlm.learn.shards import is_cut
+from mrlm.learn.policy.shards import is_cut
 
 HALVES = (torch.float16, torch.bfloat16)
 """Types in which too little is left of a sum: gradients of these are added up in float32."""

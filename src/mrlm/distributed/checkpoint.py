@@ -16,11 +16,11 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from mrlm.core.errors import CheckpointError
-from mrlm.core.peers import Peers
+from mrlm.core.process_group import Peers
 from mrlm.learn.checkpoint import Owner
-from mrlm.learn.critic import Critic
+from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
-from mrlm.learn.shards import is_cut
+from mrlm.learn.policy.shards import is_cut
 
 FOLDER = "shards"
 """The part of a checkpoint folder that all processes have written."""

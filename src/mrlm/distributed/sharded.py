@@ -23,11 +23,11 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mrlm.config.sections import FsdpConfig
 from mrlm.core.errors import ConfigError
-from mrlm.core.peers import Peers
-from mrlm.learn.critic import Critic
+from mrlm.core.process_group import Peers
+from mrlm.learn.critics.critic import Critic
+from mrlm.learn.critics.mixing_critic import MixedCritic
 from mrlm.learn.learner import Learner
-from mrlm.learn.mixed import MixedCritic
-from mrlm.learn.policy import Policy
+from mrlm.learn.policy.policy import Policy
 
 
 def shard(

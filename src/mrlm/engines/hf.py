@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Completion, Message, Role, SamplingParams
-from mrlm.engines._sampling import Columns, Draft, uniforms_of
-from mrlm.learn.loading import load_model, load_tokenizer
-from mrlm.learn.policy import Policy
-from mrlm.learn.wrapped import logits_of
+from mrlm.engines.shared.sampling import Columns, Draft, uniforms_of
+from mrlm.learn.policy.loading import load_model, load_tokenizer
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.wrapped_modules import logits_of
 from mrlm.play.engine import Request
 
 ROUNDING = {False: 1e-4, True: 0.25}

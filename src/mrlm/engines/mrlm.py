@@ -12,11 +12,11 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion
-from mrlm.learn.adapters import BASE
-from mrlm.learn.policy import Policy
-from mrlm.learn.transfer import write_weights
+from mrlm.learn.policy.lora import BASE
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.weight_files import write_weights
 from mrlm.play.engine import Request
-from mrlm.serving.policy_client import PolicyClient
+from mrlm.serving.client.policies import PolicyClient
 
 ROUNDING = {False: 1e-3, True: 0.25}
 """How far log-probs may be from the trainer's; `True` for 16 bits."""

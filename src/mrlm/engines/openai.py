@@ -15,9 +15,9 @@ from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Completion, Message, Role, SamplingParams
-from mrlm.engines._calls import (
+from mrlm.engines.shared.calls import (
     FINAL,
     FINAL_CODES,
     LONGEST_WAIT,

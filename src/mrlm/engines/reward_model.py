@@ -14,11 +14,11 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Message, Role
-from mrlm.learn.batch import Sample, merge, pack, split
-from mrlm.learn.loading import load_model, load_tokenizer
-from mrlm.learn.policy import HEADS, Policy
-from mrlm.learn.preference import scored
-from mrlm.play.tasks import joint_answer, row_messages
+from mrlm.data.tasks import joint_answer, row_messages
+from mrlm.learn.bases.preference import scored
+from mrlm.learn.data.batch import Sample, merge, pack, split
+from mrlm.learn.policy.loading import load_model, load_tokenizer
+from mrlm.learn.policy.policy import HEADS, Policy
 
 
 class RewardModel:

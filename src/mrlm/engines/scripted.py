@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mrlm.core.control import Control
+from mrlm.core.control_tokens import Control
 from mrlm.core.types import Completion
 from mrlm.play.engine import Request
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import EngineError
-from mrlm.engines._apart import JSON, ServerEngine, httpx
-from mrlm.engines._calls import Missing, Passing, signed
-from mrlm.learn.policy import Policy
+from mrlm.engines.shared.calls import Missing, Passing, signed
+from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 

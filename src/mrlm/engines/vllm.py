@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import EndpointError, EngineError
-from mrlm.engines._apart import JSON, ServerEngine, httpx
-from mrlm.engines._calls import Missing, Passing, judged, signed
-from mrlm.engines._heads import has_head, is_packed, is_tied, write_head
-from mrlm.learn.policy import Policy
+from mrlm.engines.shared.calls import Missing, Passing, judged, signed
+from mrlm.engines.shared.heads import has_head, is_packed, is_tied, write_head
+from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 log: logging.Logger = logging.getLogger("mrlm")

@@ -14,10 +14,10 @@ from typing import Any
 from mrlm.core import registry
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.errors import ConfigError
-from mrlm.core.opening import Opening, open_user_turn
 from mrlm.core.types import Message, Role, SamplingParams, Turn
-from mrlm.learn.loading import load_model, load_tokenizer
-from mrlm.learn.policy import Policy
+from mrlm.core.user_turn import Opening, open_user_turn
+from mrlm.learn.policy.loading import load_model, load_tokenizer
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Batcher, Pulse, Request
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._wrapped import Wrapped
+from mrlm.environments.shared.wrapped import Wrapped
 
 
 class CentralisedEnvironment(Wrapped):

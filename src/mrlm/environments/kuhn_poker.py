@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Message, Role, Task
-from mrlm.environments._games import Opponent, Style, Teaches, TwoSeats, penalty
-from mrlm.environments._kuhn import CARDS, DEALS, SEEN, equilibrium
-from mrlm.environments._kuhn import exploitability as exploitability
-from mrlm.environments._rows import at_least
-from mrlm.environments._text import only_word
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoSeats, penalty
+from mrlm.environments.shared.kuhn import CARDS, DEALS, SEEN, equilibrium
+from mrlm.environments.shared.kuhn import exploitability as exploitability
+from mrlm.environments.shared.rows import at_least
+from mrlm.environments.shared.text import only_word
 
 RULES = (
     "Kuhn poker. The cards are J, Q and K, and K is the highest; you and the other player hold one "

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._rows import seats
+from mrlm.environments.shared.rows import seats
 
 WORDS = ("red", "blue", "sun", "sky", "sea", "oak", "fox", "ice")
 BEST = (2.0, 3.0)

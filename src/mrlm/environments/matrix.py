@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._rows import at_least, seats
-from mrlm.environments._text import only_word
+from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.text import only_word
 
 Game = Literal["climbing", "penalty", "xor", "bandit", "custom"]
 CLIMBING = ((11.0, -30.0, 0.0), (-30.0, 7.0, 6.0), (0.0, 0.0, 5.0))

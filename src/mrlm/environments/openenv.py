@@ -14,9 +14,9 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._libraries import called, finite, needed, said, seed_of
-from mrlm.environments._rows import at_least, seats
-from mrlm.environments._spaces import shown
+from mrlm.environments.shared.libraries import called, finite, needed, said, seed_of
+from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.spaces import shown
 
 TITLE = "the world openenv"
 OWN = ("done", "reward", "metadata")

@@ -16,10 +16,10 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._games import Style, one_of
-from mrlm.environments._libraries import Chance, called, finite, needed, said, seed_of
-from mrlm.environments._rows import at_least, seats
-from mrlm.environments._spaces import Actions, legal_in, shown
+from mrlm.environments.shared.games import Style, one_of
+from mrlm.environments.shared.libraries import Chance, called, finite, needed, said, seed_of
+from mrlm.environments.shared.rows import at_least, seats
+from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 TITLE = "the world pettingzoo"
 MOST_SHOWN = 4_000

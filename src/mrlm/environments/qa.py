@@ -12,9 +12,9 @@ from typing import Any, Literal
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._rows import Table, answered, others, seats
-from mrlm.environments._text import exact_match, f1
-from mrlm.play.tasks import OnBadRow, question_of, row_messages
+from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.environments.shared.rows import Table, answered, others, seats
+from mrlm.environments.shared.text import exact_match, f1
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
 ANSWERS = ("answer", "answers", "golden_answers")

@@ -15,11 +15,11 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._asked import Asked, TooLate, answering
-from mrlm.environments._expressions import is_literal, is_mathematics
-from mrlm.environments._generators import attempts
-from mrlm.environments._libraries import needed, said, seed_of
-from mrlm.environments._rows import at_least, is_held_out, seats
+from mrlm.environments.shared.asked import Asked, TooLate, answering
+from mrlm.environments.shared.expressions import is_literal, is_mathematics
+from mrlm.environments.shared.generators import attempts
+from mrlm.environments.shared.libraries import needed, said, seed_of
+from mrlm.environments.shared.rows import at_least, is_held_out, seats
 
 TITLE = "the world reasoning_gym"
 SYSTEM_PROMPT = (

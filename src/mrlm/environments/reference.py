@@ -9,12 +9,12 @@ from typing import Any
 from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Role, Task
-from mrlm.environments._rows import Table, others
-from mrlm.environments._text import f1
-from mrlm.environments._texts import COPIED, TextEnvironment
+from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
+from mrlm.environments.shared.rows import Table, others
+from mrlm.environments.shared.text import f1
+from mrlm.environments.shared.texts import COPIED, TextEnvironment
 from mrlm.environments.writing.presets import Span
 from mrlm.environments.writing.words import grams, tokens
-from mrlm.play.tasks import OnBadRow, Row, question_of, row_messages
 
 _LENGTH = Span(0.0, 0.25, 2.0, 4.0)
 

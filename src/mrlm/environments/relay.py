@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._rows import at_least, is_held_out, seats
+from mrlm.environments.shared.rows import at_least, is_held_out, seats
 
 LONGEST = 16
 """Characters of the first agent's message that the second is shown."""

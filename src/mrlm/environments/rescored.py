@@ -9,7 +9,7 @@ from typing import Any
 from mrlm.core.environment import Environment, validated_reward
 from mrlm.core.errors import RewardError
 from mrlm.core.types import Message, Reward, StepResult, Task
-from mrlm.environments._wrapped import Wrapped
+from mrlm.environments.shared.wrapped import Wrapped
 
 
 class RescoredEnvironment(Wrapped):

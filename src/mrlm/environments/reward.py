@@ -12,11 +12,11 @@ from mrlm.core.errors import ConfigError, DataError, EpisodeError, RewardError
 from mrlm.core.matters import Matters
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._rows import Table, at_least, seats
-from mrlm.environments._scoring import RewardProcessors as RewardProcessors
-from mrlm.environments._scoring import Sample, Scorers
-from mrlm.play.tasks import OnBadRow, row_messages
-from mrlm.play.transition import Dialogue, Mode, Transition, Turning, observed
+from mrlm.data.tasks import OnBadRow, row_messages
+from mrlm.environments.shared.rows import Table, at_least, seats
+from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
+from mrlm.environments.shared.scoring import Sample, Scorers
+from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
 
 Formatter = Callable[..., Any]
 

@@ -13,8 +13,8 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._libraries import Chance, called, finite, needed, said, seed_of
-from mrlm.environments._rows import at_least, seats
+from mrlm.environments.shared.libraries import Chance, called, finite, needed, said, seed_of
+from mrlm.environments.shared.rows import at_least, seats
 
 log: logging.Logger = logging.getLogger("mrlm")
 

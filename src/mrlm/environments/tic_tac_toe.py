@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments._games import Opponent, Style, Teaches, TwoSeats, penalty
-from mrlm.environments._rows import at_least, is_held_out
-from mrlm.environments._text import only_word
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoSeats, penalty
+from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.text import only_word
 
 FREE = "."
 MARKS = "XO"

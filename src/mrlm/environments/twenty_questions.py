@@ -9,10 +9,10 @@ from typing import Literal
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments._games import Opponent, Style, Teaches, TwoSeats, one_of, penalty
-from mrlm.environments._rows import at_least, is_held_out
-from mrlm.environments._text import only_word
-from mrlm.environments._things import ATTRIBUTES, TRUE
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoSeats, one_of, penalty
+from mrlm.environments.shared.rows import at_least, is_held_out
+from mrlm.environments.shared.text import only_word
+from mrlm.environments.shared.things import ATTRIBUTES, TRUE
 
 THINGS = tuple(TRUE)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -11,10 +11,10 @@ from typing import Any
 from mrlm.core import registry
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
-from mrlm.core.running import run_async
+from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._libraries import finite, needed, said
-from mrlm.environments._rows import at_least, is_held_out, seats
+from mrlm.environments.shared.libraries import finite, needed, said
+from mrlm.environments.shared.rows import at_least, is_held_out, seats
 
 TITLE = "the world verifiers"
 

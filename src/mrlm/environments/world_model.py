@@ -12,7 +12,7 @@ from typing import Any
 from mrlm.core import registry
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
-from mrlm.core.running import in_thread
+from mrlm.core.sync_async import in_thread
 from mrlm.core.types import (
     Message,
     Observation,
@@ -22,9 +22,9 @@ from mrlm.core.types import (
     StepResult,
     Task,
 )
-from mrlm.environments._rows import Table, at_least, others, seats
-from mrlm.environments._scoring import Sample, Scorers
-from mrlm.play.tasks import OnBadRow, question_of, row_messages
+from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.environments.shared.rows import Table, at_least, others, seats
+from mrlm.environments.shared.scoring import Sample, Scorers
 
 
 class WorldModelEnvironment(Environment):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from mrlm.core.types import Message, SamplingParams, Turn
-from mrlm.learn.batch import Sample, pack
-from mrlm.learn.policy import Policy
+from mrlm.learn.data.batch import Sample, pack
+from mrlm.learn.policy.policy import Policy
 
 
 def answer_logprobs(

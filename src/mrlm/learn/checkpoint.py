@@ -17,9 +17,9 @@ from typing import Any
 from torch import Tensor
 
 from mrlm.core.errors import CheckpointError, TrainingError
-from mrlm.learn.critic import Critic
+from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner
-from mrlm.learn.shards import is_cut
+from mrlm.learn.policy.shards import is_cut
 
 log: logging.Logger = logging.getLogger("mrlm")
 

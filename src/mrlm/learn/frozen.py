@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrlm.core.types import Group
-from mrlm.learn.batch import pack
-from mrlm.learn.grouping import samples_of
-from mrlm.learn.policy import Policy
-from mrlm.learn.sharing import write_column
+from mrlm.learn.data.batch import pack
+from mrlm.learn.data.data_parallel import write_column
+from mrlm.learn.data.samples import samples_of
+from mrlm.learn.policy.policy import Policy
 
 
 class Frozen:

@@ -17,13 +17,9 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
 from mrlm.core.types import Group, Turn
-from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.batch import Batch, Loss, Sample, Totals, pack
-from mrlm.learn.credit import column
-from mrlm.learn.critic import AnswerCritic, Critic, beside
-from mrlm.learn.first_pass import FirstPass
-from mrlm.learn.grouping import minibatches, openings, samples_of
-from mrlm.learn.handmade import (
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.credit.groups import column
+from mrlm.learn.credit.user_rollouts import (
     Play,
     Reader,
     Sources,
@@ -32,14 +28,18 @@ from mrlm.learn.handmade import (
     compared,
     with_greedy,
 )
+from mrlm.learn.critics.critic import AnswerCritic, Critic, beside
+from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
+from mrlm.learn.data.data_parallel import exchange_columns, nothing, parts, rounds, write_column
+from mrlm.learn.data.first_pass import FirstPass
+from mrlm.learn.data.samples import minibatches, openings, samples_of
+from mrlm.learn.joint_update import Meeting, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
-from mrlm.learn.optimizing import LearnerSettings, Stepper, seed_dropout
-from mrlm.learn.policy import Policy, as_policy
-from mrlm.learn.reference import renew
-from mrlm.learn.sharing import exchange_columns, nothing, parts, rounds, write_column
-from mrlm.learn.snapshots import catch_up
-from mrlm.learn.together import Meeting, Work, update_together
+from mrlm.learn.optimizer import LearnerSettings, Stepper, seed_dropout
+from mrlm.learn.policy.copies import catch_up
+from mrlm.learn.policy.policy import Policy, as_policy
+from mrlm.learn.policy.reference import renew
 
 log: logging.Logger = logging.getLogger("mrlm")
 

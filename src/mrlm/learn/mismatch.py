@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from mrlm.core.types import Turn
-from mrlm.learn.batch import Batch, Loss, Outputs, as_column
-from mrlm.learn.digest import digest
-from mrlm.learn.passes import LossOf
-from mrlm.learn.policy import Policy
+from mrlm.learn.data.batch import Batch, Loss, Outputs, as_column
+from mrlm.learn.fast.packed_pass import LossOf
+from mrlm.learn.policy.digest import digest
+from mrlm.learn.policy.policy import Policy
 
 SUM, COUNT = "mismatch_sum:", "mismatch_tokens:"
 """What the names of an update's raw numbers begin with; the name of an agent follows."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrlm.learn.batch import Batch
+from mrlm.learn.data.batch import Batch
 
 Aggregation = Literal[
     "token_mean",

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from mrlm.config.problems import did_you_mean
+from mrlm.config.errors import did_you_mean
 from mrlm.core.errors import ConfigError
 
 GB, TERA = 1e9, 1e12

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrlm.planning.policies import Weights
-from mrlm.shapes import ModelShape
+from mrlm.planning.model_shape import ModelShape
+from mrlm.planning.policy_weights import Weights
 
 BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 """Bytes of one weight; `auto` is taken as 16 bit, as models are saved."""
@@ -15,7 +15,7 @@ ADAPTER_BYTES = 4
 """Bytes of an adapter's weight: PEFT keeps adapters in float32 on a base of any type."""
 CELLS, LEAST_ROWS = 1 << 22, 256
 """Logits that the library's own head holds at once, about, and the tokens it takes at least (see
-`learn/head.py`)."""
+`learn/fast/lm_head.py`)."""
 COPIES_OF_LOGITS = {True: 3, False: 2}
 """The logits in float32 and their gradient, and in the library's own head their exponentials."""
 LEARNING = ("activations", "logits", "casts", "gathered")
@@ -119,7 +119,7 @@ def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
 
 def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bool = False) -> int:
     """Bytes that a forward pass keeps for its backward pass: what goes into the products, norms,
-    attention and the gate of a block (counted in `learn/lean.py`; 20 numbers per hidden unit at the
+    attention and the gate of a block (counted in `learn/fast/forward.py`; 20 numbers per hidden unit at the
     usual proportions, where arXiv 2205.05198, eq. 1, has 17 without the attention matrix)."""
     block = 6 * shape.hidden + 3 * shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
     if checkpointing:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 import re
 
-from mrlm.config.problems import did_you_mean
+from mrlm.config.errors import did_you_mean
 from mrlm.core.errors import ConfigError
-from mrlm.shapes import ModelShape
+from mrlm.planning.model_shape import ModelShape
 
 Row = tuple[int, int, int, int, int, int, int, bool]
 

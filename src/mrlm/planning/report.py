@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mrlm.plan import Plan, size_text
 from mrlm.planning.devices import Device
-from mrlm.planning.placing import USABLE, Place
-from mrlm.planning.scale import Estimate
+from mrlm.planning.estimate import Estimate
+from mrlm.planning.layout import USABLE, Place
+from mrlm.planning.plan import Plan, size_text
 from mrlm.planning.timing import Lengths
 
 VERSION = 1

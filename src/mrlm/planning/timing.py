@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrlm.plan import Plan
 from mrlm.planning import rates
 from mrlm.planning.devices import Device
 from mrlm.planning.memory import ADAPTER_BYTES, key_bytes
-from mrlm.planning.policies import Weights
+from mrlm.planning.model_shape import ModelShape
+from mrlm.planning.plan import Plan
+from mrlm.planning.policy_weights import Weights
 from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
-from mrlm.shapes import ModelShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Engine(Protocol):
     def tolerance(self, policy: str) -> float | None:
         """How far its log-probs may be from those of the learner for rounding alone, in nats, for
         any token; `None` for an engine that has no weights. What a run does with it
-        is in `mrlm.proof`."""
+        is in `mrlm.training.weight_proof`."""
         ...
 
 

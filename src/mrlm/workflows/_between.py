@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.core.types import Message, Observation, Task
-from mrlm.play.tasks import row_messages
-from mrlm.play.transition import Dialogue, Mode, Transition, check_mode, observed
+from mrlm.data.tasks import row_messages
+from mrlm.play.external_transition import Dialogue, Mode, Transition, check_mode, observed
 from mrlm.play.world import World
 
 Seen = dict[str, list[Message]]

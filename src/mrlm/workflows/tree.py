@@ -13,7 +13,7 @@ from typing import Literal
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.transition import Dialogue
+from mrlm.play.external_transition import Dialogue
 from mrlm.play.world import World
 from mrlm.workflows._between import Between, Seen, hear
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrlm.config.placement import RayConfig
+from mrlm.config.ray_section import RayConfig
 from mrlm.core.errors import ConfigError, TrainingError
 
 REACHED = 5.0

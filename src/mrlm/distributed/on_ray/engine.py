@@ -11,7 +11,7 @@ from typing import Any
 
 from mrlm.core.errors import WorkerLost
 from mrlm.core.types import Completion
-from mrlm.distributed.on_ray.posts import Post
+from mrlm.distributed.on_ray.actor_calls import Post
 from mrlm.distributed.on_ray.proxies import Sending
 from mrlm.play.engine import Key, Request
 

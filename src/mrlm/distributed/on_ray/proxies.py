@@ -14,16 +14,16 @@ from torch import Tensor
 from mrlm.core.chat import Chat
 from mrlm.core.errors import CheckError
 from mrlm.core.types import Group
-from mrlm.distributed.on_ray.parcels import (
+from mrlm.distributed.on_ray.actor_calls import Post
+from mrlm.distributed.on_ray.weight_transfer import (
     packed,
     read_folder,
     unpack_into,
     unpacked,
     write_on,
 )
-from mrlm.distributed.on_ray.posts import Post
 from mrlm.distributed.on_ray.workers import About
-from mrlm.learn.algorithm import Algorithm
+from mrlm.learn.bases.algorithm import Algorithm
 
 
 class RemotePolicy:

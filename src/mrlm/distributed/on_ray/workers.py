@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from mrlm.core.peers import ALONE, Peers
+from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.timing import profiling
 from mrlm.core.types import Completion, Group
 from mrlm.distributed import start
 from mrlm.distributed.on_ray.cluster import host_here
-from mrlm.distributed.on_ray.parcels import (
+from mrlm.distributed.on_ray.weight_transfer import (
     Packed,
     Parcel,
     Written,
@@ -30,14 +30,14 @@ from mrlm.distributed.on_ray.parcels import (
     with_folder,
     written,
 )
-from mrlm.learn.algorithm import Algorithm
-from mrlm.learn.batch import Sample
-from mrlm.learn.critic import Critic
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.critics.critic import Critic
+from mrlm.learn.data.batch import Sample
+from mrlm.learn.data.data_parallel import weights_of
 from mrlm.learn.frozen import Frozen
+from mrlm.learn.joint_update import update_together
 from mrlm.learn.learner import Learner
-from mrlm.learn.policy import Policy
-from mrlm.learn.sharing import weights_of
-from mrlm.learn.together import update_together
+from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine, Request
 
 Job = tuple[str, Sequence[Sample], int, float]

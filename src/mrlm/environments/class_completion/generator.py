@@ -8,8 +8,8 @@ import textwrap
 from typing import Any
 
 from mrlm.core.environment import Split
-from mrlm.environments._rows import is_held_out
 from mrlm.environments.class_completion.plans import PLANS, Plan
+from mrlm.environments.shared.rows import is_held_out
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet", "lemon")
 NUM_CASES = 3

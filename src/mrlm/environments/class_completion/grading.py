@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from mrlm.core.errors import EpisodeError
-from mrlm.core.running import in_thread
+from mrlm.core.sync_async import in_thread
 from mrlm.environments.class_completion.problems import ClassProblem
 from mrlm.environments.code.grading import Bench
 from mrlm.sandbox import open_sandbox

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mrlm.core.errors import ConfigError, DataError
+from mrlm.data.tasks import Row
 from mrlm.environments.code_collaboration.structure import parsed
-from mrlm.play.tasks import Row
 
 PROBLEM = "class_problem"
 """The column in which the problem of a row travels."""

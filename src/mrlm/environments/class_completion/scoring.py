@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from mrlm.environments._program import Mode
 from mrlm.environments.class_completion.merging import is_valid, merged, overlaps, read
 from mrlm.environments.class_completion.problems import ClassProblem
+from mrlm.environments.shared.program import Mode
 from mrlm.sandbox.grading import Verdict
 
 VALID, TESTS = 2.0, 4.0

@@ -11,8 +11,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, StepResult, Task
-from mrlm.environments._program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments._rows import Table, at_least, others, row_matters
+from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.class_completion.dividing import Division, divided
 from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassBench
@@ -20,7 +19,8 @@ from mrlm.environments.class_completion.merging import honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
 from mrlm.environments.class_completion.scoring import Worth, told, worth
 from mrlm.environments.code.answers import fenced
-from mrlm.play.tasks import OnBadRow, Row
+from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
+from mrlm.environments.shared.rows import Table, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
 
 

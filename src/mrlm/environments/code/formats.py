@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from mrlm.core.errors import DataError
+from mrlm.data.tasks import Row, question_of, row_messages
 from mrlm.environments.code.problems import CodeProblem
-from mrlm.play.tasks import Row, question_of, row_messages
 
 FORMS = (
     "HumanEval (prompt, entry_point, test), MBPP (text or prompt, test_list) or APPS (question, "

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.environments._generators import chosen, difficulties
-from mrlm.environments._rows import at_least, is_held_out
 from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.templates import Template
+from mrlm.environments.shared.generators import chosen, difficulties
+from mrlm.environments.shared.rows import at_least, is_held_out
 
 LEVELS = (1, 3)
 TRIES = 10_000

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mrlm.core.running import in_thread
+from mrlm.core.sync_async import in_thread
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs

@@ -12,15 +12,15 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._generators import attempts
-from mrlm.environments._rows import Table, at_least, others, row_matters, seats
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.generator import CodeProblemGenerator
 from mrlm.environments.code.grading import Bench
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
-from mrlm.play.tasks import OnBadRow
+from mrlm.environments.shared.generators import attempts
+from mrlm.environments.shared.rows import Table, at_least, others, row_matters, seats
 from mrlm.sandbox.grading import Verdict
 from mrlm.sandbox.types import Limits, Sandbox
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrlm.environments._program import Mode
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback as first_failure
 from mrlm.environments.code_collaboration.scoring import Worth
+from mrlm.environments.shared.program import Mode
 
 
 def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: Worth) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrlm.core.environment import Split
-from mrlm.environments._rows import is_held_out
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.templates import compiled
+from mrlm.environments.shared.rows import is_held_out
 
 WORDS = ("level", "stone", "radar", "audio", "sky", "noon", "queue", "tree", "civic", "rhythm")
 

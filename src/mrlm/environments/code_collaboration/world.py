@@ -11,8 +11,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, StepResult, Task
-from mrlm.environments._program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments._rows import Table, at_least, others, row_matters
+from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.code.answers import fenced
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.grading import Bench
@@ -20,7 +19,8 @@ from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code_collaboration.feedback import told
 from mrlm.environments.code_collaboration.generator import problem as generated
 from mrlm.environments.code_collaboration.scoring import Worth, worth
-from mrlm.play.tasks import OnBadRow, Row
+from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
+from mrlm.environments.shared.rows import Table, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
 
 CODES = "codes"

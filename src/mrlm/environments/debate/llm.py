@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.core.running import in_thread
+from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Role
-from mrlm.environments._rows import at_least
 from mrlm.environments.debate.judging import Debate, Judge, Verdict, Winner
 from mrlm.environments.debate.topics import SIDES, Side
+from mrlm.environments.shared.rows import at_least
 
 Ask = Callable[[list[Message]], Any]
 Mode = Literal["winner", "scores"]

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mrlm.environments._rows import at_least
 from mrlm.environments.debate.judging import Debate, Judge, Speech, Verdict, scored
 from mrlm.environments.debate.topics import SIDES, Side
+from mrlm.environments.shared.rows import at_least
 
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "reasoning": 0.25, "structure": 0.15, "relevance": 0.15}
 """What an argument's score is made of."""

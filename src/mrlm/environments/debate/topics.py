@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import JSON
-from mrlm.environments._generators import chosen
-from mrlm.environments._rows import Table, at_least, is_held_out
-from mrlm.environments._text import exact_match
+from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.debate.motions import MOTIONS
-from mrlm.play.tasks import OnBadRow, Row
+from mrlm.environments.shared.generators import chosen
+from mrlm.environments.shared.rows import Table, at_least, is_held_out
+from mrlm.environments.shared.text import exact_match
 
 Side = Literal["pro", "con"]
 SIDES: tuple[Side, Side] = ("pro", "con")

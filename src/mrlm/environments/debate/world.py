@@ -13,7 +13,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, StepResult, Task
-from mrlm.environments._rows import at_least, row_matters, seats
+from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.bench import judge_of
 from mrlm.environments.debate.judging import Debate, Judge, Speech, TruthJudge, Verdict
 from mrlm.environments.debate.llm import LONGEST, Hearing
@@ -21,7 +21,7 @@ from mrlm.environments.debate.paying import Pay, Share, pay
 from mrlm.environments.debate.prompts import Style, between, honest, opening
 from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
-from mrlm.play.tasks import OnBadRow
+from mrlm.environments.shared.rows import at_least, row_matters, seats
 
 Order = Literal["simultaneous", "sequential"]
 Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from mrlm.data.final_answer import MAX_TEXT, after_hashes, boxed
 from mrlm.environments.math.units import LEADING, Unit, factor, split
-from mrlm.play.answers import MAX_TEXT, after_hashes, boxed
 
 MAX_ANSWER = 400
 """Longest answer, in characters, that is looked at."""

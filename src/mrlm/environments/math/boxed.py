@@ -8,9 +8,9 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.types import Role, Rollout
+from mrlm.data.final_answer import boxed
 from mrlm.environments.math.answers import gold_of, stated
 from mrlm.environments.math.verifier import TIMEOUT, verify
-from mrlm.play.answers import boxed
 
 
 class BoxedReward:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mrlm.core.environment import Split
-from mrlm.environments._generators import chosen, difficulties
-from mrlm.environments._rows import is_held_out
+from mrlm.environments.shared.generators import chosen, difficulties
+from mrlm.environments.shared.rows import is_held_out
 
 LEVELS = (1, 5)
 SIZES = {1: 12, 2: 50, 3: 200, 4: 1000, 5: 10_000}

@@ -14,12 +14,12 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._generators import attempts
-from mrlm.environments._rows import Table, answered, others, row_matters, seats
+from mrlm.data.tasks import OnBadRow, question_of, row_messages
 from mrlm.environments.math.answers import before_answer, gold_of, number, stated
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.verifier import TIMEOUT, verify
-from mrlm.play.tasks import OnBadRow, question_of, row_messages
+from mrlm.environments.shared.generators import attempts
+from mrlm.environments.shared.rows import Table, answered, others, row_matters, seats
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."

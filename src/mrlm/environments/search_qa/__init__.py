@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from mrlm.environments._routing import blocks, form, routing_reward
 from mrlm.environments.search_qa.world import STOPS, SearchQAEnvironment
+from mrlm.environments.shared.routing import blocks, form, routing_reward
 
 PLUGIN = SearchQAEnvironment
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.environments._rows import at_least
+from mrlm.environments.shared.rows import at_least
 
 KEYS = ("agent", "price", "latency", "about")
 

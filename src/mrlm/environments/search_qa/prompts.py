@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from mrlm.environments._routing import harmless
+from mrlm.environments.shared.routing import harmless
 
 Style = Literal["full", "short"]
 

@@ -13,18 +13,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._routing import (
-    TAGS,
-    WORST,
-    Models,
-    asking_cost,
-    blocks,
-    form,
-    route,
-    routing_reward,
-)
-from mrlm.environments._rows import Table, answered, at_least, others, row_matters
-from mrlm.environments._text import exact_match, f1
+from mrlm.data.tasks import OnBadRow, question_of, row_messages
 from mrlm.environments.qa import ANSWERS, accepted_answers
 from mrlm.environments.search_qa import corpus
 from mrlm.environments.search_qa.models import Expert, experts_of, tokens_of
@@ -36,8 +25,19 @@ from mrlm.environments.search_qa.prompts import (
     information,
     instructions,
 )
+from mrlm.environments.shared.routing import (
+    TAGS,
+    WORST,
+    Models,
+    asking_cost,
+    blocks,
+    form,
+    route,
+    routing_reward,
+)
+from mrlm.environments.shared.rows import Table, answered, at_least, others, row_matters
+from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
-from mrlm.play.tasks import OnBadRow, question_of, row_messages
 
 Metric = Literal["em", "f1"]
 
@@ -60,7 +60,7 @@ class SearchQAEnvironment(Environment):
     turns it has one more, in which nobody is asked.
 
     The router is paid at the end: -1.0 where the form of the whole transcript is broken
-    (`mrlm.environments._routing.form`) or it wrote an `<information>` itself, whatever the answer;
+    (`mrlm.environments.shared.routing.form`) or it wrote an `<information>` itself, whatever the answer;
     else how good the answer is, by exact match or token F1 after SQuAD's normalisation. The
     components `em`, `f1`, `form`, `routes` (questions that reached somebody), `cost` (price times
     tokens that the models wrote, which the algorithm `router_r1` weighs) and `latency` (seconds,

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 from mrlm.core.environment import Split
-from mrlm.environments._rows import is_held_out
+from mrlm.environments.shared.rows import is_held_out
 
 KINDS = ("bridge", "library", "lighthouse", "mill", "theatre", "observatory", "harbour", "school")
 NAMES = ("Orsel", "Vanto", "Lirrow", "Quenby", "Tamsin", "Dovrek", "Halvor", "Merrin", "Sabeth")

@@ -10,12 +10,12 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
-from mrlm.environments._rows import Table, at_least, row_matters
-from mrlm.environments._texts import TextEnvironment, plain, row_task, several, task_name
+from mrlm.data.tasks import OnBadRow, Row
+from mrlm.environments.shared.rows import Table, at_least, row_matters
+from mrlm.environments.shared.texts import TextEnvironment, plain, row_task, several, task_name
 from mrlm.environments.summarization.notices import notice
 from mrlm.environments.writing.presets import Span
 from mrlm.environments.writing.words import FUNCTION_WORDS, tokens
-from mrlm.play.tasks import OnBadRow, Row
 
 SOURCES = ("source", "document", "article", "text", "dialogue", "post", "prompt")
 REFERENCES = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
-from mrlm.environments._rows import is_held_out
+from mrlm.environments.shared.rows import is_held_out
 from mrlm.environments.tools import atlas
 from mrlm.environments.tools.calculator import calculate
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mrlm.core.errors import ConfigError, MRLMError
-from mrlm.core.running import in_thread, run_async
+from mrlm.core.sync_async import in_thread, run_async
 from mrlm.environments.tools.tool import Kit, Tool, ToolError, as_text, tool_of
 
 log: logging.Logger = logging.getLogger("mrlm")

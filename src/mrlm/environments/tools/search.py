@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from mrlm.core.errors import ConfigError, EpisodeError
+from mrlm.data.tasks import read_rows
 from mrlm.environments.tools.http import fetch_json
 from mrlm.environments.tools.tool import ToolError
-from mrlm.play.tasks import read_rows
 
 MAX_QUERY = 300
 """Characters of a query."""

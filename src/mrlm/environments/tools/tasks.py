@@ -11,9 +11,9 @@ from typing import Any
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments._rows import Table, answered, others
+from mrlm.data.tasks import OnBadRow, question_of, row_messages
+from mrlm.environments.shared.rows import Table, answered, others
 from mrlm.environments.tools.generator import KINDS, ToolProblem, ToolTaskGenerator
-from mrlm.play.tasks import OnBadRow, question_of, row_messages
 
 ANSWERS = ("answer", "answers", "final_answer")
 GROUPS = ("calculator", "search", "files")

@@ -13,7 +13,8 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments._rows import at_least, row_matters, seats
+from mrlm.data.tasks import OnBadRow
+from mrlm.environments.shared.rows import at_least, row_matters, seats
 from mrlm.environments.tools.builtin_tools import FILES, create_default_tool_registry
 from mrlm.environments.tools.calls import Malformed, ToolCall, answer_in, calls_in, written
 from mrlm.environments.tools.generator import KINDS
@@ -28,7 +29,6 @@ from mrlm.environments.tools.prompts import (
 from mrlm.environments.tools.registry import MAX_OUTPUT, TIMEOUT, Toolbox, ToolRegistry
 from mrlm.environments.tools.tasks import ToolTasks, required_of
 from mrlm.environments.tools.tool import ToolError, sayable
-from mrlm.play.tasks import OnBadRow
 
 REQUIRED, OTHER, UNKNOWN, MALFORMED = 0.3, -0.1, -0.2, -0.1
 CORRECT, COVERAGE, SPEED = 0.5, 0.3, 0.2

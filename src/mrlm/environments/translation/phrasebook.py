@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 
 from mrlm.core.environment import Split
-from mrlm.environments._rows import is_held_out
+from mrlm.environments.shared.rows import is_held_out
 
 NOUNS = {
     "farmer": "tolme", "teacher": "sarvi", "sailor": "brunek", "child": "pil", "king": "otar",

@@ -13,13 +13,13 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.environments._generators import chosen
-from mrlm.environments._rows import Table, is_held_out, others, row_matters, seats
+from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
+from mrlm.environments.shared.generators import chosen
+from mrlm.environments.shared.rows import Table, is_held_out, others, row_matters, seats
 from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.posts import Piece
 from mrlm.environments.writing.presets import PRESETS, Preset, Rules
 from mrlm.environments.writing.quality import MEASURES, quality
-from mrlm.play.tasks import OnBadRow, Row, question_of, row_messages
 
 MAX_TEXT = 20_000
 """Characters of an answer; one with more counts as empty."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
-from mrlm.core.running import in_thread
+from mrlm.core.sync_async import in_thread
 from mrlm.sandbox.docker.container import REMOVING, Container, Engine
 from mrlm.sandbox.local import MOST_ANSWER, unfit
 from mrlm.sandbox.types import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mrlm.core.errors import ConfigError
-from mrlm.core.running import in_thread
+from mrlm.core.sync_async import in_thread
 from mrlm.sandbox.types import SandboxError
 
 SHORTEST_TOKEN = 16

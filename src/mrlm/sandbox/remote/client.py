@@ -17,7 +17,7 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
-from mrlm.core.running import in_thread, run_async
+from mrlm.core.sync_async import in_thread, run_async
 from mrlm.sandbox.local import unfit
 from mrlm.sandbox.remote import wire
 from mrlm.sandbox.remote.calling import Call, Unanswered, address_of, token_in

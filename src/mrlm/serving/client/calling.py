@@ -21,13 +21,13 @@ import grpc
 
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import wires
-from mrlm.serving.statuses import failure_in
+from mrlm.serving.protocol import channel_options
+from mrlm.serving.protocol.statuses import failure_in
 
 T = TypeVar("T")
 
 OPTIONS: list[tuple[str, int]] = [
-    *wires.channel_options(64 << 20),
+    *channel_options.channel_options(64 << 20),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),

@@ -17,7 +17,6 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError, MRLMError
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving import records
 from mrlm.serving.client.calling import (
     Broken,
     Pauses,
@@ -29,6 +28,7 @@ from mrlm.serving.client.calling import (
 )
 from mrlm.serving.client.pool import ServerPool
 from mrlm.serving.client.session import Session
+from mrlm.serving.protocol import codec
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -167,7 +167,7 @@ class RemoteEnvironment(Environment):
                 known.tasks[key] = found
                 while len(known.tasks) > KEPT:
                     known.tasks.popitem(last=False)
-        return records.task_of(found)
+        return codec.task_of(found)
 
     def spawn(self) -> RemoteEnvironment:
         fresh = self._copied()
@@ -178,12 +178,12 @@ class RemoteEnvironment(Environment):
 
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         """Start an episode, on whichever server takes it."""
-        sent = None if task is None else records.to_task(task)
+        sent = None if task is None else codec.to_task(task)
         return self._seen(await there(self._reset(pb.Reset(task=sent, seed=seed))))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         """Answer the agents' messages."""
-        said = {agent: records.to_message(message) for agent, message in actions.items()}
+        said = {agent: codec.to_message(message) for agent, message in actions.items()}
         call = pb.Step(actions=said, order=list(actions))
         return self._seen(await there(self._call("step", call)))
 
@@ -194,7 +194,7 @@ class RemoteEnvironment(Environment):
         return self._said("state", pb.State())
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        seen = [records.to_message(message) for message in messages]
+        seen = [codec.to_message(message) for message in messages]
         return self._said("expert", pb.Expert(agent=agent, messages=seen))
 
     def close(self) -> None:
@@ -285,7 +285,7 @@ class RemoteEnvironment(Environment):
         record = reply.result
         self._over = record.done
         self._state = record.state if record.HasField("state") else None
-        return records.result_of(record)
+        return codec.result_of(record)
 
 
 async def _settled(session: Future[Session]) -> Session:
@@ -301,7 +301,7 @@ async def _closed(session: Future[Session]) -> None:
 def _again(pool: ServerPool, world: bytes, deadline: float, patience: float) -> RemoteEnvironment:
     """What `__reduce__` says."""
     record = pb.World.FromString(world)
-    given = records.json_of(record.arguments_json, "arguments")
+    given = codec.json_of(record.arguments_json, "arguments")
     return RemoteEnvironment(
         record.environment, server=pool, arguments=given, deadline=deadline, patience=patience
     )
@@ -309,7 +309,7 @@ def _again(pool: ServerPool, world: bytes, deadline: float, patience: float) -> 
 
 def _arguments_json(environment: str, given: Mapping[str, Any]) -> str:
     try:
-        return records.to_json(dict(given), f"environment {environment!r}: the argument") or ""
+        return codec.to_json(dict(given), f"environment {environment!r}: the argument") or ""
     except EpisodeError as error:
         raise ConfigError(
             f"{error}; a remote world's arguments travel to its server as JSON"

@@ -1,0 +1,1 @@
+"""A config becomes a run: one file per part that is built."""

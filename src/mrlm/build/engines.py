@@ -1,0 +1,95 @@
+"""From the sections `engine` and `policies` to what samples for every policy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mrlm.build.policies import Cast
+from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.engine import Engine
+
+
+def make_engines(
+    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], size: int = 1
+) -> dict[str, Engine]:
+    """policy -> what samples for it: one engine for all that have weights here, and one for each
+    behind an API, of whose limits each of `size` processes has its share."""
+    remote = {
+        name: _remote_engine(name, section, size)
+        for name, section in cast.policies.items()
+        if section.endpoint is not None
+    }
+    if not policies:
+        return remote
+    plugin, accepts = check_engine(config)
+    given: dict[str, Any] = {
+        "batch_size": config.engine.batch_size,
+        "cache_mib": config.engine.cache_mib,
+        "timeout": config.engine.timeout,
+        "unseen_writes": False,  # whoever writes weights in a run hands them to `load_weights`
+    }
+    settings = {key: value for key, value in given.items() if key in accepts}
+    settings |= config.engine.of_server()
+    engine = plugin(policies=policies, **settings)
+    return {name: engine for name in policies} | remote  # noqa: C420
+
+
+def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
+    """The plug-in that samples for policies with weights here, and the arguments it takes.
+
+    Raises:
+        ConfigError: there is none of the name, or it does not take what is set for it.
+    """
+    name = config.engine.name
+    plugin = registry.load("engines", name)
+    accepts = inspect.signature(plugin).parameters
+    if "policies" not in accepts:
+        raise ConfigError(f"engine.name={name!r} cannot be used from a config; use 'lean'")
+    for key in config.engine.of_server():
+        if key not in accepts:
+            raise ConfigError(
+                f"engine.{key}: the engine {name!r} takes no {key}; remove it, or use one that "
+                "is a server (vllm, sglang, mrlm)"
+            )
+    if "base_url" in accepts and not (config.engine.base_url or config.engine.servers):
+        raise ConfigError(
+            f"engine.name={name!r} is a server elsewhere; set engine.base_url to where it is"
+        )
+    return plugin, accepts
+
+
+def _remote_engine(name: str, section: PolicyConfig, size: int = 1) -> Engine:
+    """What asks the endpoint of a policy; nobody is called yet.
+
+    Raises:
+        ConfigError: the plug-in is not there or asks no endpoint, or the key is not set.
+    """
+    found = section.engine or "openai"
+    plugin, endpoint = registry.load("engines", found), section.endpoint
+    assert endpoint is not None
+    rate = endpoint.requests_per_minute
+    if "base_url" not in inspect.signature(plugin).parameters:
+        raise ConfigError(f"policies.{name}.engine={found!r} asks no endpoint; use 'openai'")
+    if "policies" in inspect.signature(plugin).parameters:
+        raise ConfigError(
+            f"policies.{name}.engine={found!r} samples for policies with weights here; to ask an "
+            "endpoint of such a server use 'openai', which all of them speak"
+        )
+    return plugin(
+        name,
+        base_url=endpoint.base_url,
+        model=endpoint.model,
+        api_key_env=endpoint.api_key_env,
+        max_retries=endpoint.max_retries,
+        requests_per_minute=rate and rate / size,
+        max_concurrent=max(1, endpoint.max_concurrent // size),
+        timeout=endpoint.timeout,
+        price={"prompt": endpoint.price.prompt, "completion": endpoint.price.completion},
+        token_limit=endpoint.token_limit,
+        body=endpoint.body,
+    )

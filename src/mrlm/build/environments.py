@@ -1,0 +1,197 @@
+"""From the sections `environments` and `workflow` to what is played: the worlds of a run, each with
+the workflow that plays it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from mrlm.build.policies import Parts
+from mrlm.config import EnvironmentConfig, ExperimentConfig
+from mrlm.core import registry
+from mrlm.core.environment import (
+    TURN_SETTINGS,
+    Environment,
+    SimulatedEnvironment,
+    as_environment,
+)
+from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
+from mrlm.play.sources.task_sampler import WorldSpec
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
+    """The worlds of a run, each with a name of its own and its workflow. Those that are evaluated
+    and never trained on have the weight 0."""
+    watched = [each.model_copy(update={"weight": 0.0}) for each in config.evaluation.environments]
+    sections = [*([] if parts.worlds else config.environments), *watched]
+    live = EnvironmentConfig(env_type="live"), EnvironmentConfig(env_type="live", weight=0.0)
+    made = [(world, live[0]) for world in parts.worlds]
+    made += [(environment_factory(with_policy(config, parts, each)), each) for each in sections]
+    made += [(world, live[1]) for world in parts.eval_worlds]
+    specs: list[WorldSpec] = []
+    for world, section in made:
+        template, make = _template(world)
+        name = section.name or template.name or _class_name(template)
+        taken = {spec.name for spec in specs}
+        if name in taken:
+            free = next(
+                f"{name}-{i}" for i in range(2, len(made) + 2) if f"{name}-{i}" not in taken
+            )
+            if section.name or any(section is each for each in config.environments):
+                raise ConfigError(
+                    f"environments: two are called {name!r}, so their metrics and episodes could "
+                    f"not be told apart; give one another name, such as `name: {free}`"
+                )
+            log.info("two environments are called %r; the second is %r here", name, free)
+            name = free
+        workflow = _workflow(config, parts, template, section)
+        template, make, workflow = _with_turns(template, make, workflow)
+        specs.append(
+            WorldSpec(
+                name=name,
+                template=template,
+                make=make,
+                workflow=workflow,
+                weight=section.weight,
+                timeout=section.timeout,
+                retries=section.retries,
+            )
+        )
+    return specs
+
+
+def with_policy(
+    config: ExperimentConfig, parts: Parts, section: EnvironmentConfig
+) -> EnvironmentConfig:
+    """A section whose `model` names a frozen policy of the run, with the model of that policy.
+
+    Raises:
+        ConfigError: there is no such policy, it is trained, or it has no weights here.
+    """
+    name = section.lent_policy
+    if name is None:
+        return section
+    policy, where = config.policies.get(name), f"environments: model='policy:{name}'"
+    if policy is None:
+        known = ", ".join(config.policies) or "none"
+        raise ConfigError(f"{where}: there is no policy {name!r} (there are: {known})")
+    if policy.trainable:
+        raise ConfigError(
+            f"{where}: this policy is trained, and an environment is not; set "
+            f"policies.{name}.trainable: false"
+        )
+    if policy.endpoint is not None:
+        raise ConfigError(f"{where}: this policy is behind an API, which writes no observations")
+    live, tokenizer = parts.models.get(name, (None, None))
+    given = {"model": policy.model or config.model.model_name_or_path if live is None else live}
+    if live is None:
+        own = None if policy.model else config.model.tokenizer_name_or_path
+        tokenizer = policy.tokenizer or own
+    if tokenizer is not None:
+        given["tokenizer"] = tokenizer
+    return EnvironmentConfig(**(section.model_dump(exclude_unset=True) | given))
+
+
+def environment_factory(section: EnvironmentConfig) -> Any:
+    """The world a section describes, ready to be spawned."""
+    if section.remote:
+        return _remote(section)
+    plugin = registry.load("environments", section.env_type)
+    world = plugin(**section.constructor_arguments(plugin))
+    template = as_environment(world)
+    if not template.name:
+        template.name = section.env_type.rsplit(":", 1)[-1].lower()
+    return template
+
+
+def _remote(section: EnvironmentConfig) -> Environment:
+    """The same world on an environment server."""
+    from mrlm.serving.client.environment import RemoteEnvironment
+
+    given = section.parameters
+    if section.max_turns is not None:
+        given["max_turns"] = section.max_turns
+    return RemoteEnvironment(
+        section.env_type,
+        server=section.server_address,
+        token_env=section.token_env,
+        tls_ca=section.tls_ca,
+        tls_cert=section.tls_cert,
+        tls_key=section.tls_key,
+        servers_file=section.servers_file,
+        deadline=0.95 * section.timeout,  # so that why it failed is told before it is cut short
+        arguments=given,
+    )
+
+
+def _template(world: Any) -> tuple[Environment, Any]:
+    """An instance that answers for its settings, and how to make a fresh one: by copying it, or by
+    calling the class or function again."""
+    template = as_environment(world)
+    if isinstance(world, Environment | SimulatedEnvironment | LLMEnvironment):
+        return template, template.spawn
+    return template, lambda: as_environment(world)
+
+
+def _class_name(template: Environment) -> str:
+    return type(template).__name__.removesuffix("Environment").lower() or "environment"
+
+
+def _with_turns(
+    template: Environment, make: Callable[[], Environment], workflow: Any
+) -> tuple[Environment, Callable[[], Environment], Any]:
+    """Environment and workflow, with the turns and the prompts between them left to the environment
+    where it has no rules of its own for them."""
+    settings = {name: getattr(workflow, name, usual) for name, usual in TURN_SETTINGS.items()}
+    found = template.with_turns(settings)
+    if found is None:
+        return template, make, workflow
+
+    def made() -> Environment:
+        environment = make()
+        return environment.with_turns(settings) or environment
+
+    theirs = {name: usual for name, usual in TURN_SETTINGS.items() if name != "max_turns"}
+    if any(settings[name] != usual for name, usual in theirs.items()):
+        workflow = dataclasses.replace(workflow, **theirs)
+    return found, made, workflow
+
+
+def _workflow(
+    config: ExperimentConfig, parts: Parts, template: Environment, section: EnvironmentConfig
+) -> Any:
+    given = parts.external_transition
+    if parts.workflow is not None:
+        workflow: Any = parts.workflow() if inspect.isclass(parts.workflow) else parts.workflow
+        if given is not None:
+            _accept_transition(workflow, "the workflow")
+            workflow = dataclasses.replace(workflow, external_transition=given)
+        return workflow
+    plugin = registry.load("workflows", config.workflow.name)
+    if given is not None:
+        _accept_transition(plugin, f"workflow.name={config.workflow.name!r}")
+    if not inspect.isclass(plugin):
+        return plugin
+    arguments = config.workflow.constructor_arguments(plugin)
+    if given is not None:
+        arguments["external_transition"] = given
+    accepts = inspect.signature(plugin).parameters
+    counts = template.counts_turns  # the world says how many steps that makes
+    if section.max_turns is not None and "max_turns" in accepts and not counts:
+        arguments.setdefault("max_turns", section.max_turns)
+    return plugin(**arguments)
+
+
+def _accept_transition(workflow: Any, name: str) -> None:
+    """Refuse a workflow without prompts between turns."""
+    if not hasattr(workflow, "external_transition"):
+        raise ConfigError(
+            f"external_transition: {name} does not call it; use the workflow turns, tree or "
+            "self_play, or give it to the environment reward"
+        )

@@ -1,0 +1,92 @@
+"""A person at a seat: the worlds, agents and models of an experiment with somebody in the place of
+one agent. It does not know how that one is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from mrlm.build.engines import make_engines
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Cast, Parts, assign, load_policies, make_seats
+from mrlm.config import ExperimentConfig
+from mrlm.core import tiny_model
+from mrlm.core.chat import Chat
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+from mrlm.learn.policy.loading import load_tokenizer
+from mrlm.play.agent import Ask, Seat
+from mrlm.play.sources.play import Play
+from mrlm.play.world import World
+
+Others = Literal["policy", "expert"]
+"""Who speaks for the other agents: their policies, or the world's own player."""
+
+
+def sit_down(
+    config: ExperimentConfig,
+    agent: str | None,
+    ask: Ask,
+    told: Callable[[World], None] | None = None,
+    others: Others = "policy",
+) -> tuple[Play, str]:
+    """An experiment ready to be played by a person; models are loaded for the others alone.
+
+    Args:
+        config: the experiment.
+        agent: whose seat is taken; the first agent's when `None`.
+        ask: what the person says.
+        told: called after every joint step.
+        others: who speaks for the other agents.
+
+    Returns:
+        The play, and whose seat was taken.
+
+    Raises:
+        ConfigError: there is no world, or no such agent.
+    """
+    parts = Parts()
+    worlds = make_worlds(config, parts)
+    if not worlds:
+        raise ConfigError("there is no environment to play in; set environments:")
+    cast = assign(config, worlds, parts)
+    name = next(iter(cast.policy_of)) if agent is None else agent
+    if name not in cast.policy_of:
+        raise ConfigError(unknown(name, list(cast.policy_of), "seats"))
+    left = {other: policy for other, policy in cast.policy_of.items() if other != name}
+    rest = Cast(left, {policy: cast.policies[policy] for policy in left.values()})
+    policies = load_policies(config, rest, parts) if others == "policy" else {}
+    seats = make_seats(config, rest, policies, parts) if others == "policy" else {}
+    chat = Chat(load_tokenizer(tiny_model.NAME))
+    seats = {
+        each: seats.get(each) or _seat(config, each, policy, chat)
+        for each, policy in cast.policy_of.items()
+    }
+    play = Play(
+        worlds,
+        seats,
+        make_engines(config, rest, policies) if others == "policy" else {},
+        1,
+        config.training.seed,
+        config.engine.timeout,
+        demonstrate=others == "expert",
+        persons={name: ask},
+        told=told,
+    )
+    return play, name
+
+
+def _seat(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> Seat:
+    """A seat that needs no model: nothing said there is too long."""
+    section = config.agents.get(agent)
+    return Seat(
+        name=agent,
+        policy=policy,
+        chat=chat,
+        sampling=replace(config.generation.sampling(), max_new_tokens=1),
+        max_prompt_tokens=sys.maxsize,
+        system_prompt=section.system_prompt if section else None,
+        trained=False,
+    )

@@ -1,0 +1,206 @@
+"""Whether everything that was set changes something in the run it is set for. The conditions are
+declared beside the fields, as `matters`; the facts of a run that they read are gathered here."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from mrlm.build.engines import check_engine
+from mrlm.build.policies import Cast, Parts
+from mrlm.config import EnvironmentConfig, ExperimentConfig, normalize
+from mrlm.config.base import Section
+from mrlm.config.errors import InvalidConfig, Problem
+from mrlm.config.plugins import accepted
+from mrlm.core import registry
+from mrlm.core.matters import RunFacts, conditions, judged
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.play.sources.task_sampler import WorldSpec
+
+Verdicts = Mapping[str, str | None]
+"""Dotted path of a setting -> why it changes nothing; `None`: it changes something."""
+ONE_TURN = ("single_turn", "cross")
+"""Workflows that end every episode after one joint step."""
+
+
+def refuse_idle(*stages: Verdicts) -> None:
+    """Refuse settings that change nothing in any stage for which they are set.
+
+    Raises:
+        ConfigError: one line per setting, with the reason.
+    """
+    reasons: dict[str, str | None] = {}
+    for path, why in (item for stage in stages for item in stage.items()):
+        if why is None or path not in reasons:
+            reasons[path] = why
+    problems = [
+        Problem(path, f"changes nothing because {why}") for path, why in reasons.items() if why
+    ]
+    if problems:
+        raise InvalidConfig(problems)
+
+
+def verdicts(
+    config: ExperimentConfig, parts: Parts, worlds: Sequence[WorldSpec], rows: bool, cast: Cast
+) -> Verdicts:
+    """What was set for a run, each setting with why it changes nothing there.
+
+    Args:
+        config: one stage of an experiment.
+        parts: live objects of the run.
+        worlds, rows, cast: what it plays, or whether it trains on rows, and the agents.
+    """
+    algorithm = config.algorithm_settings()
+    facts = facts_of(config, parts, algorithm, worlds, rows, cast)
+    key = normalize.section_key(config.training.algorithm)
+    found = _placed(key, judged(algorithm, normalize.changed_fields(algorithm), facts))
+    for path, section in _sections(config):
+        found |= _placed(path, judged(section, _changed(section), facts))
+    found |= _placed("workflow", _of_workflow(config, facts, parts))
+    for index, section in enumerate(config.environments):
+        if not section.remote:
+            found |= _placed(f"environments.{index}", _of_environment(config, section, facts))
+    return found
+
+
+def facts_of(
+    config: ExperimentConfig,
+    parts: Parts,
+    algorithm: Algorithm,
+    worlds: Sequence[WorldSpec],
+    rows: bool,
+    cast: Cast,
+) -> RunFacts:
+    """What the settings of a run may depend on."""
+    trained = [world for world in worlds if world.trained]
+    sampling = [
+        config.generation.sampling(**section.generation) for section in config.agents.values()
+    ]
+    here = {name: section for name, section in cast.policies.items() if section.endpoint is None}
+    live = {
+        name for name, (model, _) in parts.models.items() if model and not isinstance(model, str)
+    }
+    return RunFacts(
+        rows=rows,
+        agents=len(cast.policy_of),
+        turns=1 if trained and all(_one_turn(world) for world in trained) else None,
+        lags=config.training.max_lag > 0,
+        truncates=any(each.truncates for each in [config.generation.sampling(), *sampling]),
+        values="values" in algorithm.needs
+        or algorithm.scalar_head
+        or algorithm.topology in ("central", "mixed"),
+        policies=here,
+        loaded=[name for name in here if name not in live],
+        limits=tuple(world.template.max_turns for world in trained) or (None,),
+        engine=check_engine(config)[1],
+        config=config,
+    )
+
+
+def _one_turn(world: WorldSpec) -> bool:
+    """Whether every episode has one joint step, in which every agent speaks at most once."""
+    if type(world.workflow).__module__.rsplit(".", 1)[-1] in ONE_TURN:
+        return True
+    if not hasattr(world.workflow, "termination_threshold"):  # agents may confer within a step
+        return False
+    return 1 in (getattr(world.workflow, "max_turns", None), world.template.max_turns)
+
+
+# -- settings by place -----------------------------------------------------------------------------
+
+
+def _placed(path: str, found: Verdicts) -> dict[str, str | None]:
+    return {f"{path}.{name}": why for name, why in found.items()}
+
+
+def _sections(value: Any, path: str = "") -> Iterator[tuple[str, Section]]:
+    """Every section inside a value, with its dotted path."""
+    if isinstance(value, Section):
+        if path:
+            yield path, value
+        names = [name for name in type(value).model_fields if name in value.model_fields_set]
+        inside: list[tuple[str, Any]] = [(name, getattr(value, name)) for name in names]
+    elif isinstance(value, Mapping):
+        inside = [(str(key), each) for key, each in value.items()]
+    elif isinstance(value, list):
+        inside = [(str(index), each) for index, each in enumerate(value)]
+    else:
+        return
+    for name, each in inside:
+        yield from _sections(each, f"{path}.{name}" if path else name)
+
+
+def _changed(section: Section) -> list[str]:
+    """Fields of a section that differ from their defaults."""
+    fields = type(section).model_fields
+    return [
+        name
+        for name in section.model_fields_set
+        if name in fields
+        and not fields[name].is_required()
+        and getattr(section, name) != fields[name].get_default(call_default_factory=True)  # pyright: ignore[reportCallIssue]
+    ]
+
+
+def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: Parts) -> Verdicts:
+    """Settings of the workflow, and the workflow itself where nothing is played."""
+    given = list(config.workflow.parameters)
+    named = given + ["name"] * (config.workflow.name != "turns")
+    extra = ["external_transition"] * (parts.external_transition is not None)
+    if facts.rows and not config.environments and not parts.eval_worlds:
+        why = "this run trains on a data set and plays nothing; remove it"
+        return dict.fromkeys([*named, *extra], why)
+    if parts.workflow is not None:
+        why = "the workflow was given as an object; remove it, and set it there"
+        return {**dict.fromkeys(named, why), **_of_instance(parts.workflow, facts, parts)}
+    plugin = registry.load("workflows", config.workflow.name)
+    if not inspect.isclass(plugin):
+        return {}
+    return _of_instance(plugin(**config.workflow.constructor_arguments(plugin)), facts, parts)
+
+
+def _of_instance(workflow: Any, facts: RunFacts, parts: Parts) -> Verdicts:
+    if not dataclasses.is_dataclass(workflow) or inspect.isclass(workflow):
+        return {}
+    if parts.external_transition is not None and hasattr(workflow, "external_transition"):
+        workflow = dataclasses.replace(workflow, external_transition=parts.external_transition)  # pyright: ignore
+    changed = [
+        each.name
+        for each in dataclasses.fields(workflow)
+        if each.default is not dataclasses.MISSING and getattr(workflow, each.name) != each.default
+    ]
+    return judged(workflow, changed, facts)
+
+
+def _of_environment(
+    config: ExperimentConfig, section: EnvironmentConfig, facts: RunFacts
+) -> Verdicts:
+    """Arguments of an environment's constructor, and its `max_turns`."""
+    plugin = registry.load("environments", section.env_type)
+    turns = _of_turns(config, section, plugin)
+    named, _ = accepted(plugin)
+    usual = {name: each.default for name, each in named.items()}
+    changed = [name for name, value in section.parameters.items() if usual.get(name) != value]
+    settings = SimpleNamespace(**{**usual, **section.parameters})
+    known = conditions(plugin) if inspect.isclass(plugin) else {}
+    return turns | judged(settings, changed, facts, known)
+
+
+def _of_turns(
+    config: ExperimentConfig, section: EnvironmentConfig, plugin: Any
+) -> dict[str, str | None]:
+    """`max_turns` of an environment, where nothing takes it."""
+    limit, workflow = section.max_turns, config.workflow
+    if limit is None:
+        return {}
+    if limit > 1 and workflow.name in ONE_TURN:
+        return {"max_turns": f"workflow.name={workflow.name} ends after one turn; remove it"}
+    named, open_ended = accepted(plugin)
+    own = workflow.parameters.get("max_turns")
+    takes = open_ended or {"max_turns", "max_attempts"} & named.keys()
+    if takes or own in (None, limit):
+        return {}
+    return {"max_turns": f"workflow.max_turns={own} takes precedence; keep one of them"}

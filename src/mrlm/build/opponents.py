@@ -1,0 +1,100 @@
+"""From the section `opponents` to a `Population`: whose past selves there are, who stands in for
+them, and what cannot work refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mrlm.build.policies import Cast
+from mrlm.config import ExperimentConfig
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+from mrlm.core.process_group import ALONE, Peers
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.policy.copies import stand_in
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.engine import Engine
+from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.selfplay.opponent_pool import Population
+
+KEY = "opponents"
+
+
+def check_opponents(
+    config: ExperimentConfig,
+    algorithm: Algorithm,
+    cast: Cast,
+    worlds: Sequence[WorldSpec],
+    learns_rows: bool,
+) -> None:
+    """Refuse opponents that could never be met.
+
+    Raises:
+        ConfigError: what is missing.
+    """
+    section = config.opponents
+    if not section.on:
+        if section.policies is not None:
+            raise ConfigError(
+                f"{KEY}.policies: there are no opponents; set {KEY}.every (iterations between "
+                f"snapshots) or {KEY}.source"
+            )
+        return
+    if learns_rows or algorithm.collection is not None:
+        raise ConfigError(
+            f"{KEY}: opponents are met in play, and {config.training.algorithm} learns from a data "
+            f"set or from collected episodes; remove the section {KEY}"
+        )
+    trained = list(dict.fromkeys(cast.trained.values()))
+    for name in section.policies or ():
+        if name not in trained:
+            raise ConfigError(registry.unknown(name, trained, f"{KEY}.policies (trained policies)"))
+    populated = set(trained if section.policies is None else section.policies)
+    for world in worlds:
+        policies = [
+            cast.policy_of[name] for name in world.template.agents if name in cast.policy_of
+        ]
+        learners = [place for place, name in enumerate(policies) if name in trained]
+        guests = [place for place, name in enumerate(policies) if name in populated]
+        if any(one != other for one in learners for other in guests):
+            return
+    raise ConfigError(
+        f"{KEY}: an opponent takes a seat of {', '.join(sorted(populated)) or 'nobody'} while a "
+        "policy that learns has another seat of the same world, and there is no world with two "
+        "such seats; use a game of several agents whose policies are trained"
+    )
+
+
+def stand_ins_of(
+    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy]
+) -> dict[str, list[Policy]]:
+    """policy -> the frozen policies that take its seats: as many as opponents are met at once."""
+    section = config.opponents
+    if not section.on:
+        return {}
+    trained = list(dict.fromkeys(cast.trained.values()))
+    found: dict[str, list[Policy]] = {}
+    for policy in trained if section.policies is None else section.policies:
+        found[policy] = []
+        for number in range(section.at_once):
+            name = f"{policy}-opponent" + (f"-{number + 1}" if number else "")
+            while name in cast.policies:
+                name += "-"
+            found[policy].append(stand_in(policies[policy], name))
+    return found
+
+
+def population_of(
+    config: ExperimentConfig,
+    folder: Path,
+    cast: Cast,
+    policies: Mapping[str, Policy],
+    stand_ins: Mapping[str, Sequence[Policy]],
+    engines: Mapping[str, Engine],
+    peers: Peers = ALONE,
+) -> Population:
+    """The population of a run, still without members."""
+    trained = {name: policies[name] for name in dict.fromkeys(cast.trained.values())}
+    seed = config.training.seed
+    return Population(folder, seed, config.opponents, trained, stand_ins, engines, peers)

@@ -1,0 +1,330 @@
+"""Who speaks with which weights: agents and policies of a run, decided once and aloud, and loaded
+with every base shared that can be."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mrlm.config import ExperimentConfig, ModelConfig, PolicyConfig
+from mrlm.core import registry
+from mrlm.core.chat import Chat
+from mrlm.core.errors import ConfigError
+from mrlm.learn.policy.loading import load_model, load_tokenizer
+from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.agent import Seat, seed_of
+from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.training.run import Callback
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a program hands over alive, where a config file would name it.
+
+    Args:
+        models: policy -> (model or path, tokenizer or None).
+        worlds: environments as instances, classes or functions, instead of `config.environments`.
+        eval_worlds: the same, which are evaluated and never trained on.
+        workflow: a coroutine function, instead of `config.workflow`.
+        external_transition: writes the prompts between two turns, instead of
+            `config.workflow.external_transition`.
+        rows: data for supervised and preference learning, instead of `config.data.dataset`.
+        system_prompts: agent -> system prompt.
+        callbacks: hooks of the run.
+    """
+
+    models: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    worlds: list[Any] = field(default_factory=list)
+    eval_worlds: list[Any] = field(default_factory=list)
+    workflow: Any = None
+    external_transition: Any = None
+    rows: Any = None
+    system_prompts: dict[str, str] = field(default_factory=dict)
+    callbacks: Sequence[Callback] = ()
+
+
+@dataclass(slots=True)
+class Cast:
+    """Who plays with what: agent -> policy, and the settings of each policy."""
+
+    policy_of: dict[str, str]
+    policies: dict[str, PolicyConfig]
+
+    @property
+    def trained(self) -> dict[str, str]:
+        """agent -> policy, of those whose policies are trained."""
+        return {a: name for a, name in self.policy_of.items() if self.policies[name].trainable}
+
+    def rotated(self, roles: Sequence[str], places: int) -> Cast:
+        """The cast after the policies have moved `places` places along `roles`."""
+        names = [self.policy_of[role] for role in roles]
+        moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
+        return Cast(self.policy_of | moved, self.policies)
+
+    def __str__(self) -> str:
+        lines = []
+        for policy, settings in self.policies.items():
+            agents = [agent for agent, name in self.policy_of.items() if name == policy]
+            kind = (
+                f"{settings.endpoint.model} at {settings.endpoint.base_url}"
+                if settings.endpoint is not None
+                else "frozen"
+                if not settings.trainable
+                else "LoRA adapter"
+                if settings.lora
+                else "own weights"
+            )
+            lines.append(f"policy {policy} ({kind}): {', '.join(agents) or 'no agent'}")
+        return "; ".join(lines)
+
+
+def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) -> Cast:
+    """Agents and policies: those the config names; else one agent per seat of the worlds, and one
+    policy per agent. A workflow may name the agents it sends to a world."""
+    wide = [world for world in worlds if len(world.agents) > 1 or not config.agents]
+    seats = [seat for world in wide for seat in world.agents]
+    agents = list(dict.fromkeys([*config.agents, *seats])) or ["agent"]
+    policies = dict(config.policies)
+    if not policies:
+        names = [section.policy for section in config.agents.values() if section.policy]
+        if not names:
+            names = ["policy"] if len(agents) == 1 else agents
+        policies = {name: PolicyConfig() for name in names}
+    policies = {name: each for name, each in policies.items() if name not in _lent(config, agents)}
+    trainable = [name for name, settings in policies.items() if settings.trainable]
+    policy_of: dict[str, str] = {}
+    for agent in agents:
+        section = config.agents.get(agent)
+        named = section.policy if section else None
+        if named is not None and named not in policies:
+            raise ConfigError(registry.unknown(named, list(policies), f"agents.{agent}.policy"))
+        if named is None:
+            named = agent if agent in policies else trainable[0] if len(trainable) == 1 else None
+        if named is None:
+            raise ConfigError(
+                f"agents.{agent}: which policy speaks for it? Set agents.{agent}.policy to one of "
+                f"{', '.join(policies)}"
+            )
+        policy_of[agent] = named
+    idle = [name for name in policies if name not in policy_of.values()]
+    if idle:
+        raise ConfigError(
+            f"policies.{idle[0]}: no agent uses it; name it in agents.<agent>.policy or remove it"
+        )
+    _check_seats(config, worlds, agents, parts)
+    return Cast(policy_of, policies)
+
+
+def _lent(config: ExperimentConfig, agents: Sequence[str]) -> set[str]:
+    """Policies that environments have for their model, and no agent speaks with."""
+    sections = [*config.environments, *config.evaluation.environments]
+    named = {section.policy for section in config.agents.values()}
+    return {each.lent_policy for each in sections if each.lent_policy} - named - set(agents)
+
+
+def _check_seats(
+    config: ExperimentConfig, worlds: Sequence[WorldSpec], agents: Sequence[str], parts: Parts
+) -> None:
+    """Every seat needs an agent of its name; a world with one seat takes the only agent, or whom
+    the workflow sends."""
+    known = list(dict.fromkeys(agent for world in worlds for agent in world.agents))
+    idle = [agent for agent in agents if worlds and agent not in known]
+    if idle and all(world.sends for world in worlds):
+        raise ConfigError(
+            f"agents.{idle[0]}: workflow.name={config.workflow.name!r} sends only "
+            f"{', '.join(known)}; give the workflow the names of your agents, or them these"
+        )
+    for world in worlds:
+        seats = world.template.agents
+        if world.sends and len(seats) > 1:
+            raise ConfigError(
+                f"workflow.name={config.workflow.name!r} plays worlds with one seat, and "
+                f"environment {world.name!r} has {len(seats)} ({', '.join(seats)}); use 'turns'"
+            )
+        if getattr(world.workflow, "replays", False) and not world.reproducible:
+            raise ConfigError(
+                f"workflow.name={config.workflow.name!r} plays every task more than once, and the "
+                f"reset of environment {world.name!r} takes neither task nor seed, so that it "
+                "would not be the same task; give its reset a parameter seed"
+            )
+        missing = [seat for seat in seats if seat not in agents]
+        if missing and len(seats) > 1:
+            raise ConfigError(
+                f"environment {world.name!r} has a seat {missing[0]!r}, but the agents are "
+                f"{', '.join(agents)}"
+            )
+        if len(seats) == 1 and len(agents) > 1 and parts.workflow is None:
+            name = config.workflow.name
+            if name in ("turns", "single_turn") and missing:
+                raise ConfigError(
+                    f"environment {world.name!r} has one seat and there are {len(agents)} agents "
+                    f"({', '.join(agents)}), but the "
+                    f"workflow {name!r} does not say whose answer counts; use a workflow that "
+                    "does, or one agent"
+                )
+
+
+def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[str, Policy]:
+    """Every policy that has weights here, with bases shared where they can be: LoRA policies (and
+    frozen ones) of one model use one copy of it."""
+    bases: dict[tuple[str, str], Any] = {}
+    tokenizers: dict[str, Any] = {}
+    policies: dict[str, Policy] = {}
+    model_section = config.model
+    shareable = {
+        name: _model_key(model_section, section) for name, section in cast.policies.items()
+    }
+    lora_bases = {
+        shareable[name] for name, section in cast.policies.items() if _lora(model_section, section)
+    }
+    owners: dict[int, str] = {}
+    frozen: dict[Any, Any] = {}
+    here = [name for name, section in cast.policies.items() if section.endpoint is None]
+    # those that may be no copy of their own come when the bases of the others are there
+    for name in sorted(here, key=lambda each: _borrows(cast.policies[each], parts, each)):
+        section = cast.policies[name]
+        live_model, live_tokenizer = parts.models.get(name, (None, None))
+        path, tokenizer_name = shareable[name]
+        if isinstance(live_model, str | os.PathLike):
+            path, live_model = str(live_model), None
+            tokenizer_name = tokenizer_name if section.tokenizer else path
+        if live_tokenizer is None:
+            if live_model is not None:
+                tokenizer_name = getattr(live_model, "name_or_path", "") or tokenizer_name
+            if tokenizer_name not in tokenizers:
+                tokenizers[tokenizer_name] = load_tokenizer(
+                    tokenizer_name, model_section.trust_remote_code
+                )
+            live_tokenizer = tokenizers[tokenizer_name]
+        lora = _lora(model_section, section)
+        adapter: str | None = None
+        if live_model is not None:
+            model = live_model
+            if id(model) in owners and section.trainable and lora is None:
+                model = copy.deepcopy(model)
+            owners[id(model)] = name
+            key: Any = id(live_model)
+        else:
+            key = (path, model_section.torch_dtype)
+            shared = lora is not None or (not section.trainable and shareable[name] in lora_bases)
+            model = bases.get(key) if shared else None
+            if model is None and not section.trainable:
+                model = frozen.get(key)
+            if model is None:
+                model = _load(model_section, path)
+            if not section.trainable:
+                frozen[key] = model
+        if lora is not None:
+            with torch.random.fork_rng():
+                torch.manual_seed(seed_of((config.training.seed, "adapter", name)) >> 1)
+                model = add_adapter(bases.get(key, model), name, lora.model_dump())
+            bases[key], adapter = model, name
+        elif not section.trainable and key in bases:
+            adapter = BASE
+        chat = Chat(live_tokenizer, model_section.chat_template_kwargs)
+        chat.check()
+        policy = Policy(
+            name,
+            model,
+            live_tokenizer,
+            adapter=adapter,
+            precision=config.training.precision,
+            chat=chat,
+            lean=model_section.lean,
+        )
+        policies[name] = policy
+    return {name: policies[name] for name in here}
+
+
+def bases_of(config: ExperimentConfig, cast: Cast, parts: Parts) -> list[list[str]]:
+    """The policies that have weights, those of one base together: as `load_policies` shares it."""
+    model = config.model
+    adapted = {_model_key(model, each) for each in cast.policies.values() if _lora(model, each)}
+    found: dict[Any, list[str]] = {}
+    for name, section in cast.policies.items():
+        if section.endpoint is not None:
+            continue
+        live, _ = parts.models.get(name, (None, None))
+        path = str(live) if isinstance(live, str | os.PathLike) else _model_key(model, section)[0]
+        lora = _lora(model, section) is not None
+        if live is not None and not isinstance(live, str | os.PathLike):
+            key, shares = ("live", id(live)), lora or not section.trainable
+        else:
+            frozen = not section.trainable
+            alone = not lora and _model_key(model, section) not in adapted
+            key, shares = ("frozen" if alone else "path", path), lora or frozen
+        found.setdefault(key if shares else ("own", name), []).append(name)
+    return list(found.values())
+
+
+def _borrows(section: PolicyConfig, parts: Parts, name: str) -> bool:
+    """Whether a policy is frozen and named by its path: whoever has the same model may lend it."""
+    live, _ = parts.models.get(name, (None, None))
+    return not section.trainable and (live is None or isinstance(live, str | os.PathLike))
+
+
+def _load(section: ModelConfig, path: str) -> Any:
+    return load_model(
+        path,
+        section.torch_dtype,
+        section.trust_remote_code,
+        section.attn_implementation,
+        section.device,
+    )
+
+
+def _model_key(model: ModelConfig, policy: PolicyConfig) -> tuple[str, str]:
+    path = policy.model or model.model_name_or_path
+    if policy.model:
+        return path, policy.tokenizer or path
+    return path, policy.tokenizer or model.tokenizer_name_or_path or path
+
+
+def _lora(model: ModelConfig, policy: PolicyConfig) -> Any:
+    return (policy.lora or model.lora) if policy.trainable else None
+
+
+def make_seats(
+    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], parts: Parts
+) -> dict[str, Seat]:
+    """What stays the same for every agent from episode to episode."""
+    seats: dict[str, Seat] = {}
+    for agent, policy_name in cast.policy_of.items():
+        section = config.agents.get(agent)
+        sampling = config.generation.sampling(**(section.generation if section else {}))
+        prompt = section.system_prompt if section else None
+        prompt = prompt if prompt is not None else parts.system_prompts.get(agent)
+        if cast.policies[policy_name].endpoint is not None:  # its server knows its tokens
+            seats[agent] = Seat(agent, policy_name, None, sampling, 0, prompt, trained=False)
+            continue
+        policy = policies[policy_name]
+        room = policy.max_context - sampling.max_new_tokens
+        limit = config.generation.max_prompt_tokens or room
+        if room < 1:
+            raise ConfigError(
+                f"generation.max_new_tokens={sampling.max_new_tokens} (agent {agent!r}) leaves no "
+                f"room for a prompt: policy {policy_name!r} has {policy.max_context} positions in "
+                f"all; use fewer than {policy.max_context}"
+            )
+        if limit > room:
+            raise ConfigError(
+                f"agent {agent!r}: generation.max_prompt_tokens={limit} and "
+                f"max_new_tokens={sampling.max_new_tokens} together "
+                f"exceed the {policy.max_context} positions of policy {policy_name!r}"
+            )
+        seats[agent] = Seat(
+            name=agent,
+            policy=policy_name,
+            chat=policy.chat,
+            sampling=sampling,
+            max_prompt_tokens=limit,
+            system_prompt=prompt,
+            trained=cast.policies[policy_name].trainable,
+        )
+    return seats

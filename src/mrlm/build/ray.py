@@ -1,0 +1,373 @@
+"""A run on a Ray cluster: which policies share a worker, where workers are, and how a run that lost
+one goes on. The cluster itself, and what runs there, is in `distributed/on_ray`."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrlm.build.engines import make_engines
+from mrlm.build.placement import Here
+from mrlm.build.policies import Cast, Parts, bases_of
+from mrlm.build.ray_workers import Base, Recipe
+from mrlm.config import ExperimentConfig
+from mrlm.config.ray_section import RayPolicyConfig
+from mrlm.core import registry
+from mrlm.core.chat import Chat
+from mrlm.core.errors import ConfigError, WorkerLost
+from mrlm.core.timing import count
+from mrlm.distributed.on_ray.actor_calls import Post, begin
+from mrlm.distributed.on_ray.cluster import Pool, connect, reserve, shares
+from mrlm.distributed.on_ray.collective_calls import Team
+from mrlm.distributed.on_ray.engine import EngineGroup, RayEngine
+from mrlm.distributed.on_ray.environments import WorldPool, WorldWorker
+from mrlm.distributed.on_ray.proxies import (
+    RemoteCritic,
+    RemoteFrozen,
+    RemoteLearner,
+    RemotePolicy,
+)
+from mrlm.distributed.on_ray.weight_transfer import boxed
+from mrlm.distributed.on_ray.workers import Worker
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.checkpoint import checkpoints, newest_verified, read_state
+from mrlm.learn.data.batch import Sample
+from mrlm.learn.learner import Learner
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.engine import Engine
+from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.train import restore
+from mrlm.training.run import Run
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+KEY = "distributed.ray"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What learners and critics were made with."""
+
+    algorithm: Algorithm
+    total: int
+    folder: Path
+
+
+class OnRay(Here):
+    """Policies in workers of a Ray cluster, and worlds too where that is asked for. The critic of a
+    team, credit and the loop itself stay here."""
+
+    def __init__(self, config: ExperimentConfig, cast: Cast, parts: Parts) -> None:
+        super().__init__(config, cast, parts)
+        self.settings = config.distributed.ray
+        self.bases: list[Base] = [self._base(names) for names in bases_of(config, cast, parts)]
+        self._check()
+        self.pools: list[Pool] = []
+        self.worlds_at: WorldPool | None = None
+        self._plan: Plan | None = None
+        self._start: dict[str, Any] = {}
+        self._origin: Path | None = None
+        connect(self.settings)
+        self._place()
+
+    # -- who is where ------------------------------------------------------------------------------
+
+    def _base(self, names: list[str]) -> Base:
+        """A base and where it is put."""
+        known = self.settings.policies
+        sections = [known[name] for name in names if name in known]
+        if any(section != sections[0] for section in sections):
+            raise ConfigError(
+                f"{KEY}.policies: {', '.join(names)} are adapters of one base, which is in one "
+                "place; give them the same pools"
+            )
+        policies = {name: self.cast.policies[name] for name in names}
+        agents = {a: name for a, name in self.cast.policy_of.items() if name in policies}
+        models = {name: self.parts.models[name] for name in names if name in self.parts.models}
+        recipe = Recipe(self.config, Cast(agents, policies), models)
+        trained = any(section.trainable for section in policies.values())
+        return Base(names, recipe, sections[0] if sections else RayPolicyConfig(), trained)
+
+    def _check(self) -> None:
+        """Refuse what cannot be put on a cluster."""
+        known = [name for base in self.bases for name in base.names]
+        for name in self.settings.policies:
+            if name not in known:
+                raise ConfigError(registry.unknown(name, known, f"{KEY}.policies"))
+        if self.config.training.max_lag or self.config.asynchrony.oversample > 1:
+            key = "training.max_lag" if self.config.training.max_lag else "asynchrony.oversample"
+            raise ConfigError(
+                f"{key}: play beside learning, and plays that are broken off, are for engines in "
+                "the process of the loop; remove it, or set distributed.enabled=false"
+            )
+        if self.config.opponents.on:
+            raise ConfigError(
+                "opponents: past selves are met in runs of one process; set "
+                "distributed.enabled=false, or remove the section opponents"
+            )
+
+    def _place(self) -> None:
+        """Reserve pools, start a worker in each place, and let it make what it holds."""
+        settings = self.settings
+        pools = {n: Pool(f"{KEY}.pools.{n}", each) for n, each in settings.pools.items()}
+        alone: list[tuple[Pool, bool]] = []
+
+        def post(name: str, kind: type, arguments: tuple[Any, ...], pool: str | None) -> Post:
+            if pool is None:
+                alone.append((Pool(name, {}), kind is Worker))
+            chosen = alone[-1][0] if pool is None else pools[pool]
+            chosen.members += 1
+            return Post(name, kind, arguments, chosen, settings.max_restarts)
+
+        for base in self.bases:
+            where = base.section
+            given = (list(sys.path), boxed(base.recipe, f"policies.{base.names[0]}"))
+            together = settings.colocated and base.trained
+            if base.trained:
+                title = f"the learner of {base.title}"
+                base.home = post(title, Worker, given, where.learner)
+                others = [
+                    post(
+                        f"{title} ({number + 1} of {where.learners})", Worker, given, where.learner
+                    )
+                    for number in range(1, where.learners)
+                ]
+                if others:
+                    base.home = Team(base.home, others, self.config.distributed.timeout)
+            pool = where.learner if settings.colocated else where.engine
+            for number in range(0 if together else where.engines):
+                title = f"the engine {number + 1} of {base.title}"
+                base.engines.append(post(title, Worker, given, pool))
+                base.engines[-1].taught = _as_at_first
+            base.engines = [base.home] if together else base.engines
+            base.home = base.home if base.trained else base.engines[0]
+        spread = [
+            post(f"the environment worker {number + 1}", WorldWorker, (), settings.environment_pool)
+            for number in range(settings.environment_workers)
+        ]
+        self.worlds_at = WorldPool(spread) if spread else None
+        holding = sum(weights for _, weights in alone)
+        mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
+        for pool, weights in alone:
+            pool.resources = mine if weights else theirs
+        self.posts = [post for base in self.bases for post in base.posts] + spread
+        self.pools = [*pools.values(), *(pool for pool, _ in alone)]
+        for base in self.bases:
+            base.check_whole()
+        self._release = weakref.finalize(self, _release, self.posts, self.pools)
+        try:
+            reserve(self.pools, settings.placement_timeout)
+            begin(self._holding)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _holding(self) -> list[Post]:
+        """The workers that hold weights."""
+        return [post for base in self.bases for post in base.posts]
+
+    # -- what they hold ----------------------------------------------------------------------------
+
+    def load_policies(self) -> dict[str, Any]:
+        """Policies whose weights are in workers."""
+        told = [
+            (base, member, member.send("begin", member in base.engines))
+            for base in self.bases
+            for post in base.posts
+            for member in post.members
+        ]
+        for base, post, answer in told:
+            base.about = post.collect(answer)
+        kwargs = self.config.model.chat_template_kwargs
+        found: dict[str, RemotePolicy] = {}
+        for base in self.bases:
+            for name, about in base.about.items():
+                chat = Chat(about.tokenizer, kwargs)
+                found[name] = RemotePolicy(name, about, chat, base.home)
+        return {name: found[name] for name in self.cast.policies if name in found}
+
+    def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
+        """policy -> the group of workers that samples for it; APIs are asked from here."""
+        section = self.cast.policies
+        remote = {name: each for name, each in section.items() if each.endpoint is not None}
+        engines = make_engines(self.config, Cast(self.cast.policy_of, remote), {})
+        groups: dict[str, EngineGroup] = {}
+        for base in self.bases:
+            trains = base.trained and base.home in base.engines
+            groups |= dict.fromkeys(base.names, EngineGroup(base.engines, trains))
+        first = self.bases[0].about[self.bases[0].names[0]]
+        context = min(each.max_context for base in self.bases for each in base.about.values())
+        engine = RayEngine(groups, first.tokenizer, context)
+        return engines | dict.fromkeys(groups, engine)
+
+    def make_learners(
+        self, algorithm: Algorithm, policies: Mapping[str, Any], total: int, folder: Path
+    ) -> list[Any]:
+        """Learners in workers, those of one base in one."""
+        self._plan = Plan(algorithm, total, folder.absolute())
+        critics = self._learn(algorithm)
+        home = {name: base.home for base in self.bases for name in base.names}
+        return [
+            RemoteLearner(
+                policies[name],
+                algorithm,
+                home[name],
+                RemoteCritic(name, home[name]) if name in critics else None,
+            )
+            for name, section in self.cast.policies.items()
+            if section.trainable
+        ]
+
+    def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
+        """The policies that nobody trains, in their workers."""
+        return [
+            RemoteFrozen(policies[name], base.home)
+            for base in self.bases
+            for name in base.names
+            if not self.cast.policies[name].trainable
+        ]
+
+    def _learn(self, algorithm: Algorithm) -> set[str]:
+        """Let the workers make learners; the policies with a critic beside them."""
+        plan = self._plan
+        assert plan is not None
+        homes = [base.home for base in self.bases if base.trained]
+        told = [(post, post.send("learn", algorithm, plan.total, plan.folder)) for post in homes]
+        return {name for post, answer in told for name in post.collect(answer)}
+
+    def make_critics(
+        self,
+        algorithm: Algorithm,
+        learners: Sequence[Any],
+        policies: Mapping[str, Any],
+        total: int,
+        folder: Path,
+    ) -> list[Any]:
+        """Critics beside policies are where these are; the team's lives here, with a network of its
+        own."""
+        of_team = algorithm.topology in ("central", "mixed")
+        if of_team and self.config.training.critic_model is None:
+            base = next(each for each in self.bases if learners[0].policy in each.names)
+            learners = [_Lent(base.recipe.load()[learners[0].policy])]
+        return super().make_critics(algorithm, learners, policies, total, folder)
+
+    def worlds(self, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
+        """Worlds whose episodes live in workers, if there are any for them."""
+        pool = self.worlds_at
+        if pool is None:
+            return list(worlds)
+        boxes = {each.name: boxed(each.make, f"environment {each.name!r}") for each in worlds}
+        for post in pool.posts:
+            post.arguments = (list(sys.path), boxes)
+        begin(pool.posts)
+        return [pool.spread(world) for world in worlds]
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    async def update(
+        self,
+        jobs: Sequence[tuple[Any, Sequence[Sample], int]],
+        algorithm: Algorithm,
+        step: int,
+    ) -> list[dict[str, float]]:
+        """Learners of one base update together, those of several at the same time."""
+        places: dict[Post, list[int]] = {}
+        for place, (learner, _, _) in enumerate(jobs):
+            places.setdefault(learner.post, []).append(place)
+        found: dict[int, dict[str, float]] = {}
+
+        async def at(post: Post, chosen: list[int]) -> None:
+            work = [
+                (learner.policy, samples, seed, learner.settings.rate_factor)
+                for learner, samples, seed in (jobs[place] for place in chosen)
+            ]
+            answers = await post.ask_all("update", work, algorithm, step)
+            metrics, states, _ = answers[0]
+            for place, numbers, state in zip(chosen, metrics, states, strict=True):
+                found[place], learner = numbers, jobs[place][0]
+                learner.version, learner.nonfinite = state
+            for what, whose, number in (each for answer in answers for each in answer[2]):
+                count(what, whose, number)
+
+        await asyncio.gather(*(at(post, chosen) for post, chosen in places.items()))
+        return [found[place] for place in range(len(jobs))]
+
+    def problems(
+        self,
+        find: Callable[[Learner, Sequence[Sample]], Iterable[str]],
+        learner: Any,
+        samples: Sequence[Sample],
+    ) -> list[str]:
+        """What `find` says where the learner is."""
+        return learner.post.ask_now("problems", find, learner.policy, list(samples))
+
+    # -- recovery ----------------------------------------------------------------------------------
+
+    def ready(self, run: Run, checkpoint: Path | None) -> None:
+        """Remember where the run began."""
+        self._origin = checkpoint
+        self._start = {
+            "source": copy.deepcopy(run.source.state_dict()),
+            "algorithm": copy.deepcopy(run.algorithm.state_dict()),
+        }
+
+    def recover(self, run: Run, lost: WorkerLost) -> None:
+        """Let others take the places of lost workers, and put everything back to where the last
+        checkpoint was written, or to the beginning if there is none yet."""
+        for post in self._holding:
+            if not post.alive:
+                post.restart()
+        policies = self.load_policies()
+        self._learn(run.algorithm)
+        plan = self._plan
+        assert plan is not None
+        for learner in run.learners:
+            learner.version = learner.nonfinite = 0
+        if run.algorithm.topology in ("central", "mixed"):
+            given = (run.algorithm, run.learners, policies, plan.total, plan.folder)
+            run.critics = self.make_critics(*given)
+        for engine in run.engines.values():
+            if isinstance(engine, RayEngine):
+                engine.forget()
+        checkpoint = newest_verified(run.folder) if checkpoints(run.folder) else self._origin
+        if checkpoint is not None:
+            restore(run, checkpoint)
+            run.log.back(run.step, read_state(checkpoint)["parts"]["log"])
+        else:
+            run.log.back(-1, {})
+            run.step = run.tokens = 0
+            run.ease(0)
+            run.source.load_state_dict(copy.deepcopy(self._start["source"]))
+            run.algorithm.load_state_dict(copy.deepcopy(self._start["algorithm"]))
+        log.info("the run goes on from %s", checkpoint or "its beginning")
+
+    def close(self) -> None:
+        """End the workers and give the resources back; the cluster stays."""
+        self._release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    """A policy that the critic of a team begins as."""
+
+    weights_of: Policy
+
+
+def _as_at_first(post: Post) -> None:
+    """An engine that another takes the place of begins with the weights of the run's start."""
+    post.ask_now("begin", True)
+
+
+def _release(posts: Sequence[Post], pools: Sequence[Pool]) -> None:
+    for post in posts:
+        post.stop()
+    for pool in pools:
+        pool.release()

@@ -1,0 +1,119 @@
+"""What workers of a cluster hold: the policies of one base, how they are made there, and who trains
+and samples from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrlm.build.engines import make_engines
+from mrlm.build.learners import make_learners
+from mrlm.build.placement import TINY
+from mrlm.build.policies import Cast, Parts, load_policies
+from mrlm.config import ExperimentConfig
+from mrlm.config.ray_section import RayPolicyConfig
+from mrlm.core.errors import ConfigError
+from mrlm.core.process_group import Peers
+from mrlm.distributed.on_ray.actor_calls import Post
+from mrlm.distributed.on_ray.workers import About
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.fast.cpu_backends import keep_freed_memory
+from mrlm.learn.learner import Learner
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.engine import Engine
+
+
+@dataclass(slots=True)
+class Recipe:
+    """How the policies of one base, and what trains and samples from them, are made in a worker.
+
+    Args:
+        config: of the run.
+        cast: these policies and their agents alone.
+        models: live models and paths that stand for those of the config.
+    """
+
+    config: ExperimentConfig
+    cast: Cast
+    models: dict[str, tuple[Any, Any]]
+
+    def load(self) -> dict[str, Policy]:
+        """The policies as they are at the start of the run."""
+        return load_policies(self.config, self.cast, Parts(models=dict(self.models)))
+
+    def policies(self) -> dict[str, Policy]:
+        """The same, in a process that is theirs."""
+        found = self.load()
+        if all(policy.device.type == "cpu" for policy in found.values()):
+            keep_freed_memory()
+        threads = self.config.training.threads
+        if threads is None and max(policy.size for policy in found.values()) < TINY:
+            threads = 1
+        if threads is not None:  # else as many as the worker has processors
+            torch.set_num_threads(threads)
+        return found
+
+    def engine(self, policies: dict[str, Policy]) -> Engine:
+        """What samples from them."""
+        return next(iter(make_engines(self.config, self.cast, policies).values()))
+
+    def learners(
+        self,
+        policies: dict[str, Policy],
+        algorithm: Algorithm,
+        total: int,
+        folder: Path,
+        peers: Peers,
+    ) -> list[Learner]:
+        """What trains those that are trained."""
+        return make_learners(self.config, algorithm, self.cast, policies, total, folder, peers)
+
+
+@dataclass(slots=True)
+class Base:
+    """Policies of one base, and the workers that hold them.
+
+    Args:
+        names: of the policies.
+        recipe: how they are made.
+        section: where they are.
+        trained: whether any of them learns.
+        home: the worker, or the team of workers, that trains them; where they are frozen, the first
+            that samples.
+        engines: the workers that sample from them.
+        about: policy -> what its worker says of it.
+    """
+
+    names: list[str]
+    recipe: Recipe
+    section: RayPolicyConfig
+    trained: bool
+    home: Post = field(init=False)
+    engines: list[Post] = field(default_factory=list)
+    about: dict[str, About] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return " and ".join(map(repr, self.names))
+
+    @property
+    def posts(self) -> list[Post]:
+        """Its workers."""
+        return list(dict.fromkeys([self.home, *self.engines]))
+
+    def check_whole(self) -> None:
+        """Workers that train together exchange gradients between accelerators of their own.
+
+        Raises:
+            ConfigError: they have parts of one.
+        """
+        count, share = len(self.home.members), self.home.pool.share_of("GPU")
+        if count > 1 and 0 < share < 1:
+            raise ConfigError(
+                f"distributed.ray.policies: {count} workers train {self.title}, and get {share:g} "
+                "GPU each; give each a whole one (pools), or set learners=1"
+            )

@@ -1,0 +1,111 @@
+"""From `training.schedule` and the algorithm to a `Schedule`, with what cannot work refused, and to
+who speaks with which policy at every point of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mrlm.build.policies import Cast, Parts, make_seats
+from mrlm.config import ExperimentConfig, ScheduleConfig
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.schedule import Order, Schedule
+from mrlm.play.agent import Seat
+
+KEY = "training.schedule"
+
+
+def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: Cast) -> Schedule:
+    """The schedule of a run.
+
+    Raises:
+        ConfigError: it does not fit the agents, the policies or the algorithm.
+    """
+    section, name = config.training.schedule, config.training.algorithm
+    order: Order = section.order or algorithm.default_order
+    if order not in algorithm.orders:
+        raise ConfigError(
+            f"{KEY}.order={order!r}: {name} learns {' or '.join(algorithm.orders)} only; "
+            "mappo learns in any order"
+        )
+    algorithm.check_cast(cast.trained, len(cast.policy_of))
+    policies = [each for each, settings in cast.policies.items() if settings.trainable]
+    if section.order not in (None, "simultaneous") and len(policies) < 2:
+        raise ConfigError(
+            f"{KEY}.order={order!r}: policies take turns, and only {policies[0]!r} is trained; "
+            "give each agent a policy of its own, or use 'simultaneous'"
+        )
+    for field in ("turns", "period"):
+        if order != "alternating" and getattr(section, field) is not None:
+            raise ConfigError(
+                f"{KEY}.{field}: policies have turns only where {KEY}.order is 'alternating', and "
+                f"it is {order!r}; remove it, or set that"
+            )
+    turns = _turns(section, policies) if order == "alternating" else ()
+    swap_every, roles = _swap(section, algorithm, cast)
+    return Schedule(order, turns, section.period or 1, swap_every, roles)
+
+
+def casts_of(
+    config: ExperimentConfig,
+    cast: Cast,
+    policies: Mapping[str, Policy],
+    parts: Parts,
+    schedule: Schedule,
+) -> list[dict[str, Seat]]:
+    """The seats of a run for every rotation of its roles, the one it begins with first."""
+    rotations = range(1 if schedule.swap_every is None else len(schedule.roles))
+    casts = [cast.rotated(schedule.roles, places) for places in rotations]
+    return [make_seats(config, each, policies, parts) for each in casts]
+
+
+def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str], ...]:
+    """Which policies learn together, turn by turn."""
+    if section.turns is None:
+        return tuple(frozenset({name}) for name in policies)
+    for name in (name for turn in section.turns for name in turn):
+        if name not in policies:
+            raise ConfigError(registry.unknown(name, policies, f"{KEY}.turns (trained policies)"))
+    never = [name for name in policies if not any(name in turn for turn in section.turns)]
+    if never or not all(section.turns):
+        text = f"policy {never[0]!r} has no turn" if never else "a turn names no policy"
+        raise ConfigError(
+            f"{KEY}.turns: {text}; name every trained policy ({', '.join(policies)}) in a turn, "
+            "or set trainable=false for one that is never to learn"
+        )
+    return tuple(map(frozenset, section.turns))
+
+
+def _swap(
+    section: ScheduleConfig, algorithm: Algorithm, cast: Cast
+) -> tuple[int | None, tuple[str, ...]]:
+    """How often which agents exchange their policies. What an algorithm asks for by itself is left
+    out where there is nothing to exchange."""
+    own = algorithm.swap_every
+    if own is not None and section.swap_every not in (None, own):
+        raise ConfigError(
+            f"{KEY}.swap_every={section.swap_every}: the algorithm swaps every {own} iterations by "
+            "a setting of its own; leave this one out"
+        )
+    every = section.swap_every or own
+    roles = tuple(cast.trained if section.roles is None else section.roles)
+    if every is None:
+        if section.roles is not None:
+            raise ConfigError(
+                f"{KEY}.roles: nobody exchanges policies; set {KEY}.swap_every, or remove it"
+            )
+        return None, ()
+    for role in roles:
+        if role not in cast.policy_of:
+            raise ConfigError(registry.unknown(role, list(cast.policy_of), f"{KEY}.roles"))
+    if len(set(roles)) == len(roles) and len({cast.policy_of[role] for role in roles}) > 1:
+        return every, roles
+    if section.swap_every is None and section.roles is None:
+        return None, ()
+    raise ConfigError(
+        f"{KEY}.swap_every={every}: different agents exchange different policies, and these are "
+        f"{', '.join(f'{role} ({cast.policy_of[role]})' for role in roles) or 'none'}; give each "
+        "agent a policy of its own, or remove it"
+    )

@@ -1,0 +1,240 @@
+"""Policies for a server to speak for: from folders, from runs, or from a config, with the engine
+that samples for them."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrlm.build.environments import make_worlds
+from mrlm.build.policies import Parts, assign, load_policies
+from mrlm.config import ExperimentConfig
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError, ModelError
+from mrlm.learn.policy.loading import (
+    adapter_base,
+    import_peft,
+    load_model,
+    load_tokenizer,
+    run_model,
+)
+from mrlm.learn.policy.lora import BASE
+from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.weight_files import take_file, take_folder
+from mrlm.play.engine import Engine
+from mrlm.serving.policies.hub import Served
+
+
+@dataclass(slots=True)
+class Weights:
+    """The weights of a policy that a server speaks for; engines are given the policy itself."""
+
+    policy: Policy
+
+    @property
+    def size(self) -> int:
+        """Bytes that they take."""
+        return sum(each.numel() * each.element_size() for each in self._own())
+
+    def _own(self) -> list[Any]:
+        named = self.policy.model.named_parameters()
+        return list(self.policy.named_parameters().values()) or [value for _, value in named]
+
+    def fingerprint(self) -> tuple[float, ...]:
+        return self.policy.fingerprint()
+
+    def take_file(self, file: Path) -> None:
+        take_file(self.policy, file)
+
+    def take_folder(self, folder: Path) -> None:
+        take_folder(self.policy, folder)
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        with tempfile.TemporaryDirectory() as folder:
+            self.policy.tokenizer.save_pretrained(folder)
+            files = sorted(each for each in Path(folder).rglob("*") if each.is_file())
+            return {str(each.relative_to(folder)): each.read_bytes() for each in files}
+
+
+class Sampled:
+    """An engine of policies in this process, whose `load_weights` is given their `Weights`."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.tokenizer: Any = inner.tokenizer
+        self.max_context: int = inner.max_context
+
+    async def generate(self, requests: Sequence[Any]) -> list[Any]:
+        return await self.inner.generate(requests)
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        await self.inner.load_weights(policy, weights.policy, version)
+
+    def tolerance(self, policy: str) -> float | None:
+        return self.inner.tolerance(policy)
+
+
+class House:
+    """Policies that live in this process, and the engine that samples for all of them.
+
+    Args:
+        policies: name -> policy; adapters of one base share a model.
+        models: name -> what the model is called.
+        engine: the plug-in that samples.
+        settings: arguments of the plug-in, besides the policies.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        models: Mapping[str, str],
+        engine: str = "lean",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.policies: dict[str, Policy] = dict(policies)
+        self.models: dict[str, str] = dict(models)
+        self.plugin: Any = registry.load("engines", engine)
+        self.settings: dict[str, Any] = dict(settings or {})
+
+    def served(self) -> list[Served]:
+        """All policies, with a new engine."""
+        settings = dict(self.settings)
+        if "unseen_writes" in inspect.signature(self.plugin).parameters:
+            settings["unseen_writes"] = False  # new weights come through `load_weights`
+        inner = self.plugin(policies=self.policies, **settings)
+        engine: Engine = Sampled(inner)
+        return [self._served(name, engine) for name in self.policies]
+
+    def _served(self, name: str, engine: Engine) -> Served:
+        policy = self.policies[name]
+        return Served(
+            name,
+            engine,
+            policy.chat,
+            Weights(policy),
+            self.models[name],
+            policy.max_context,
+            parent=self._parent(policy),
+        )
+
+    def _parent(self, policy: Policy) -> str | None:
+        if not policy.adapter:
+            return None
+        bases = [
+            each.name
+            for each in self.policies.values()
+            if each.model is policy.model and each.adapter == BASE
+        ]
+        return bases[0] if bases else policy.model.get_base_model().name_or_path
+
+    def add_adapter(self, name: str, folder: Path) -> list[Served]:
+        """A policy `name` that is the adapter of a folder on the only whole model here; it comes
+        with the others, whose engine is a new one.
+
+        Raises:
+            ModelError: it fits none.
+        """
+        bases = [each for each in self.policies.values() if not each.adapter]
+        if len(bases) != 1:
+            raise ModelError(
+                f"adapter {name!r}: there are {len(bases)} models it could be laid over, and a "
+                "server that takes adapters has one"
+            )
+        base = bases[0]
+        model = with_adapter(base.model, name, folder)
+        if base.adapter is None:
+            self.policies[base.name] = _twin(base, base.name, model, BASE)
+        self.policies[name] = _twin(base, name, model, name)
+        self.models[name] = name
+        return self.served()
+
+
+def _twin(policy: Policy, name: str, model: Any, adapter: str) -> Policy:
+    return Policy(
+        name,
+        model,
+        policy.tokenizer,
+        adapter=adapter,
+        precision=policy.precision,
+        chat=policy.chat,
+        lean=policy.lean,
+    )
+
+
+def with_adapter(model: Any, name: str, folder: Path) -> Any:
+    """A model with the adapter of a folder laid over it, as a PEFT model.
+
+    Raises:
+        ModelError: there is none, or it does not fit.
+    """
+    peft = import_peft()
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise ModelError(f"{folder}: there is no adapter_model.safetensors")
+    try:
+        if isinstance(model, peft.PeftModel):
+            model.load_adapter(str(folder), adapter_name=name)
+            return model
+        return peft.PeftModel.from_pretrained(model, str(folder), adapter_name=name)
+    except (RuntimeError, ValueError, OSError, KeyError) as error:
+        raise ModelError(f"{folder}: the adapter does not fit: {error}") from error
+
+
+def house_of(
+    named: Mapping[str, str],
+    dtype: str = "float32",
+    device: str = "auto",
+    precision: Any = "fp32",
+    engine: str = "lean",
+    settings: Mapping[str, Any] | None = None,
+) -> House:
+    """Policies from folders, hub ids or runs: an adapter folder stays an adapter, and those of one
+    base share it.
+
+    Args:
+        named: policy -> where it is.
+        dtype, device: of the models.
+        precision: what is computed in.
+        engine: the plug-in that samples.
+        settings: its arguments.
+
+    Raises:
+        ConfigError: there is none, or one cannot be loaded.
+    """
+    if not named:
+        raise ConfigError("there is no policy to serve; give --policy NAME=FOLDER")
+    policies: dict[str, Policy] = {}
+    bases: dict[str, Any] = {}
+    for name, path in named.items():
+        folder, tokenizer = run_model(path), load_tokenizer(path)
+        base = adapter_base(folder)
+        if base is None:
+            policies[name] = Policy(
+                name, load_model(path, dtype, device=device), tokenizer, precision=precision
+            )
+            continue
+        if base not in bases:
+            bases[base] = load_model(base, dtype, device=device)
+        bases[base] = with_adapter(bases[base], name, Path(folder))
+        policies[name] = Policy(name, bases[base], tokenizer, adapter=name, precision=precision)
+    return House(policies, named, engine, settings)
+
+
+def house_of_config(config: ExperimentConfig) -> House:
+    """The policies of an experiment that have weights, as they are before it begins.
+
+    Raises:
+        ConfigError: they cannot be cast or loaded.
+    """
+    parts = Parts()
+    cast = assign(config, make_worlds(config, parts), parts)
+    policies = load_policies(config, cast, parts)
+    if not policies:
+        raise ConfigError("the config has no policy with weights to serve")
+    models = {
+        name: cast.policies[name].model or config.model.model_name_or_path for name in policies
+    }
+    return House(policies, models, settings={"batch_size": config.engine.batch_size})

@@ -1,0 +1,133 @@
+"""What is wrong with a config, one line per problem: the dotted key, what was written, what is
+expected. It knows how pydantic reports errors, and no section in particular."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mrlm.config.other_libraries import refused_text
+from mrlm.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: `key` is the dotted path (empty for the whole file)."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.key else self.text
+
+
+class InvalidConfig(ConfigError):
+    """A `ConfigError` that still knows which keys it is about."""
+
+    def __init__(self, problems: Sequence[Problem], where: str = "") -> None:
+        self.problems: list[Problem] = list(problems)
+        lines = [str(problem) for problem in self.problems]
+        head = f"{where}: " if where else ""
+        if len(lines) > 1:
+            text = "\n  ".join([f"{head}{len(lines)} problems", *lines])
+        else:
+            text = head + "".join(lines)
+        super().__init__(text)
+
+
+def show(value: Any, most: int = 60) -> str:
+    """A value as it may stand in a message: short, whatever it is."""
+    try:
+        text = str(value).lower() if isinstance(value, bool) else repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = f"a {type(value).__name__} too long to print"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or the keys there are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+    near = near or [name for name in names if len(key) > 2 and name.startswith(key)]
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f" (known: {', '.join(names)})" if names else ""
+
+
+def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
+    """The problem of a key that nothing reads."""
+    from mrlm.config.aliases import WORDS  # the words are known everywhere, and know the sections
+
+    path = f"{prefix}.{key}" if prefix else key
+    if key in WORDS and prefix:
+        return Problem(path, f"unknown key; the setting is {WORDS[key].path}")
+    if reason := refused_text(key):
+        return Problem(path, reason)
+    return Problem(path, f"unknown key{did_you_mean(key, known)}")
+
+
+def problems_of(error: ValidationError, model: type[Any], prefix: str = "") -> list[Problem]:
+    """Pydantic's errors in our words."""
+    return [_problem(entry, model, prefix) for entry in error.errors(include_url=False)]
+
+
+def _problem(entry: Mapping[str, Any], model: type[Any], prefix: str) -> Problem:
+    location = [str(part) for part in entry["loc"] if part != "[key]"]
+    kind, given = entry["type"], entry["input"]
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        above = ".".join([*([prefix] if prefix else []), *location[:-1]])
+        return unknown_key(location[-1], _keys_at(model, entry["loc"][:-1]), above)
+    path = ".".join([*([prefix] if prefix else []), *location])
+    if kind in ("missing", "missing_keyword_only_argument", "missing_argument"):
+        return Problem(path, "it is required")
+    if kind == "value_error":
+        return Problem(path, str(entry["msg"]).removeprefix("Value error, "))
+    if kind in ("model_type", "dict_type", "model_attributes_type", "dataclass_type"):
+        expected = "a mapping of keys to values"
+    elif kind == "literal_error":
+        expected = "one of " + entry["ctx"]["expected"].replace("' or '", "', '")
+    else:
+        expected = str(entry["msg"]).removeprefix("Input should be ").split(", ")[0]
+    return Problem(path, f"must be {expected}, not {show(given)}")
+
+
+def _keys_at(model: type[Any], location: Sequence[Any]) -> list[str]:
+    """The keys of the section that a pydantic location leads to."""
+    section, inside = model, False
+    for part in location:
+        if inside:  # a key of a mapping, or an index of a list
+            inside = False
+            continue
+        annotation = _fields(section).get(str(part))
+        found = _section_in(annotation)
+        if found is None:
+            return []
+        section = found
+        inside = _is_container(annotation)
+    return list(_fields(section))
+
+
+def _fields(model: type[Any]) -> dict[str, Any]:
+    if issubclass(model, BaseModel):
+        return {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: field.type for name, field in model.__dataclass_fields__.items() if field.init}
+
+
+def _is_container(annotation: Any) -> bool:
+    origin = typing.get_origin(annotation)
+    return origin in (dict, list) or any(map(_is_container, typing.get_args(annotation)))
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in typing.get_args(annotation):
+        found = _section_in(argument)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,323 @@
+"""From what a user wrote to canonical keys: aliases resolved, flat words moved to their sections,
+objects turned into mappings. It knows where keys belong; whether values are right is checked
+later."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mrlm.config.aliases import (
+    PER_DEVICE,
+    UNSET,
+    WORDS,
+    Word,
+    algorithm_fields,
+    applies,
+    changed_fields,
+    flat_words,
+    folded,
+    twice,
+)
+from mrlm.config.base import Section
+from mrlm.config.errors import InvalidConfig, Problem
+from mrlm.config.other_libraries import refused_settings
+from mrlm.config.sections import TrainingConfig
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError
+
+SECTIONS = (
+    "experiment_name",
+    "output_dir",
+    "training",
+    "model",
+    "policies",
+    "agents",
+    "environments",
+    "workflow",
+    "engine",
+    "generation",
+    "evaluation",
+    "opponents",
+    "data",
+    "asynchrony",
+    "distributed",
+    "stages",
+)
+"""The keys of an experiment, in the order in which they are written."""
+
+DEFAULT_ALGORITHM: str = TrainingConfig.model_fields["algorithm"].default
+
+
+def section_key(algorithm: str) -> str:
+    """The key of an algorithm's section: its name, or `algorithm` for `module:Class`."""
+    return "algorithm" if ":" in algorithm else algorithm
+
+
+def algorithm_name(data: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> str:
+    """`training.algorithm` of a config as it was written, over a `base`; where neither has one, the
+    algorithm that a preset is called after."""
+    layers = (data, base or {})
+    for key in ("algorithm", "preset"):
+        for layer in layers:
+            name = _written(layer, key)
+            if name is not None and (key == "algorithm" or name in registry.names("algorithms")):
+                return name
+    return DEFAULT_ALGORITHM
+
+
+def _written(data: Mapping[str, Any], key: str) -> str | None:
+    """A key of the top or of `training`, where it is a name."""
+    training = data.get("training", {})
+    if isinstance(training, Section):
+        training = training.model_dump(exclude_unset=True)
+    inside = training.get(key) if isinstance(training, Mapping) else None
+    return next((name for name in (data.get(key), inside) if isinstance(name, str)), None)
+
+
+def algorithm_class(name: str) -> type[Any]:
+    """The class of an algorithm.
+
+    Raises:
+        ConfigError: there is none of that name, or it is no algorithm.
+    """
+    try:
+        TrainingConfig(algorithm=name)
+        found = registry.load("algorithms", name)
+    except InvalidConfig as error:
+        raise ConfigError(error.problems[0].text) from None
+    if not inspect.isclass(found) or not hasattr(found, "__pydantic_fields__"):
+        raise ConfigError(
+            f"{name!r} is no algorithm: a class that derives from mrlm.Algorithm is expected"
+        )
+    return found
+
+
+def known_fields(name: str) -> dict[str, Any] | None:
+    """Settings of an algorithm: name -> default; `None` if there is no such algorithm."""
+    try:
+        return algorithm_fields(algorithm_class(name))
+    except ConfigError:
+        return None
+
+
+def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, Any]) -> Word | None:
+    """What a key means that stands at the top (`place=""`), in `training` or in the algorithm's
+    section; `None` if it is where it belongs."""
+    if place == "" and (key in SECTIONS or key == section_key(algorithm) or key == "eval_envs"):
+        return None
+    if place == "training" and key in TrainingConfig.model_fields:
+        return None
+    if key in fields:
+        return None if place == section_key(algorithm) else Word(f"algorithm.{key}")
+    return WORDS.get(key)
+
+
+def _neutral(place: str, key: str, value: Any, algorithm: str) -> bool:
+    """Whether a key is a setting of another library that asks for what happens here anyway."""
+    own = section_key(algorithm)
+    settings = TrainingConfig.model_fields if place == "training" else (*SECTIONS, own)
+    if key in (known_fields(algorithm) or {} if place == own else settings):
+        return False
+    refused = refused_settings().get(key)
+    return refused is not None and refused.accepts(value)
+
+
+class Tree:
+    """Nested mappings that remember where each value was written, and refuse a second value."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.written: dict[str, str] = {}
+
+    def get(self, path: str) -> Any:
+        """The value at a dotted path, or `UNSET`."""
+        found: Any = self.data
+        for part in path.split("."):
+            if not isinstance(found, Mapping) or part not in found:
+                return UNSET
+            found = found[part]
+        return found
+
+    def put(self, path: str, value: Any, source: str) -> None:
+        """Write a value; the same one may be written twice.
+
+        Raises:
+            ConfigError: there is another value already.
+        """
+        known = self.get(path)
+        if value == {} and isinstance(known, Mapping):
+            return
+        if known is not UNSET and known != value:
+            raise InvalidConfig(
+                [twice(path, (known, self.written.get(path, path)), (value, source))]
+            )
+        *above, last = path.split(".")
+        place = self.data
+        for part in above:
+            inner = place.get(part)
+            if inner is None:
+                inner = place[part] = {}
+            if not isinstance(inner, dict):
+                return  # a section that is no mapping is reported when sections are checked
+            place = inner
+        place[last] = value
+        self.written.setdefault(path, source)
+
+
+def normalise(
+    data: Mapping[str, Any],
+    algorithm: str | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Canonical keys for what a user wrote; values stay as they are.
+
+    Args:
+        data: a whole config or a part of one; sections may be mappings, sections or config objects.
+        algorithm: the run's algorithm, where `data` does not decide that.
+        base: the canonical config that `data` will be laid over.
+
+    Raises:
+        ConfigError: an alias and its key both given, or a setting with two values.
+    """
+    base = base or {}
+    name = algorithm or algorithm_name(data, base)
+    words: list[tuple[str, str, Any]] = []
+    section = section_key(name)
+    tree = Tree(_mappings(_aliases(data, name), section, words))
+    fields = known_fields(name) or {}
+    for place in ("", "training", section):
+        inside = tree.data if place == "" else tree.data.get(place)
+        if not isinstance(inside, dict):
+            continue
+        for key in [key for key in inside if word_at(place, str(key), name, fields)]:
+            words.append((place, key, inside.pop(key)))
+        for key in [key for key, value in inside.items() if _neutral(place, str(key), value, name)]:
+            del inside[key]
+    pending: list[tuple[str, Any]] = []
+    for place, key, given in folded(words):
+        source = f"{place}.{key}" if place else key
+        word = word_at(place, key, name, fields) or WORDS[key]
+        value = word.value(given)
+        if value is UNSET:
+            continue
+        if fields and not applies(word, value, fields, source):
+            continue
+        path = word.path
+        if path == PER_DEVICE:
+            pending.append((source, value))
+            continue
+        if path.startswith("algorithm."):
+            path = f"{section}.{path.removeprefix('algorithm.')}"
+        tree.put(path, value, source)
+    for source, value in pending:
+        tree.put("training.batch_size", _times_parts(value, tree, base, source), source)
+    return tree.data
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it: mappings are merged, anything else is replaced."""
+    result = dict(base)
+    for key, value in changes.items():
+        known = result.get(key)
+        both = isinstance(known, Mapping) and isinstance(value, Mapping)
+        result[key] = merge(known, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of everything that is no mapping (or an empty one)."""
+    for key, value in data.items():
+        path = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, path)
+        else:
+            yield path, value
+
+
+def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """`eval_envs` is `environments`; `algorithm` is the run's algorithm, or its section."""
+    result = {str(key): value for key, value in data.items()}
+    if "eval_envs" in result:
+        if "environments" in result:
+            text = (
+                "it is the same key as environments; give one of them (worlds that are evaluated "
+                "and not trained on stand in evaluation.environments)"
+            )
+            raise InvalidConfig([Problem("eval_envs", text)])
+        result["environments"] = result.pop("eval_envs")
+    section = section_key(algorithm)
+    if isinstance(result.get("algorithm"), str):
+        training = result.get("training", {})
+        training = training if isinstance(training, Mapping) else dict(_plain_section(training))
+        given = training.get("algorithm", result["algorithm"])
+        if given != result["algorithm"]:
+            both = (given, "training.algorithm"), (result["algorithm"], "algorithm")
+            raise InvalidConfig([twice("training.algorithm", *both)])
+        result["training"] = {**training, "algorithm": result.pop("algorithm")}
+    elif _written(result, "algorithm") is None and _written(result, "preset") == algorithm:
+        training = result.get("training", {})
+        training = training if isinstance(training, Mapping) else dict(_plain_section(training))
+        result["training"] = {**training, "algorithm": algorithm}
+    if "algorithm" in result and section != "algorithm":
+        if section in result:
+            text = f"it is the same section as {section}; give one of them"
+            raise InvalidConfig([Problem("algorithm", text)])
+        result[section] = result.pop("algorithm")
+    workflow = result.get("workflow")
+    if isinstance(workflow, str):
+        result["workflow"] = {"name": workflow}
+    return result
+
+
+def _plain_section(section: Any) -> dict[str, Any]:
+    return section.model_dump(exclude_unset=True) if isinstance(section, Section) else {}
+
+
+def _mappings(data: dict[str, Any], own: str, words: list[tuple[str, str, Any]]) -> dict[str, Any]:
+    """Sections and config objects as mappings of what was set; the flat words of the run's
+    algorithm go to `words`."""
+    result: dict[str, Any] = {}
+    for key, value in data.items():
+        if not isinstance(value, type) and dataclasses.is_dataclass(value):
+            flat = flat_words(value)
+            if flat and key != own:
+                word = next(iter(flat))
+                text = f"it is not the run's algorithm, so set {WORDS[word].path} where it is"
+                raise InvalidConfig([Problem(f"{key}.{word}", text)])
+            words += [(key, word, given) for word, given in flat.items()]
+            if hasattr(type(value), "__pydantic_fields__"):
+                value = changed_fields(value)
+        result[key] = as_mappings(value)
+    return result
+
+
+def as_mappings(value: Any) -> Any:
+    """Sections anywhere inside a value become mappings of what was set; nothing else changes, but
+    mappings and lists are new ones."""
+    if isinstance(value, Section):
+        return as_mappings(value.model_dump(exclude_unset=True))
+    if isinstance(value, Mapping):
+        return {str(key): as_mappings(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_mappings(inner) for inner in value]
+    return value
+
+
+def _times_parts(value: Any, tree: Tree, base: Mapping[str, Any], source: str) -> Any:
+    """`per_device_train_batch_size` counts what goes through at once: times the parts it is the
+    batch."""
+    parts = tree.get("training.gradient_accumulation_steps")
+    if parts is UNSET:
+        parts = Tree(dict(base)).get("training.gradient_accumulation_steps")
+    try:
+        checked = TrainingConfig(
+            batch_size=value,
+            gradient_accumulation_steps=1 if parts is UNSET else parts,
+        )
+    except InvalidConfig as error:
+        texts = [problem.text for problem in error.problems]
+        raise InvalidConfig([Problem(source, text) for text in texts[:1]]) from None
+    return checked.batch_size * checked.gradient_accumulation_steps

@@ -1,0 +1,215 @@
+"""Coroutines from ordinary code, also where an event loop is running already (a notebook), and
+ordinary code from coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from mrlm.core.errors import EpisodeError, Left
+from mrlm.core.user_errors import in_user_code, title
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds that what was broken off has to end."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception ends more than the code that raised it: a Ctrl-C, a person who leaves, a
+    task that was cancelled, a coroutine that was closed. What code of the user's raises itself
+    (`sys.exit()`, `raise KeyboardInterrupt`, a class of its own) does not."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        return not in_user_code(error)
+    if isinstance(error, Left):
+        return True
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False  # signals reach the main thread alone
+    # a handler in Python is the innermost frame; that of the interpreter leaves none
+    handler = signal.getsignal(signal.SIGINT)
+    return handler is signal.default_int_handler or not in_user_code(error)
+
+
+def as_failure(error: BaseException) -> Exception:
+    """An exception of the user's code as one that ends an episode and nothing else."""
+    if isinstance(error, Exception):
+        return error
+    failure = EpisodeError(
+        f"{title(error)}, raised by code that the run calls (an environment, a workflow, a reward "
+        "function)"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine without what a task would pass on to its event loop, and so end it (`SystemExit`,
+    `KeyboardInterrupt`), or to another task as if that was closed (`GeneratorExit`): raised by code
+    of the user's they are failures."""
+
+    def __init__(self, job: Coroutine[Any, Any, Any]) -> None:
+        self._job = job
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._job.send(value)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if is_interrupt(error):
+                raise
+            raise as_failure(error) from error
+
+    def throw(self, *thrown: Any) -> Any:
+        try:
+            return self._job.throw(*thrown)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if is_interrupt(error):
+                raise
+            raise as_failure(error) from error
+
+    def close(self) -> None:
+        self._job.close()
+
+    def __await__(self) -> Any:
+        return self._job.__await__()
+
+
+def _contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Let every task of a loop be contained, also those that workflows make."""
+
+    def task(loop: asyncio.AbstractEventLoop, job: Any, **more: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(_Contained(job), loop=loop, **more)
+
+    loop.set_task_factory(task)
+
+
+def run_async(job: Awaitable[T]) -> T:
+    """The result of a coroutine; in a thread of its own if this one has a running event loop."""
+
+    async def wait() -> T:
+        _contain_tasks(asyncio.get_running_loop())
+        try:
+            return await job
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if is_interrupt(error):
+                raise
+            raise as_failure(error) from error
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        context = contextvars.copy_context()
+        return pool.submit(context.run, lambda: asyncio.run(wait())).result()
+
+
+_INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("inside", default=False)
+
+
+def is_by_hand() -> bool:
+    """Whether ordinary code of a user is running: no event loop, and no thread of `in_thread`."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return not _INSIDE.get()
+    return False
+
+
+@functools.cache
+def _background() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="mrlm-by-hand").start()
+    return loop
+
+
+def in_background(job: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine from code without an event loop. All run in one loop, so that what
+    one has opened (a process, a connection) serves the next."""
+    return asyncio.run_coroutine_threadsafe(job, _background()).result()
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """The result of a function that may block. Its thread is a daemon: one that never returns can
+    be given up, and does not keep the process alive."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # given up
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def work() -> None:
+        _INSIDE.set(True)
+        result, failure = None, None
+        try:
+            result = function()
+        except BaseException as error:  # handed to whoever waits
+            failure = as_failure(error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work,), daemon=True, name="mrlm-world").start()
+    return await future
+
+
+class Background:
+    """An event loop in a thread of its own, for work that goes on while others compute. The thread
+    is a daemon: it does not keep the process alive.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        _contain_tasks(self._loop)
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._loop.run_forever,), daemon=True, name=name
+        )
+        self._thread.start()
+
+    async def call(self, job: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that runs there; whoever waits for it does not block."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(job, self._loop))
+
+    def run(self, function: Callable[[], T]) -> T:
+        """The result of a function that runs there, between two things that happen there."""
+
+        async def inside() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(inside(), self._loop).result()
+
+    def close(self) -> None:
+        """Break off whatever runs there, and end the thread."""
+
+        async def end() -> None:
+            own, patience = asyncio.current_task(), self._loop.time() + PATIENCE
+            # one that has its answer at this very moment goes on, and may begin others
+            while (tasks := asyncio.all_tasks() - {own}) and self._loop.time() < patience:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=1.0)
+            await self._loop.shutdown_default_executor()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

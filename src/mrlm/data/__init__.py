@@ -1,0 +1,1 @@
+"""Data sets: files, hub names, columns, tasks, preparation."""

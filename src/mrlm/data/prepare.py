@@ -1,0 +1,80 @@
+"""Data sets made ready for use without a network: their rows, checked and written as they are into
+a folder that says whose they are. It does not know how the folder gets its place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from mrlm.core.errors import DataError
+from mrlm.data.files import write_jsonl, write_parquet
+from mrlm.data.presets import Preset
+from mrlm.data.sources import MARKER, hub_source, with_preset
+from mrlm.data.tasks import OnBadRow, Reading
+
+Format = Literal["jsonl", "parquet"]
+
+
+def prepare(
+    preset: Preset,
+    folder: Path,
+    *,
+    source: str | Path | None = None,
+    splits: Sequence[str] = (),
+    limit: int | None = None,
+    format: Format = "jsonl",
+    on_bad_row: OnBadRow = "raise",
+    known: Path | None = None,
+) -> dict[str, int]:
+    """Write a file for each split, and beside them what they are.
+
+    Args:
+        preset: the data set.
+        folder: where to; it exists.
+        source: a file, a folder, a snapshot or a hub id to take it from; its own place on the hub
+            when `None`.
+        splits: which ones; those to learn from and to hold out when empty.
+        limit: rows of each split at most.
+        format: of the files; parquet is written from memory.
+        on_bad_row: `raise`, or `skip` and count in the log.
+        known: a folder prepared before, whose other splits are kept.
+
+    Returns:
+        Split -> rows.
+
+    Raises:
+        DataError: it cannot be read, has no such split, or a row is malformed.
+    """
+    found = hub_source(preset) if source is None else with_preset(source, preset)
+    wanted = list(splits) or list(found.preset.splits if found.preset else preset.splits)
+    counts = _kept(known, folder, preset, wanted) if known is not None else {}
+    for split in wanted:
+        reading = Reading(
+            found, split, on_bad_row=on_bad_row, max_rows=limit, streaming=limit is not None
+        )
+        rows = (dict(value) for value, _ in reading.pairs())
+        file = folder / f"{split}.{format}"
+        counts[split] = (write_parquet if format == "parquet" else write_jsonl)(file, rows)
+    about = {"preset": preset.name, "hub": preset.hub, "source": str(source or preset.hub)}
+    text = json.dumps(about | {"rows": counts}, indent=1)
+    (folder / MARKER).write_text(f"{text}\n", encoding="utf-8")
+    return counts
+
+
+def _kept(known: Path, folder: Path, preset: Preset, wanted: Sequence[str]) -> dict[str, int]:
+    """Copy the splits of an earlier preparation that are not written anew."""
+    try:
+        about = json.loads((known / MARKER).read_text(encoding="utf-8"))
+        counts = {split: int(count) for split, count in about["rows"].items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{known}: it was not prepared by mrlm data ({error})") from error
+    if about.get("preset") != preset.name:
+        raise DataError(f"{known} holds {about.get('preset')!r}; give another folder with --out")
+    kept = {split: count for split, count in counts.items() if split not in wanted}
+    for split in kept:
+        for file in known.glob(f"{split}.*"):
+            shutil.copy2(file, folder / file.name)
+    return kept

@@ -1,0 +1,347 @@
+"""Where rows stand: lists, files, folders, snapshots, presets and the hub, each row with its place
+in words. It reads one row after the other and does not know what rows are for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mrlm.core.errors import DataError
+from mrlm.core.registry import unknown
+from mrlm.core.tiny_model import cache_folder
+from mrlm.data.files import FILE_TYPES, NEEDS_EXTRA, Located, items, read_file
+from mrlm.data.presets import PRESETS, Preset
+
+MARKER = "mrlm.json"
+"""The file of a prepared folder that says which preset's rows it holds."""
+NO_ROWS = {MARKER, "manifest.json", "dataset_infos.json", "dataset_info.json", "state.json"}
+"""Files beside the data in prepared folders, snapshots and `save_to_disk` folders."""
+SHARD = re.compile(r"^(.+?)-\d{4,}(?:-of-\d{4,})?(?:-[0-9a-f]+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A data set that was found.
+
+    Args:
+        title: what errors call it.
+        rows: `rows(split, streaming)`: its rows with their places; the split is never `None` where
+            a preset says which one is for training.
+        preset: what its columns are, where it is known by name.
+        note: where it was found, if that is worth saying.
+    """
+
+    title: str
+    rows: Callable[[str | None, bool], Iterator[Located]]
+    preset: Preset | None = None
+    note: str = ""
+
+
+def find(source: Any) -> Source:
+    """A data set by what a user calls it: see `read_rows`.
+
+    Raises:
+        DataError: it is nothing that can be a data set, or there is no such file or folder.
+    """
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, str) and not source.strip():
+        raise DataError("the data set has no name: give a list, a path or a hub id")
+    if isinstance(source, str) and source in PRESETS:
+        return preset_source(PRESETS[source])
+    if isinstance(source, str | Path):
+        return _local(source) or _on_hub(str(source))
+    if isinstance(source, Mapping):
+        rows = _picker(source, "the data set")
+        return Source("the data set", lambda split, _: items(rows(split), "row"))
+    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+        raise DataError(
+            f"a data set is a list of dictionaries, a Dataset, a path or a hub id, not "
+            f"{type(source).__name__}"
+        )
+    return Source("the data set", lambda split, _: items(source, "row"))
+
+
+def data_folder() -> Path | None:
+    """Where prepared data sets are kept: `$MRLM_DATA`, else `data` in the cache folder."""
+    if own := os.environ.get("MRLM_DATA"):
+        return Path(own).expanduser()
+    cache = cache_folder()
+    return None if cache is None else cache / "data"
+
+
+def preset_source(preset: Preset) -> Source:
+    """A preset: as it was prepared (a folder of its name here or in the data folder), else on the
+    hub."""
+    if (Path(preset.name) / MARKER).is_file():
+        return _path(Path(preset.name), preset)
+    folder = data_folder()
+    for place in [] if folder is None else sorted(folder.glob(f"{preset.name}*")):
+        stem = place.name if place.is_dir() else place.stem
+        if stem == preset.name and (place.is_dir() or place.suffix.lower() in FILE_TYPES):
+            return _path(place, preset)
+    return hub_source(preset)
+
+
+def hub_source(preset: Preset) -> Source:
+    """A preset on the hub, or as the hub's client has kept it."""
+    title = f"data set {preset.name!r}"
+    return Source(title, lambda split, lazy: _hub_rows(preset, split, lazy), preset)
+
+
+def with_preset(source: str | Path, preset: Preset) -> Source:
+    """A local path or hub id whose rows are those of a preset.
+
+    Raises:
+        DataError: there is no such file or folder.
+    """
+    found = _local(source, preset)
+    if found is not None:
+        return found
+    hub, _, config = str(source).partition(":")
+    return hub_source(replace(preset, hub=hub, config=config or None, revision=None, files=None))
+
+
+def _local(source: str | Path, preset: Preset | None = None) -> Source | None:
+    """A file or folder; `None` if the name may be that of the hub."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return _path(path, preset)
+    text = str(source)
+    folder, colon, config = text.rpartition(":")
+    if colon and (whole := Path(folder).expanduser()).is_dir():
+        return _path(whole, preset, config)
+    if path.suffix.lower() in FILE_TYPES or text.startswith(("/", ".", "~")):
+        raise DataError(f"data set {text!r}: there is no such file or folder")
+    return None
+
+
+def _path(path: Path, preset: Preset | None, config: str | None = None) -> Source:
+    title = f"data set {str(path)!r}"
+    prepared = _prepared(path if path.is_dir() else path.parent)
+    preset = preset or prepared
+    config = config or (preset.config if preset else None)
+    note = "" if preset is None else f"read from {path}"
+    if path.is_file():
+        alone = preset and replace(preset, held_out=None)
+        return Source(title, lambda split, _: read_file(path), alone, note)
+    if any((path / marker).is_file() for marker in ("state.json", "dataset_dict.json")):
+        known = _saved_splits(path)
+        return Source(title, lambda split, _: _saved(path, split), _limited(preset, known), note)
+    files = split_files(path, config)
+    return Source(
+        title, lambda split, _: _folder(path, files, split), _limited(preset, list(files)), note
+    )
+
+
+def _prepared(folder: Path) -> Preset | None:
+    """The preset whose rows a folder was prepared with."""
+    try:
+        name = json.loads((folder / MARKER).read_text(encoding="utf-8"))["preset"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return PRESETS.get(name)
+
+
+def _limited(preset: Preset | None, known: list[str]) -> Preset | None:
+    """A preset that names only splits that there are, perhaps by their usual names."""
+    if preset is None or not known:
+        return preset and replace(preset, held_out=None)
+    usual = known[0] if len(known) == 1 else preset.train
+    train = next((name for name in (preset.train, "train") if name in known), usual)
+    names = (preset.held_out, "test", "validation") if preset.held_out else ()
+    held = next((name for name in names if name in known and name != train), None)
+    return replace(preset, train=train, held_out=held)
+
+
+def _picker(splits: Mapping[str, Any], title: str) -> Callable[[str | None], Any]:
+    """One split of several."""
+
+    def pick(split: str | None) -> Any:
+        name = split or "train"
+        if name not in splits:
+            raise DataError(
+                f"{title}: there is no split {name!r} (there are: {', '.join(map(str, splits))})"
+            )
+        return splits[name]
+
+    return pick
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+def split_files(folder: Path, config: str | None = None) -> dict[str, list[Path]]:
+    """Split -> its data files, in a folder with a file for each split (`train.jsonl`), perhaps in
+    parts (`train-00000-of-00002.parquet`), or in a snapshot of a repository of the hub: as its
+    README says, else in the folder of the configuration, in `data/`, or in the folder itself.
+
+    Args:
+        folder: the folder.
+        config: which configuration, where the snapshot has several.
+    """
+    listed = _listed_files(folder, config)
+    if listed:
+        return listed
+    for place in (*([folder / config] if config else []), folder, folder / "data"):
+        files: dict[str, list[Path]] = {}
+        inside = place.rglob("*") if place not in (folder, folder / "data") else place.glob("*")
+        for path in sorted(inside):
+            if path.is_file() and path.suffix.lower() in FILE_TYPES and path.name not in NO_ROWS:
+                files.setdefault(_split_name(path), []).append(path)
+        if files:
+            return files
+    return {}
+
+
+def _split_name(path: Path) -> str:
+    """`train` of `train.jsonl`, `train-00000-of-00002.parquet` and `train/0000.parquet`."""
+    part = SHARD.match(path.stem)
+    return part[1] if part else path.parent.name if path.stem.isdecimal() else path.stem
+
+
+def _listed_files(folder: Path, config: str | None) -> dict[str, list[Path]]:
+    """The files that the README of a snapshot lists for a configuration; empty if it lists none."""
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+        head = yaml.safe_load(text.split("---")[1]) if text.startswith("---") else None
+    except (OSError, yaml.YAMLError):
+        return {}
+    listed = head.get("configs") if isinstance(head, Mapping) else None
+    sections = [each for each in listed or [] if isinstance(each, Mapping)]
+    named = [each for each in sections if each.get("config_name") == (config or "default")]
+    if not named and config is None:
+        named = [each for each in sections if each.get("default")] or sections[:1]
+    files: dict[str, list[Path]] = {}
+    for section in named:
+        entries = section.get("data_files")
+        for entry in entries if isinstance(entries, list) else [entries]:
+            if not isinstance(entry, Mapping):
+                entry = {"split": "train", "path": entry}
+            patterns = entry.get("path") or []
+            for pattern in [patterns] if isinstance(patterns, str) else patterns:
+                if str(pattern).startswith("/") or ".." in str(pattern).split("/"):
+                    continue  # it leads out of the snapshot
+                found = [p for p in sorted(folder.glob(str(pattern))) if p.is_file()]
+                files.setdefault(str(entry.get("split", "train")), []).extend(found)
+    return {split: paths for split, paths in files.items() if paths}
+
+
+def _folder(folder: Path, files: dict[str, list[Path]], split: str | None) -> Iterator[Located]:
+    wanted = split or "train"
+    if split is None and wanted not in files and len(files) == 1:
+        wanted = next(iter(files))
+    paths = files.get(wanted, [])
+    parts = len(paths) == 1 or len({path.suffix for path in paths}) == 1
+    if not paths or not parts:
+        found = [path.name for each in files.values() for path in each]
+        raise DataError(
+            f"data set folder {str(folder)!r}: expected one file {wanted}.jsonl (or "
+            f".json, .csv, .parquet; parts are {wanted}-00000-of-00002.parquet), or a "
+            f"save_to_disk folder; found {', '.join(found) or 'no data file'}"
+        )
+    return (located for path in paths for located in read_file(path))
+
+
+def _saved(folder: Path, split: str | None) -> Iterator[Located]:
+    loaded = _datasets(f"data set {str(folder)!r}").load_from_disk(str(folder))
+    if isinstance(loaded, Mapping):
+        loaded = _picker(loaded, str(folder))(split)
+    return ((f"{folder}, row {index}", row) for index, row in enumerate(loaded))
+
+
+def _saved_splits(folder: Path) -> list[str]:
+    try:
+        listed = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))
+        return [str(name) for name in listed["splits"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+# -- the hub ---------------------------------------------------------------------------------------
+
+
+def _on_hub(name: str) -> Source:
+    identifier, _, config = name.partition(":")
+    columns: dict[str, str] = {}
+    bare = Preset("", identifier, "", columns, config=config or None)
+    return Source(f"data set {name!r}", lambda split, lazy: _hub_rows(bare, split, lazy))
+
+
+def _hub_rows(preset: Preset, split: str | None, lazy: bool) -> Iterator[Located]:
+    """Rows from the hub, or from what was downloaded of it before."""
+    name = preset.hub if preset.config is None else f"{preset.hub}:{preset.config}"
+    called = preset.name or name
+    datasets = _datasets(f"data set {called!r}")
+    wanted = split or preset.train
+    options: dict[str, Any] = {"split": wanted}
+    if preset.revision:
+        options["revision"] = preset.revision
+    if preset.files:
+        options["data_files"] = dict(preset.files)
+    load = partial(
+        datasets.load_dataset, preset.hub, None if preset.files else preset.config, **options
+    )
+    try:
+        try:
+            loaded = load(streaming=True) if lazy else load()
+        except ConnectionError:
+            if not lazy:
+                raise
+            loaded = load()  # what is in its cache is there as a whole only
+    except Exception as error:  # whatever the client raises, the user needs the id and the way out
+        snapshot = _snapshot(preset.hub)
+        files = split_files(snapshot, preset.config) if snapshot is not None else {}
+        if snapshot is not None and wanted in files:
+            return _folder(snapshot, files, wanted)
+        raise DataError(_unreachable(preset, name, error)) from error
+    return ((f"{name}, row {index}", row) for index, row in enumerate(loaded))
+
+
+def _snapshot(hub: str) -> Path | None:
+    """What was downloaded of a repository of the hub as it is."""
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(hub, repo_type="dataset", local_files_only=True))
+    except (ImportError, OSError, ValueError):  # there is none, or no client, or no such name
+        return None
+
+
+def _unreachable(preset: Preset, name: str, error: Exception) -> str:
+    """What to do without a network."""
+    reason = str(error).split("\n")[0] or type(error).__name__
+    if not preset.name:
+        local = preset.hub.rsplit("/", 1)[-1]
+        near = "" if "/" in name else f"; {unknown(name, list(PRESETS), 'presets')}"
+        return (
+            f"data set {name!r} is no local path and could not be loaded from the hub ({reason}); "
+            f"without a network give a "
+            f"local file instead, for example {local}.jsonl with one row per line, or a "
+            f"save_to_disk folder{near}"
+        )
+    folder = data_folder()
+    place = f"{preset.name}/" if folder is None else f"{folder / preset.name}/"
+    return (
+        f"preset {preset.name!r} could not be loaded from the hub ({name}: {reason}). Without a "
+        f"network it is read from the folder {place} (or {preset.name}.jsonl or .parquet beside "
+        f"it; $MRLM_DATA names another place). To fill it, where there is a network: mrlm data "
+        f"{preset.name}; from a snapshot or file of {preset.hub}: mrlm data {preset.name} "
+        "--source PATH"
+    )
+
+
+def _datasets(title: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"{title} {NEEDS_EXTRA}") from error
+    return datasets

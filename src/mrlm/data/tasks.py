@@ -1,0 +1,280 @@
+"""Rows of data sets: reads lists, files, folders and hub ids into dictionaries, says exactly where
+a row is malformed, and holds rows out without leaking. It knows nothing of agents, worlds or
+tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mrlm.core.errors import DataError
+from mrlm.core.types import Message, Role
+from mrlm.data.presets import Preset
+from mrlm.data.sources import Source, find
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+OnBadRow = Literal["raise", "skip"]
+Row = dict[str, Any]
+CONVERSATIONS = ("prompt", "messages", "completion", "chosen", "rejected")
+"""Columns that hold text or messages and are checked wherever they occur."""
+ANSWERS = ("completion", "chosen", "rejected")
+"""Columns that may hold the answers of a team, as a mapping agent -> text."""
+QUESTIONS = ("prompt", "question", "problem")
+"""Columns that may hold what is asked, in the order in which they are looked for."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """A data set and how it is read. Every iteration over it reads it anew, row after row, from the
+    beginning.
+
+    Args:
+        source: a list of dictionaries; a `datasets.Dataset` or anything else with a length whose
+            items are dictionaries; a path to a `.jsonl`, `.json` (a list of objects), `.csv` or
+            `.parquet` file; a folder that was prepared or made by `save_to_disk`, with a file for
+            each split, or a snapshot of a repository; the name of a preset; or a hub id, with the
+            configuration after a colon if it has one (`org/name:main`).
+        split: which split, where the source has several; when `None`, the preset's, else `train`.
+        columns: our name -> the source's name, such as `{"prompt": "question"}`.
+        on_bad_row: `raise` stops at the first malformed row; `skip` drops such rows and logs how
+            many.
+        required: columns (by our names) that every row must have and that may not be `None`.
+        max_rows: how many rows to read at most; all of them when `None`.
+        convert: makes of a row, and of where it stands in words, the row that is wanted; it raises
+            `DataError` for one that is malformed.
+        streaming: ask the hub for rows one by one, instead of for the whole data set.
+
+    Raises:
+        DataError: the source cannot be read, has no rows, or a row is malformed (the message names
+            file, line and column).
+    """
+
+    source: Any
+    split: str | None = None
+    columns: Mapping[str, str] | None = None
+    on_bad_row: OnBadRow = "raise"
+    required: Sequence[str] = ()
+    max_rows: int | None = None
+    convert: Callable[[Row, str], Row] | None = None
+    streaming: bool = False
+    found: Source = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.on_bad_row not in ("raise", "skip"):
+            raise DataError(f"on_bad_row must be 'raise' or 'skip', not {self.on_bad_row!r}")
+        if self.max_rows is not None and self.max_rows < 1:
+            raise DataError(f"max_rows must be at least 1, not {self.max_rows}")
+        self.found = find(self.source)
+        if self.found.preset is not None and self.found.note and self.split is None:
+            log.info("%s: %s", self.found.preset.name, self.found.note)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for _, row in self.pairs())
+
+    def pairs(self) -> Iterator[tuple[Mapping[str, Any], Row]]:
+        """Each row as the source has it, and as it is wanted."""
+        preset, split, count = self.found.preset, self.split, 0
+        if preset is not None:
+            split = split or preset.train
+        bad: list[DataError] = []
+        for where, value in self.found.rows(split, self.streaming):
+            try:
+                row = _checked(where, value, self.columns or {}, self.required, preset)
+                row = row if self.convert is None else self.convert(row, where)
+            except DataError as error:
+                if self.on_bad_row == "raise":
+                    raise
+                bad.append(error)
+                continue
+            yield value, row
+            count += 1
+            if count == self.max_rows:
+                break
+        title = self.found.title
+        if bad:
+            log.warning(
+                "%s: %d malformed rows were skipped; the first: %s", title, len(bad), bad[0]
+            )
+        if not count:
+            raise DataError(f"{title}: there is no {'usable ' if bad else ''}row in it")
+
+
+def read_rows(
+    source: Any,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    on_bad_row: OnBadRow = "raise",
+    required: Sequence[str] = (),
+    max_rows: int | None = None,
+    convert: Callable[[Row, str], Row] | None = None,
+) -> list[Row]:
+    """The rows of a data set as a list of dictionaries; the arguments are those of `Reading`."""
+    return list(Reading(source, split, columns, on_bad_row, required, max_rows, convert))
+
+
+def held_out_split(source: Any, split: str | None = None) -> str | None:
+    """The split that a preset holds out, where `split` is the one to learn from; `None` where rows
+    have to be held out by their prompts."""
+    preset = find(source).preset
+    return preset.held_out if preset is not None and split in (None, preset.train) else None
+
+
+def apart(rows: Sequence[Row], held: Sequence[Row]) -> list[Row]:
+    """Those of `rows` whose prompts are not those of held-out rows, too."""
+    places = {_place(row, 0) for row in held}
+    return [row for row in rows if _place(row, 0) not in places]
+
+
+def row_messages(value: Any, where: str = "row") -> list[Message]:
+    """A conversation as a row holds it: text (one user message), or a list of messages or `{"role",
+    "content"}` objects.
+
+    Args:
+        value: the text or the list; an object may also have `agent` and `tool_calls`.
+        where: named in the error.
+
+    Raises:
+        DataError: it is neither.
+    """
+    if isinstance(value, str):
+        return [Message(value)]
+    if not isinstance(value, Sequence) or not value:
+        raise DataError(f"{where}: expected text or a list of messages, not {_short(value)}")
+    return [_message(item, f"{where}, message {number}") for number, item in enumerate(value)]
+
+
+def split_rows(
+    rows: Sequence[Mapping[str, Any]], held_out: float = 0.1, seed: int = 0
+) -> tuple[list[Any], list[Any]]:
+    """Training rows and held-out rows, in their order. Rows with equal prompts fall on the same
+    side, and a row keeps its side when other rows come or go, because only a hash of its prompt
+    decides.
+
+    Args:
+        rows: the rows; the prompt is `prompt`, else `question`, `problem`, the messages before the
+            first answer, or the row.
+        held_out: share of the prompts to hold out, between 0 and 1.
+        seed: another seed is another split.
+
+    Returns:
+        `(train, held_out)`. Both have rows if there are two different prompts and `held_out` is
+        above 0.
+    """
+    if not 0.0 <= held_out < 1.0:
+        raise DataError(f"held_out is a share of the prompts, from 0 to below 1, not {held_out}")
+    places = [_place(row, seed) for row in rows]
+    distinct = sorted(set(places))
+    if held_out == 0.0 or len(distinct) < 2:
+        return list(rows), []
+    bound = min(max(held_out, distinct[0]), distinct[-2])
+    train = [row for row, place in zip(rows, places, strict=True) if place > bound]
+    return train, [row for row, place in zip(rows, places, strict=True) if place <= bound]
+
+
+def question_of(row: Mapping[str, Any]) -> Any:
+    """What a row asks: its `prompt`, `question` or `problem`; `None` if it has none of them."""
+    return next((row[name] for name in QUESTIONS if row.get(name) is not None), None)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _checked(
+    where: str,
+    value: Any,
+    columns: Mapping[str, str],
+    required: Iterable[str],
+    preset: Preset | None,
+) -> Row:
+    if isinstance(value, DataError):
+        raise value
+    if not isinstance(value, Mapping):
+        raise DataError(f"{where}: expected an object with named columns, not {_short(value)}")
+    row = dict(value) if preset is None else preset.row(value, where)
+    for ours, theirs in columns.items():
+        if theirs not in value:
+            raise DataError(
+                f"{where}, column {theirs!r}: missing (it was to become {ours!r}); it has "
+                f"{', '.join(value)}"
+            )
+    moved = {ours: value[theirs] for ours, theirs in columns.items()}
+    if preset is None:
+        row = {name: item for name, item in row.items() if name not in set(columns.values())}
+    row |= moved
+    for name in required:
+        if row.get(name) is None:
+            raise DataError(
+                f"{where}, column {name!r}: missing; it has {', '.join(row) or 'none'} (rename "
+                f"with columns: {{{name}: ...}})"
+            )
+    for name in CONVERSATIONS:
+        if name in row:
+            if name in ANSWERS and isinstance(row[name], Mapping):
+                row[name] = joint_answer(row[name], f"{where}, column {name!r}")
+            row_messages(row[name], f"{where}, column {name!r}")
+    return row
+
+
+def _message(item: Any, where: str) -> Message:
+    if isinstance(item, Message):
+        return item
+    if not isinstance(item, Mapping) or "role" not in item:
+        raise DataError(
+            f"{where}: expected an object with 'role' and 'content', not {_short(item)}"
+        )
+    content = "" if item.get("content") is None and item.get("tool_calls") else item.get("content")
+    if not isinstance(content, str):
+        raise DataError(f"{where}: 'content' must be text, not {_short(content)}")
+    if item["role"] not in set(Role):
+        raise DataError(
+            f"{where}: there is no role {item['role']!r} (there are: {', '.join(Role)})"
+        )
+    return Message(
+        content, Role(item["role"]), item.get("agent"), tuple(item.get("tool_calls") or ())
+    )
+
+
+def _place(row: Mapping[str, Any], seed: int) -> float:
+    """A number in (0, 1) that depends on the prompt and the seed alone."""
+    value = question_of(row)
+    if value is None and isinstance(row.get("messages"), Sequence):
+        messages = row_messages(row["messages"])
+        answers = [i for i, message in enumerate(messages) if message.role is Role.ASSISTANT]
+        value = messages[: answers[0]] if answers else messages
+    if value is None:
+        text = json.dumps(dict(row), sort_keys=True, default=str)
+    elif isinstance(value, Sequence):
+        text = "\n".join(message.content for message in row_messages(value))
+    else:
+        text = str(value)
+    key = f"{seed}\n{' '.join(text.split()).casefold()}"
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=6).digest()
+    return (int.from_bytes(digest, "big") + 0.5) / 2**48
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text[:60]}{'...' if len(text) > 60 else ''}"
+
+
+def joint_answer(answers: Mapping[str, Any], where: str = "row") -> str:
+    """The answers of a team (agent -> text) as one text, which a reward model reads.
+
+    Every line of an answer is indented, so that no answer can contain the heading of another.
+
+    Raises:
+        DataError: an answer is no text.
+    """
+    if not answers or not all(isinstance(text, str) for text in answers.values()):
+        raise DataError(f"{where}: expected agent -> text, not {_short(answers)}")
+    return "\n".join(
+        f"{agent}:\n{textwrap.indent(text, '  ', lambda line: True)}"
+        for agent, text in answers.items()
+    )

@@ -1,0 +1,139 @@
+"""Several workers that train one policy: each holds all of it and reads its share of every batch,
+as processes do that `torchrun` starts. To the loop they are one post."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mrlm.core.errors import PeerError, WorkerLost
+from mrlm.core.sync_async import in_thread
+from mrlm.distributed.on_ray.actor_calls import STARTED, Post
+from mrlm.distributed.on_ray.cluster import import_ray
+
+TOGETHER = frozenset(
+    {
+        "annotate",
+        "annotate_values",
+        "learn",
+        "load",
+        "load_optimizer_state",
+        "renew_reference",
+        "rescore",
+        "update",
+        "update_critic",
+    }
+)
+"""What all workers of a team do at once; the rest is asked of the first one alone."""
+GRACE = 10.0
+"""Seconds that the others have to say what went wrong with them when one of them has failed."""
+
+
+class Team(Post):
+    """The post of the first worker, and those of the others.
+
+    Args:
+        first: who answers for all, and may sample too.
+        others: posts that only train.
+        timeout: seconds that one worker waits for another.
+    """
+
+    def __init__(self, first: Post, others: Sequence[Post], timeout: float) -> None:
+        super().__init__(first.name, first.kind, first.arguments, first.pool, first.max_restarts)
+        self.others: list[Post] = list(others)
+        self.timeout: float = timeout
+
+    @property
+    def members(self) -> list[Post]:
+        return [self, *self.others]
+
+    def start(self) -> None:
+        super().start()
+        for post in self.others:
+            post.start()
+
+    def stop(self) -> None:
+        super().stop()
+        for post in self.others:
+            post.stop()
+
+    def meet(self) -> None:
+        """Let the workers find one another."""
+        for post in self.others:
+            post.ask_now("ready", timeout=STARTED)
+        where = Post.ask_now(self, "address")
+        size = len(self.members)
+        told = [
+            (post, Post.send(post, "join", rank, size, where, self.timeout))
+            for rank, post in enumerate(self.members)
+        ]
+        for post, answer in told:
+            Post.collect(post, answer)
+
+    @property
+    def alive(self) -> bool:
+        for post in self.members:
+            try:
+                Post.ask_now(post, "ready")
+            except WorkerLost:
+                return False
+        return True
+
+    def send(self, method: str, *arguments: Any, answers: int = 1) -> Any:
+        if method not in TOGETHER:
+            return super().send(method, *arguments, answers=answers)
+        ray = import_ray()
+        shared = [ray.put(each) for each in arguments]  # sent to the store once
+        return [Post.send(post, method, *shared) for post in self.members]
+
+    async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
+        references = self.send(method, *arguments)
+        return await in_thread(lambda: self.collect_all(references))
+
+    async def settle(self, reference: Any) -> Any:
+        if isinstance(reference, list):
+            return await in_thread(lambda: self.collect(reference))
+        return await super().settle(reference)
+
+    def collect(self, reference: Any, timeout: float | None = None) -> Any:
+        if isinstance(reference, list):
+            return self.collect_all(reference)[0]
+        return super().collect(reference, timeout)
+
+    def collect_all(self, references: Any) -> list[Any]:
+        """The answers of all; whatever one of them raises is raised here.
+
+        Raises:
+            WorkerLost: one of them is gone, and the others are ended: no part of a team can go on.
+        """
+        ray = import_ray()
+        waiting, failed = list(references), False
+        while waiting and not failed:
+            ready, waiting = ray.wait(waiting, num_returns=1)
+            failed = self._error(references.index(ready[0]), ready[0]) is not None
+        if not failed:
+            return ray.get(references)
+        ready, waiting = ray.wait(references, num_returns=len(references), timeout=GRACE)
+        errors = [self._error(references.index(each), each) for each in ready]
+        self._give_up([each for each in errors if each is not None], stuck=bool(waiting))
+
+    def _error(self, place: int, reference: Any) -> Exception | None:
+        try:
+            Post.collect(self.members[place], reference)
+        except Exception as error:
+            return error
+        return None
+
+    def _give_up(self, errors: Sequence[Exception], stuck: bool) -> NoReturn:
+        """Raise what began it: an error of the work rather than a worker that is gone, and that
+        rather than one who waited for it."""
+        worst = min(errors, key=lambda e: 2 if isinstance(e, PeerError) else _is_lost(e))
+        if stuck or isinstance(worst, PeerError | WorkerLost):
+            self.stop()
+        if isinstance(worst, PeerError):
+            raise WorkerLost(f"{self.name}: its workers lost one another ({worst})") from worst
+        raise worst
+
+
+def _is_lost(error: Exception) -> int:
+    return int(isinstance(error, WorkerLost))

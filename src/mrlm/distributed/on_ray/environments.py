@@ -1,0 +1,191 @@
+"""Worlds that live in workers: an episode's world is a proxy whose resets and steps are answered
+elsewhere. A worker that is lost takes the episodes with it that had their worlds there; they are
+played again."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from mrlm.core.environment import Environment
+from mrlm.core.errors import EpisodeError, WorkerLost
+from mrlm.core.stepping import is_async, is_pending
+from mrlm.core.sync_async import in_thread
+from mrlm.core.types import Message, StepResult, Task
+from mrlm.distributed.on_ray.actor_calls import Post
+from mrlm.distributed.on_ray.weight_transfer import opened
+from mrlm.distributed.on_ray.workers import find_modules
+from mrlm.play.sources.task_sampler import WorldSpec
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+Makers = dict[str, Callable[[], Environment]]
+"""Name of a world -> a fresh one for an episode."""
+Seats = tuple[tuple[str, ...], int | None]
+"""What a world says of itself: its seats, and its limit of steps."""
+
+
+class WorldWorker:
+    """Holds the worlds of many episodes, which do not wait for one another.
+
+    Args:
+        paths: where the process that was started finds modules.
+        boxes: name of a world -> what holds how it is made.
+    """
+
+    def __init__(self, paths: Sequence[str], boxes: Mapping[str, bytes]) -> None:
+        logging.getLogger("mrlm").setLevel(logging.WARNING)
+        find_modules(paths)
+        self.makers: Makers = {name: opened(box) for name, box in boxes.items()}
+        self.worlds: dict[int, Environment] = {}
+
+    async def ready(self) -> int:
+        """The process that answers."""
+        return os.getpid()
+
+    async def open(self, number: int, name: str) -> Seats:
+        """A fresh world for an episode."""
+        world = self.worlds[number] = self.makers[name]()
+        return tuple(world.agents), world.max_turns
+
+    async def twin(self, number: int, other: int) -> None:
+        """A copy of a world as it is now, under another number."""
+        self.worlds[other] = copy.deepcopy(self.worlds[number])
+
+    async def call(self, number: int, what: str, *arguments: Any) -> tuple[Any, Seats]:
+        """What a method of a world answers: in a thread, unless it is a coroutine or quick."""
+        if number not in self.worlds:
+            raise EpisodeError("the worker that held the world was lost, and the world with it")
+        world = self.worlds[number]
+        method = getattr(world, what)
+        if is_async(method) or not world.blocking:
+            answer = method(*arguments)
+        else:
+            answer = await in_thread(lambda: method(*arguments))
+        answer = await answer if is_pending(answer) else answer
+        return answer, (tuple(world.agents), world.max_turns)
+
+    async def close(self, number: int) -> None:
+        """The episode is over."""
+        world = self.worlds.pop(number, None)
+        if world is not None:
+            await in_thread(world.close)
+
+
+class WorldPool:
+    """The workers that worlds live in.
+
+    Args:
+        posts: the workers.
+    """
+
+    def __init__(self, posts: Sequence[Post]) -> None:
+        self.posts: list[Post] = list(posts)
+        self.numbers: itertools.count[int] = itertools.count()
+
+    def spread(self, spec: WorldSpec) -> WorldSpec:
+        """A world of a run whose episodes are played in workers, and once more where one is
+        lost."""
+        name = spec.name
+
+        def elsewhere() -> Environment:
+            return RemoteWorld(self, name, spec.template)
+
+        return replace(spec, make=elsewhere, retries=max(1, spec.retries))
+
+    def post(self, number: int) -> Post:
+        """Where a world is."""
+        return self.posts[number % len(self.posts)]
+
+    async def ask(self, number: int, method: str, *arguments: Any) -> Any:
+        """Ask the worker that holds a world.
+
+        Raises:
+            EpisodeError: the worker was lost, and the world with it.
+        """
+        post = self.post(number)
+        handle = post.handle
+        try:
+            return await post.ask(method, number, *arguments)
+        except WorkerLost as lost:
+            self._replace(post, handle, lost)
+
+    def ask_now(self, number: int, method: str, *arguments: Any) -> Any:
+        """The same from ordinary code."""
+        post = self.post(number)
+        handle = post.handle
+        try:
+            return post.ask_now(method, number, *arguments)
+        except WorkerLost as lost:
+            self._replace(post, handle, lost)
+
+    def _replace(self, post: Post, handle: Any, lost: WorkerLost) -> NoReturn:
+        """Let another worker take the place of a lost one, whoever notices first."""
+        if post.handle is handle:
+            log.warning("%s; another takes its place", lost)
+            post.restart(wait=False)
+        raise EpisodeError(f"{lost}, and the world of the episode with it") from lost
+
+
+class RemoteWorld(Environment):
+    """The world of an episode, in a worker.
+
+    Args:
+        pool: the workers.
+        name: of the world.
+        template: what says of itself what does not depend on an episode.
+    """
+
+    blocking = False
+
+    def __init__(self, pool: WorldPool, name: str, template: Environment) -> None:
+        self.pool: WorldPool = pool
+        self.name: str = name
+        self.agents: tuple[str, ...] = tuple(template.agents)
+        self.max_turns: int | None = template.max_turns
+        self.number: int = next(pool.numbers)
+        self._open = False
+
+    async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        return await self._call("reset", task, seed)
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        return await self._call("step", actions)
+
+    async def state(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return await self._call("state")
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        answer, _ = self.pool.ask_now(self.number, "call", "expert", agent, messages)
+        return answer
+
+    async def _call(self, what: str, *arguments: Any) -> Any:
+        if not self._open:
+            self._open = True
+            await self.pool.ask(self.number, "open", self.name)
+        answer, (self.agents, self.max_turns) = await self.pool.ask(
+            self.number, "call", what, *arguments
+        )
+        return answer
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> RemoteWorld:
+        twin = RemoteWorld(self.pool, self.name, self)
+        while self.pool.post(twin.number) is not self.pool.post(self.number):  # it is copied there
+            twin.number = next(self.pool.numbers)
+        if self._open:
+            twin._open = True
+            self.pool.ask_now(self.number, "twin", twin.number)
+        return twin
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            try:
+                self.pool.post(self.number).send("close", self.number)
+            except WorkerLost:
+                log.debug("world %d was closed by the loss of its worker", self.number)

@@ -1,0 +1,250 @@
+"""A world of processes: how they find one another and what they tell one another. Groups, numbers
+and pickles travel through gloo, gradients through whatever fits the device they are on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from mrlm.core.errors import ConfigError, MRLMError, PeerError
+from mrlm.core.parent_process import end_with_launcher
+from mrlm.core.process_group import Peers
+from mrlm.core.sync_async import in_thread
+from mrlm.distributed import buckets
+from mrlm.distributed.serialization import dumps, loads
+
+T = TypeVar("T")
+FAILED = "mrlm/failed"
+"""Where the first process that fails puts its rank."""
+SAID = "mrlm/said"
+"""Where the main process notes that it has written everything before an early end."""
+REACHED = 60.0
+"""Seconds in which the launcher has to answer."""
+PATIENCE = 20.0
+"""Seconds that the others wait for it then."""
+
+
+class World(Peers):
+    """Several processes, of which this is one.
+
+    Args:
+        rank: place of this process.
+        size: how many there are.
+        group: what they talk through beside gradients; `None` is the group of all.
+        timeout: seconds that one waits for the others.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float, group: Any = None) -> None:
+        self.rank: int = rank
+        self.size: int = size
+        self.timeout: float = timeout
+        self.bucket_bytes: int = 25 << 20
+        self._group: Any = group
+
+    # -- what they tell one another ----------------------------------------------------------------
+
+    def gather(self, value: T) -> list[T]:
+        """What every process brings, in order of rank; the own value is the object itself."""
+        if self.size == 1:
+            return [value]
+        own = torch.frombuffer(bytearray(dumps(value)), dtype=torch.uint8)
+        with self._others():
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            distributed.all_gather(sizes, torch.tensor([len(own)]), group=self._group)
+            longest = max(int(size) for size in sizes)
+            padded = torch.zeros(longest, dtype=torch.uint8)
+            padded[: len(own)] = own
+            found = [torch.empty_like(padded) for _ in range(self.size)]
+            distributed.all_gather(found, padded, group=self._group)
+        return [
+            value if rank == self.rank else loads(data[: int(size)].numpy().tobytes())
+            for rank, (data, size) in enumerate(zip(found, sizes, strict=True))
+        ]
+
+    async def exchange(self, value: T) -> list[T]:
+        return await in_thread(lambda: self.gather(value))
+
+    def first(self, job: Callable[[], T]) -> T:
+        """The result of a job that only the main process does, in all.
+
+        Raises:
+            PeerError: in the others, where it failed in the main one.
+        """
+        outcome: tuple[bool, Any] = True, None
+        if self.main:
+            try:
+                outcome = (True, job())
+            except Exception as error:  # the others must not wait for what will not come
+                self.gather((False, f"{type(error).__name__}: {error}"))
+                raise
+        done, found = self.gather(outcome)[0]
+        if not done:
+            raise PeerError(f"the main process cannot go on: {found}")
+        return found  # pyright: ignore[reportReturnType]
+
+    def barrier(self) -> None:
+        self.gather(None)
+
+    def channel(self) -> World:
+        timeout = timedelta(seconds=self.timeout)
+        with self._others():
+            group = distributed.new_group(backend="gloo", timeout=timeout)
+        return World(self.rank, self.size, self.timeout, group)
+
+    # -- what they compute together ----------------------------------------------------------------
+
+    def add_gradients(self, parameters: Iterable[Any]) -> None:
+        if self.size > 1:
+            with self._others():
+                buckets.add_gradients(list(parameters), self.bucket_bytes)
+
+    def add_numbers(self, tables: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+        sums: list[dict[str, float]] = [{} for _ in tables]
+        for part in self.gather([dict(table) for table in tables]):
+            for total, table in zip(sums, part, strict=True):
+                for name, number in table.items():
+                    total[name] = total.get(name, 0.0) + number
+        return sums
+
+    def spread(self, tensors: Iterable[Any]) -> None:
+        if self.size > 1:
+            with self._others():
+                buckets.spread(list(tensors), self.bucket_bytes)
+
+    # -- how it ends -------------------------------------------------------------------------------
+
+    @contextmanager
+    def _others(self) -> Iterator[None]:
+        """Around what cannot be done without the others."""
+        try:
+            yield
+        except RuntimeError as error:
+            text = str(error).strip().splitlines()
+            raise PeerError(
+                f"process {self.rank} of {self.size} lost the others: one of them has ended, or "
+                f"did not answer for distributed.timeout={self.timeout:g} s "
+                f"({text[0] if text else 'no reason given'}). Look for its message"
+            ) from error
+
+    def claim(self) -> bool:
+        """Say that this process fails; whether no other has said so before."""
+        if self.size == 1:
+            return True
+        try:
+            own = str(self.rank)
+            return _store().compare_set(FAILED, "", own).decode() == own
+        except RuntimeError:  # whoever kept the note is gone, and has said why
+            return False
+
+    def farewell(self) -> None:
+        if self.size == 1:
+            return
+        with suppress(RuntimeError):  # nobody is left to wait for
+            if self.main:
+                _store().set(SAID, "1")
+            else:
+                _store().wait([SAID], timedelta(seconds=PATIENCE))
+
+    def wait_for(self, seconds: float) -> None:
+        """How long to wait for the others from now on."""
+        self.timeout = seconds
+        group = distributed.group.WORLD
+        distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+    def close(self) -> None:
+        """Leave."""
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def found_world(
+    rank: int, size: int, local_rank: int, init_method: str | None, device: str | None, wait: float
+) -> World:
+    """The world that this process is to be part of; arguments as in `start`."""
+    end_with_launcher()
+    if size == 1:
+        init_method = None
+    if not 0 <= rank < size:
+        raise ConfigError(f"a process cannot have rank {rank} of {size}")
+    if size > 1 and init_method is None and not os.environ.get("MASTER_ADDR"):
+        raise ConfigError(
+            "WORLD_SIZE says that there are several processes, and MASTER_ADDR does not say where "
+            "they meet; start them with torchrun"
+        )
+    if init_method is None and size > 1:
+        _check_launcher(rank, size)
+    quick = device != "cpu" and torch.cuda.is_available()
+    if quick:
+        _take_device(local_rank)
+    try:
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if quick else "gloo",
+            init_method=init_method,
+            world_size=size,
+            rank=rank,
+            timeout=timedelta(seconds=wait),
+            store=distributed.HashStore() if size == 1 else None,  # pyright: ignore
+        )
+    except (RuntimeError, ValueError) as error:
+        raise PeerError(f"process {rank} of {size} did not find the others: {error}") from error
+    if rank:
+        logging.getLogger("mrlm").setLevel(logging.ERROR)  # one process speaks for all
+    world = World(rank, size, wait)
+    _speak_once(world)
+    return world
+
+
+def _check_launcher(rank: int, size: int) -> None:
+    """A torchrun that keeps the note of who is where has begun it before it starts anybody: if
+    nobody answers there it is gone, and the others with it.
+
+    Raises:
+        PeerError: so it is; nothing would come of waiting.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        socket.create_connection(where, REACHED).close()
+    except OSError as error:
+        raise PeerError(
+            f"process {rank} of {size}: the torchrun that started it is gone: nobody answers at "
+            f"{where[0]}:{where[1]} ({error})"
+        ) from None
+
+
+def _take_device(local_rank: int) -> None:
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(
+            f"local rank {local_rank} has no device of its own: this machine has {count}; start "
+            f"at most {count} processes here (--nproc_per_node), or set model.device=cpu with "
+            "CUDA_VISIBLE_DEVICES= empty"
+        )
+    torch.cuda.set_device(local_rank)
+
+
+def _speak_once(world: World) -> None:
+    """Let one process alone tell why everybody ends, in programs that do not catch errors."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        if world.claim() or not issubclass(kind, MRLMError | KeyboardInterrupt):
+            before(kind, error, at)
+
+    if world.size > 1:
+        sys.excepthook = hook
+
+
+def _store() -> Any:
+    return distributed.distributed_c10d._get_default_store()  # pyright: ignore

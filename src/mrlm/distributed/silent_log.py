@@ -1,0 +1,56 @@
+"""The log of a process that does not speak for all: it remembers numbers and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.types import Episode
+from mrlm.tracking.run_log import RunLog
+
+
+class Quiet(RunLog):
+    """A log that nobody reads. What the others see is written by the main process.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._rows: list[dict[str, Any]] = []
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        self._rows.append({"step": step, **metrics})
+
+    def episodes(
+        self, step: int, episodes: Sequence[Episode], standing: Mapping[str, str] | None = None
+    ) -> None:
+        pass
+
+    def back(self, step: int, state: dict[str, Any]) -> None:
+        self._rows = [row for row in self._rows if row["step"] <= step]
+
+    def profile(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def messages(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def history(self) -> list[dict[str, Any]]:
+        """What was logged since this process began."""
+        return list(self._rows)
+
+    def close(self) -> None:
+        pass

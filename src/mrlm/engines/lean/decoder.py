@@ -1,0 +1,369 @@
+"""The lean forward of a Llama-like model, for sampling: fused copies of its weights, copied again
+after every change, and what they compute. Where keys and values lie is the caller's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mrlm.learn.fast import matmul
+from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of
+from mrlm.learn.policy.digest import digests
+
+FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+NORMS = ("norm_attention", "norm_mlp", "norm_q", "norm_k", "norm_after_attention", "norm_after_mlp")
+HIDDEN = -1e30
+"""Added to the score of a key that must not be seen."""
+
+Attend = Callable[[int, Tensor, Tensor], Tensor]
+"""(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
+
+
+@dataclass(slots=True)
+class Product:
+    """Linear maps of one input as one: weight (out, in), bias (out,), and the width of each map."""
+
+    weight: Tensor
+    bias: Tensor | None
+    widths: list[int]
+
+
+@dataclass(slots=True)
+class Low:
+    """What all adapters of a call add to a `Product`: down (maps * K, in), where K is the sum of
+    the ranks, and for each map up (K, width), scaled, or `None` if no adapter touches it."""
+
+    down: Tensor
+    ups: list[Tensor | None]
+
+
+class Changes:
+    """Says which tensors changed since the call before: those that `mark` named, or, where weights
+    are written without a word, those whose numbers are others.
+
+    Args:
+        compared: all numbers of every tensor are compared at every call.
+    """
+
+    def __init__(self, compared: bool) -> None:
+        self.compared = compared
+        self._marked = True
+        self._digests: list[int] = []
+
+    def mark(self) -> None:
+        """All of them may have changed."""
+        self._marked = True
+
+    def take(self, tensors: Sequence[Tensor]) -> list[bool]:
+        """Which of them are not what they were at the call before."""
+        marked, self._marked = self._marked, False
+        if not self.compared:
+            return [marked] * len(tensors)
+        before, self._digests = self._digests, digests(tensors)
+        if marked or len(before) != len(tensors):
+            return [True] * len(tensors)
+        return [one != two for one, two in zip(before, self._digests, strict=True)]
+
+
+class Decoder:
+    """A model of the family with its weights fused.
+
+    Args:
+        anatomy: its parts.
+        dtype: of the products; the stream between them has the type of the weights.
+        compared: weights may change without a call of `mark`, so all of them are compared with what
+            was copied before every use.
+
+    Attributes:
+        stored: the type of the products.
+        dtype: of keys, values and what else is between the products. On a processor, weights in
+            float32 leave it at that: what is small there is quicker than in bfloat16.
+    """
+
+    def __init__(self, anatomy: Anatomy, dtype: torch.dtype, compared: bool = True) -> None:
+        self.anatomy = anatomy
+        self.compared = compared
+        self.stored: torch.dtype = dtype
+        self.stream: torch.dtype = anatomy.embedding.dtype
+        self.device: torch.device = anatomy.embedding.device
+        between = self.device.type == "cpu" and self.stream == torch.float32
+        self.dtype: torch.dtype = torch.float32 if between else dtype
+        self.heads, self.kv_heads = anatomy.heads, anatomy.kv_heads
+        self.head_dim: int = anatomy.head_dim
+        self.windows: list[int | None] = [layer.window for layer in anatomy.layers]
+        self.products: list[dict[str, Product]] = [{} for _ in anatomy.layers]
+        self.norms: list[dict[str, Tensor | None]] = [{} for _ in anatomy.layers]
+        self.lows: list[dict[str, Low]] = [{} for _ in anatomy.layers]
+        self._single = False
+        self._changes = Changes(compared)
+        self._adapters: tuple[str, ...] = ()
+        self._adapter_changes: dict[str, Changes] = {}
+        self._tables: dict[str, tuple[Tensor, Tensor]] = {}
+        self._plain = self.dtype == self.stream == torch.float32
+        self._ground = {
+            width: torch.tensor((anatomy.eps * width) ** 0.5, device=self.device)
+            for width in (anatomy.hidden, anatomy.head_dim)
+        }
+        scale = torch.tensor(anatomy.embed_scale, dtype=self.stream)
+        self._embed_scale = float(scale)
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    def mark(self, adapter: str | None = None) -> None:
+        """The weights of an adapter, or those of the base, have changed: copy them before their
+        next use."""
+        changes = self._adapter_changes.get(adapter) if adapter else self._changes
+        if changes is not None:
+            changes.mark()
+
+    def refresh(self, single: bool = False) -> bool:
+        """Copy again what changed of the base; returns whether anything did.
+
+        Args:
+            single: one row will be decoded: weights are stored otherwise for that.
+        """
+        anatomy = self.anatomy
+        jobs: list[tuple[int, str, list[Any]]] = [
+            (at, name, [linear_of(getattr(layer, part), None) for part in parts])
+            for at, layer in enumerate(anatomy.layers)
+            for name, parts in FUSED.items()
+        ]
+        tensors = [anatomy.embedding, anatomy.head, anatomy.final_norm.weight]
+        owners: list[int] = [-1, -1, -1]
+        for number, (_, _, linears) in enumerate(jobs):
+            found = [t for linear in linears for t in (linear.weight, linear.bias) if t is not None]
+            tensors += found
+            owners += [number] * len(found)
+        for layer in anatomy.layers:
+            weights = [getattr(layer, name) for name in NORMS]
+            tensors += [module.weight for module in weights if module is not None]
+        owners += [-1] * (len(tensors) - len(owners))
+        changed = self._changes.take(tensors)
+        stale = changed if single == self._single else [True] * len(changed)
+        if not any(stale):
+            return False
+        self._single = single
+        for number in {owner for owner, new in zip(owners, stale, strict=True) if new} - {-1}:
+            at, name, linears = jobs[number]
+            self.products[at][name] = self._fused(linears)
+        for at, layer in enumerate(anatomy.layers):
+            self.norms[at] = {name: self._norm_weight(getattr(layer, name)) for name in NORMS}
+        self._final_norm = self._norm_weight(anatomy.final_norm)
+        if stale[1]:
+            self._head = matmul.stored([anatomy.head], self.stored, single)
+        return any(changed)
+
+    def use(self, adapters: Sequence[str]) -> set[str]:
+        """Take up the adapters of a call; returns which of them changed since they were last
+        used."""
+        changed: set[str] = set()
+        for name in adapters:
+            found = [linear_of(module, name).lora for module in self._modules()]
+            tensors = [t for lora in found if lora for t in (lora.down, lora.up)]
+            known = self._adapter_changes.setdefault(name, Changes(self.compared))
+            if any(known.take(tensors)):
+                changed.add(name)
+        if changed or tuple(adapters) != self._adapters:
+            self._adapters = tuple(adapters)
+            for at, layer in enumerate(self.anatomy.layers):
+                lows = {name: self._low(layer, name) for name in FUSED}
+                self.lows[at] = {name: low for name, low in lows.items() if low is not None}
+        return changed
+
+    def adapter_mask(self, rows: Sequence[str | None]) -> Tensor | None:
+        """(N, K) with ones where a row's own adapter is; `None` if it would be ones only."""
+        if not self._adapters or all(row == self._adapters[0] for row in rows):
+            return None
+        ranks = self._ranks()
+        places = torch.tensor([i for i, rank in enumerate(ranks) for _ in range(rank)])
+        numbers = {name: i for i, name in enumerate(self._adapters)}
+        own = torch.tensor([numbers.get(row or "", -1) for row in rows])
+        return (own[:, None] == places[None]).to(self.device, self.dtype)
+
+    def _modules(self) -> list[nn.Module]:
+        parts = [part for group in FUSED.values() for part in group]
+        return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
+
+    def _ranks(self) -> list[int]:
+        """The largest rank of each adapter in use; smaller ones are padded with zeros."""
+        found = []
+        for name in self._adapters:
+            loras = [linear_of(module, name).lora for module in self._modules()]
+            found.append(max((len(lora.down) for lora in loras if lora), default=0))
+        return found
+
+    def _fused(self, linears: list[Any]) -> Product:
+        weight = matmul.stored([linear.weight for linear in linears], self.stored, self._single)
+        bias = None
+        if any(linear.bias is not None for linear in linears):
+            biases = [
+                linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
+                for linear in linears
+            ]
+            bias = torch.cat(biases).detach().to(self.stored)
+        return Product(weight, bias, [len(linear.weight) for linear in linears])
+
+    def _low(self, layer: Layer, name: str) -> Low | None:
+        modules = [getattr(layer, part) for part in FUSED[name]]
+        found = [[linear_of(m, adapter) for adapter in self._adapters] for m in modules]
+        if not any(linear.lora for linears in found for linear in linears):
+            return None
+        ranks, wide = self._ranks(), found[0][0].weight.shape[1]
+        downs: list[Tensor] = []
+        ups: list[Tensor | None] = []
+        for linears in found:
+            height = len(linears[0].weight)
+            down = torch.zeros(sum(ranks), wide, dtype=self.dtype, device=self.device)
+            up = torch.zeros(sum(ranks), height, dtype=self.dtype, device=self.device)
+            at = 0
+            for linear, rank in zip(linears, ranks, strict=True):
+                if linear.lora:
+                    own = len(linear.lora.down)
+                    down[at : at + own] = linear.lora.down.detach()
+                    up[at : at + own] = linear.lora.up.detach().t() * linear.lora.scaling
+                at += rank
+            downs.append(down)
+            ups.append(up if any(linear.lora for linear in linears) else None)
+        return Low(matmul.stored(downs, self.dtype, single=True), ups)
+
+    def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
+        """What a norm multiplies with; `1 + weight` is not rounded to the type of the weights. In
+        float32, times the root of the width: `_norm` divides by the length of a vector then."""
+        if module is None:
+            return None
+        parameter: Any = module.weight
+        weight: Tensor = parameter.detach()
+        if self.anatomy.unit_offset:
+            weight = weight.float() + 1.0
+        return weight * len(weight) ** 0.5 if self._plain else weight.clone()
+
+    # -- what is computed --------------------------------------------------------------------------
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(N,) -> (N, hidden)."""
+        x = F.embedding(ids, self.anatomy.embedding)
+        return x if self._embed_scale == 1.0 else x * self._embed_scale
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(N, hidden) -> (N, V) in float32."""
+        y = matmul.linear(self._norm(x, self._final_norm), self._head).float()
+        cap = self.anatomy.final_softcap
+        return y if cap is None else (y / cap).tanh_().mul_(cap)
+
+    def forward(
+        self, x: Tensor, positions: Tensor, longest: int, attend: Attend, mask: Tensor | None
+    ) -> Tensor:
+        """The hidden states (N, hidden) after all blocks.
+
+        Args:
+            x: (N, hidden) embedded tokens.
+            positions: (N,) of the tokens, all below `longest`.
+            longest: how far the rotary tables must reach.
+            attend: keeps the keys and values of each layer and looks at them.
+            mask: of `adapter_mask`, for the tokens.
+        """
+        count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
+        turns = self._rotary(positions, longest)
+        for at, layer in enumerate(self.anatomy.layers):
+            norms = self.norms[at]
+            y = self._product(at, "qkv", self._norm(x, norms["norm_attention"]), mask)
+            y = y.view(count, -1, self.head_dim)
+            if norms["norm_q"] is not None:
+                y[:, :heads] = self._norm(y[:, :heads], norms["norm_q"])
+                y[:, heads:kept] = self._norm(y[:, heads:kept], norms["norm_k"])
+            cos, sin = turns[layer.rope]
+            turned = y[:, :kept]
+            rolled = turned.roll(self.head_dim // 2, -1)
+            turned.mul_(cos).addcmul_(rolled, sin)
+            y = self._product(at, "o", attend(at, y[:, :heads], y[:, heads:]), mask)
+            if norms["norm_after_attention"] is not None:
+                y = self._norm(y, norms["norm_after_attention"])
+            x = x + y
+            y = self._product(at, "gate_up", self._norm(x, norms["norm_mlp"]), mask)
+            gate, up = y.chunk(2, -1)
+            y = self._product(at, "down", self.anatomy.activation(gate).mul_(up), mask)
+            if norms["norm_after_mlp"] is not None:
+                y = self._norm(y, norms["norm_after_mlp"])
+            x = x + y
+        return x
+
+    def look(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Attention, with what is needed to join it with attention to other keys.
+
+        Args:
+            queries: (B, heads or kv_heads, M, D).
+            keys, values: (B, kv_heads, T, D).
+            mask: (B, 1, M or 1, T), added to the scores.
+            causal: query i sees keys up to i; without a mask.
+
+        Returns:
+            Outputs (B, heads or kv_heads, M, D) and the logarithm of the sum of the exponential
+            scores (B, heads or kv_heads, M).
+        """
+        anatomy, cap = self.anatomy, self.anatomy.attention_softcap
+        wide = queries.dtype == torch.float32 or queries.shape[2] >= 8
+        if cap is None and wide and queries.device.type == "cpu":
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                queries, keys, values, 0.0, causal, attn_mask=mask, scale=anatomy.scale
+            )
+        rows, heads, count, size = queries.shape
+        folded = queries.reshape(rows, keys.shape[1], -1, size)
+        scores = torch.matmul(folded, keys.transpose(-1, -2)).float().mul_(anatomy.scale)
+        if cap is not None:
+            scores.div_(cap).tanh_().mul_(cap)
+        scores = scores.view(rows, heads, count, -1)
+        if causal:
+            later = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu_(1)
+            scores.masked_fill_(later, HIDDEN)
+        elif mask is not None:
+            scores += mask
+        total = scores.logsumexp(-1)
+        weights = scores.sub_(total[..., None]).exp_().to(values.dtype)
+        found = torch.matmul(weights.view(rows, keys.shape[1], folded.shape[2], -1), values)
+        return found.view(rows, heads, count, size), total
+
+    def _product(self, at: int, name: str, x: Tensor, mask: Tensor | None) -> Tensor:
+        product = self.products[at][name]
+        y = matmul.linear(x, product.weight, product.bias)
+        low = self.lows[at].get(name)
+        if low is not None:
+            inner = matmul.linear(x, low.down).view(len(x), len(low.ups), -1)
+            if mask is not None:
+                inner = inner * mask[:, None]
+            start = 0
+            for number, (up, width) in enumerate(zip(low.ups, product.widths, strict=True)):
+                if up is not None:
+                    y[:, start : start + width].addmm_(inner[:, number], up)
+                start += width
+        return y
+
+    def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        assert weight is not None
+        if self._plain:
+            length = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._ground[x.shape[-1]])
+            return (weight * x).div_(length)
+        return F.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
+
+    def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """Cosines and sines (N, 1, D) by table; the sines of the first half are negative, so that
+        rolling a head by half its width takes the place of turning its halves."""
+        known = len(next(iter(self._tables.values()))[0]) if self._tables else 0
+        if known < longest:
+            everywhere = torch.arange(max(longest, 2 * known, 256), device=self.device)
+            half = self.head_dim // 2
+            for name, (cos, sin) in self.anatomy.rotary(everywhere, self.dtype).items():
+                signed = torch.cat([-sin[:, :half], sin[:, half:]], -1)
+                self._tables[name] = (cos[:, None], signed[:, None])
+        return {name: (cos[positions], sin[positions]) for name, (cos, sin) in self._tables.items()}

@@ -1,0 +1,197 @@
+"""Samples from Llama-like models in this process with a decoder of its own: prompts are stored once
+for all who continue them, finished rows make room for waiting ones, and what was read is kept.
+
+All policies of one base decode in one batch. A model that the decoder does not know, or computes
+differently from its own forward, is sampled by the general engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from mrlm.core.types import Completion, SamplingParams
+from mrlm.engines.hf import HFEngine
+from mrlm.engines.lean.batch import Batch, Stats
+from mrlm.engines.lean.decoder import Decoder
+from mrlm.engines.lean.prefix_cache import PrefixCache
+from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
+from mrlm.learn.policy.policy import AUTOCAST, Policy
+from mrlm.play.engine import Request
+
+AGREE = {torch.float32: 1e-4, torch.bfloat16: 0.25}
+"""How far log-probs may be from the general path's."""
+
+
+@dataclass(slots=True)
+class _Base:
+    """A model that several policies may share."""
+
+    decoder: Decoder
+    cache: PrefixCache
+    checked: bool = False
+
+
+class LeanEngine(HFEngine):
+    """Samples for one or more policies that live in this process.
+
+    Args:
+        policies: name -> policy; they may share a base model and a tokenizer.
+        batch_size: rows decoded at once.
+        cache_mib: memory for keys and values that are kept from call to call, in MiB, over all
+            models.
+        unseen_writes: weights may change without a call of `load_weights`, as in a training loop of
+            one's own: all of their numbers are compared before every call. Without it
+            `load_weights` is called after every change.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        batch_size: int = 256,
+        cache_mib: int = 1024,
+        unseen_writes: bool = True,
+    ) -> None:
+        super().__init__(policies, batch_size)
+        self.cache_mib = cache_mib
+        self.unseen_writes = unseen_writes
+        self.stats: Stats = Stats()
+        self._bases: dict[tuple[int, torch.dtype], _Base] = {}
+        self.general: dict[int, str] = {}
+        """Models (by `id`) that the general path samples from, and why."""
+        self._lock = threading.Lock()
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        """Copy the learner's weights before their next use: an adapter's own, or all of the model;
+        with the version that is known already (an exchange that is repeated) both. What was read
+        with the old ones is forgotten, and what other policies read, too: a run that is resumed
+        begins with nothing, and must go on bit by bit."""
+        whole = not weights.adapter or version == self.versions[policy]
+        await super().load_weights(policy, weights, version)
+        with self._lock:
+            for (model, _), base in self._bases.items():
+                base.cache.flush()
+                if model == id(_inner(weights.model)):
+                    if weights.adapter:
+                        base.decoder.mark(weights.adapter)
+                    if whole:
+                        base.decoder.mark()
+
+    def _generate(self, requests: list[Request]) -> list[Completion]:
+        """One batch per base, the general path for what is not lean, then back into order."""
+        answers: list[Completion | None] = [None] * len(requests)
+        parts: dict[int, list[int]] = {}
+        with self._lock, torch.inference_mode():
+            bases = {name: self._base(self.policies[name]) for name in {r.policy for r in requests}}
+            for index, request in enumerate(requests):
+                parts.setdefault(id(bases[request.policy]), []).append(index)
+            for indices in parts.values():
+                chosen = [requests[i] for i in indices]
+                base = bases[chosen[0].policy]
+                if base is not None and self._agrees(base, chosen):
+                    completions = self._lean(base, chosen)
+                else:
+                    completions = super()._generate(chosen)
+                for index, completion in zip(indices, completions, strict=True):
+                    answers[index] = completion
+        return [answer for answer in answers if answer is not None]
+
+    def _base(self, policy: Policy) -> _Base | None:
+        """The decoder of a policy's model; `None` for the general path."""
+        model = policy.model
+        try:
+            anatomy = anatomy_of(model)
+            dtype = AUTOCAST.get(policy.precision, anatomy.embedding.dtype)
+            if policy.adapter is None and hasattr(model, "get_base_model"):
+                raise NotLean("a PEFT model without the name of an adapter")
+            if dtype not in AGREE:
+                raise NotLean(f"it computes in {dtype}")
+        except NotLean as error:
+            self._give_up(model, str(error))
+            return None
+        if id(anatomy.model) in self.general:
+            return None
+        key = (id(anatomy.model), dtype)
+        base = self._bases.get(key)
+        if base is None:
+            shape = (len(anatomy.layers), 2 * anatomy.kv_heads, anatomy.head_dim)
+            share = self.cache_mib / len({id(each.model) for each in self.policies.values()})
+            decoder = Decoder(anatomy, dtype, self.unseen_writes)
+            size = int(np.prod(shape)) * decoder.dtype.itemsize
+            cache = PrefixCache(shape, int(share * 2**20 / size), decoder.dtype, decoder.device)
+            base = self._bases[key] = _Base(decoder, cache)
+        base.decoder.anatomy = anatomy
+        return base
+
+    def _give_up(self, model: Any, reason: str) -> None:
+        """From now on the general path samples from a model."""
+        inner = _inner(model)
+        self.general.setdefault(id(inner), reason)
+        take_general_way(inner, reason)
+
+    def _agrees(self, base: _Base, requests: Sequence[Request]) -> bool:
+        """At the first use of a model: whether decoder and general path compute the same."""
+        if base.checked:
+            return True
+        names = sorted({request.policy for request in requests})
+        limit = AGREE[base.decoder.stored]
+        try:
+            gap = max(self._gap(base, name) for name in names)
+            reason = f"log-probs differ by {gap:.2g} from those of its own forward"
+        except (RuntimeError, ValueError) as error:
+            gap, reason = float("inf"), f"the lean decoder fails: {error}"
+        if not gap <= limit:
+            self._give_up(base.decoder.anatomy.model, reason)
+            return False
+        base.checked = True
+        return True
+
+    def _gap(self, base: _Base, name: str) -> float:
+        """The largest difference of log-probs on a few random tokens."""
+        policy = self.policies[name]
+        rng = np.random.default_rng(0)
+        vocabulary = len(base.decoder.anatomy.embedding)
+        prompts = [rng.integers(0, vocabulary, n).tolist() for n in (9, 9, 4)]
+        prompts[1] = prompts[0]
+        drawn = SamplingParams(max_new_tokens=8)  # enough for a graph, where those are used
+        requests = [Request(name, prompt, drawn, seed) for seed, prompt in enumerate(prompts)]
+        stats, self.stats = self.stats, Stats()
+        nothing = PrefixCache((0, 0, 0), 0, base.decoder.dtype, base.decoder.device)
+        completions = self._lean(_Base(base.decoder, nothing), requests)
+        self.stats = stats
+        gaps: list[float] = []
+        with policy.scoring(), policy.active() as model:
+            for prompt, said in zip(prompts, completions, strict=True):
+                ids = torch.tensor([[*prompt, *said.token_ids]], device=policy.device)
+                scores = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+                theirs = scores.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0].cpu()
+                gaps.append(float((theirs - torch.tensor(said.logprobs)).abs().max()))
+        return max(gaps)
+
+    def _lean(self, base: _Base, requests: Sequence[Request]) -> list[Completion]:
+        names = sorted({request.policy for request in requests})
+        adapters = {self.policies[name].adapter or "" for name in names} - {""}
+        anew = base.decoder.refresh(single=len(requests) == 1)
+        changed = base.decoder.use(sorted(adapters))
+        for name, policy in self.policies.items():
+            if anew or policy.adapter in changed:
+                base.cache.flush(name)
+        base.cache.begin()
+        batch = Batch(
+            base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats
+        )
+        batch.run()
+        return [draft.completion(self.versions[draft.request.policy]) for draft in batch.drafts]
+
+
+def _inner(model: Any) -> Any:
+    """The model itself, or the one inside a PEFT model."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+PLUGIN = LeanEngine

@@ -1,0 +1,129 @@
+"""What engines that sample in this process share: random numbers, cuts, draws, and when a
+completion has ended. It knows nothing of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrlm.core.types import Completion, SamplingParams
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.engine import Request
+
+STOP_WINDOW = 64
+"""Tokens at the end of a completion in which stop strings are looked for, at least: a token may be
+a single byte, so a longer stop string takes as many tokens as it has bytes."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A completion on its way."""
+
+    request: Request
+    policy: Policy
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str | None = None
+    finish_reason: str | None = None
+
+    def judge(self) -> None:
+        """Note whether the last token ended it, and why."""
+        sampling = self.request.sampling
+        if self.token_ids[-1] in self.policy.eos_ids or (sampling.stop and self._says_stop()):
+            self.finish_reason = "stop"
+        elif len(self.token_ids) >= sampling.max_new_tokens:
+            self.finish_reason = "length"
+
+    def completion(self, version: int) -> Completion:
+        text = self.text
+        if text is None:
+            text = self.policy.chat.decode(self.token_ids)
+        reason = "length" if self.finish_reason == "length" else "stop"
+        return Completion(self.token_ids, self.logprobs, text, reason, version)
+
+    def _says_stop(self) -> bool:
+        """Whether a stop string has appeared; the text is cut before it."""
+        stop, decode = self.request.sampling.stop, self.policy.chat.decode
+        window = max(STOP_WINDOW, *(len(each.encode()) + 4 for each in stop))
+        tail = decode(self.token_ids[-window:])
+        if not any(each in tail for each in stop):
+            return False
+        text = decode(self.token_ids)
+        found = [text.find(each) for each in stop if each in text]
+        self.text = text[: min(found)] if found else text
+        return True
+
+
+class Columns:
+    """The sampling parameters of the rows of a batch, one column each.
+
+    Args:
+        sampling: of each row.
+        device: where the columns are.
+    """
+
+    def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=device)
+
+        greedy = [each.greedy for each in sampling]
+        self.temperature: Tensor = column([1.0 if s.greedy else s.temperature for s in sampling])
+        self.plain: bool = all(each.greedy or each.temperature == 1.0 for each in sampling)
+        self.truncates: bool = any(each.truncates for each in sampling)
+        self.top_p: Tensor = column([s.top_p if s.truncates else 1.0 for s in sampling])
+        self.top_k: Tensor = column([float(s.top_k) if s.truncates else 0.0 for s in sampling])
+        self.min_p: Tensor = column([s.min_p if s.truncates else 0.0 for s in sampling])
+        self.greedy: Tensor | None = torch.tensor(greedy, device=device) if any(greedy) else None
+
+    def draw(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
+        scaled = logits if self.plain else logits / self.temperature[:, None]
+        if self.truncates:
+            scaled = truncated(scaled, self.top_p, self.top_k, self.min_p)
+        return sample(scaled, uniforms, self.greedy)
+
+
+def uniforms_of(request: Request) -> np.ndarray:
+    """The request's own random numbers in [0, 1), one per token it may draw."""
+    generator = np.random.Generator(np.random.Philox(request.seed))
+    return generator.random(max(1, request.sampling.max_new_tokens))
+
+
+def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Inverse-CDF sampling.
+
+    Args:
+        logits: (B, V), already divided by the temperature and cut.
+        uniforms: (B,) in [0, 1).
+        greedy: (B,) rows that take the most probable token instead; `None` for none.
+
+    Returns:
+        Tokens (B,) and their log-probs (B,) under `softmax(logits)`.
+    """
+    highest = logits.amax(-1, keepdim=True)
+    cumulative = (logits - highest).exp_().cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    targets = uniforms[:, None].double() * total
+    tokens = torch.searchsorted(cumulative, targets, right=True).clamp_(max=logits.shape[-1] - 1)
+    if greedy is not None:
+        tokens = torch.where(greedy[:, None], logits.argmax(-1, keepdim=True), tokens)
+    logprobs = (logits.gather(1, tokens) - highest).double() - total.log()
+    return tokens[:, 0], logprobs[:, 0].float()
+
+
+def truncated(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
+    """Logits (B, V) with what top-k, top-p and min-p exclude at minus infinity; each (B,), off at
+    0, 1 and 0."""
+    ordered, order = logits.sort(-1, descending=True)
+    probs = ordered.softmax(-1)
+    rank = torch.arange(logits.shape[-1], device=logits.device)[None]
+    limit = torch.where(top_k > 0, top_k, float(logits.shape[-1]))[:, None]
+    before = probs.cumsum(-1) - probs
+    cut = (rank >= limit) | ((before >= top_p[:, None]) & (top_p[:, None] < 1))
+    cut |= probs < min_p[:, None] * probs[:, :1]
+    cut[:, 0] = False
+    return logits.masked_fill(torch.zeros_like(cut).scatter(1, order, cut), -torch.inf)

@@ -1,0 +1,400 @@
+"""What engines share whose weights live in a server that speaks HTTP: requests with deadlines and
+repetitions, and keeping the server's weights in step with the learner's. It knows no server's
+protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import random
+import shutil
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mrlm.core.errors import ConfigError, EngineError
+from mrlm.core.types import Completion
+from mrlm.core.weight_lock import Gate
+from mrlm.engines.shared.calls import LONGEST_WAIT, Missing, Passing, cut, judged, secret, shown
+from mrlm.learn.policy.lora import BASE
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.engine import Request
+
+try:
+    import httpx2 as httpx
+except ImportError as error:
+    raise ConfigError(
+        'engines with servers (vllm, sglang) need the package httpx2: pip install "mrlm[llm]"'
+    ) from error
+
+ROUNDING = {False: 1e-3, True: 0.25}
+"""How far log-probs may be from the trainer's; `True` for 16 bits."""
+FIRST_WAIT = 0.5
+"""Seconds before a call is repeated for the first time."""
+JSON = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Line:
+    """The connections of one event loop, which end with the last call under way."""
+
+    client: httpx.AsyncClient
+    users: int = 0
+
+
+class ServerEngine(ABC):
+    """Samples through servers that hold copies of the weights. A policy is a whole model, one in
+    each server, or a LoRA adapter, which servers know by the policy's name.
+
+    A server is given a policy's weights before it samples for it the first time, after every
+    update, and again when it could not be reached in between: it may have been started anew. They
+    travel as a folder that the server reads.
+
+    Args:
+        policies: name -> policy, as the learner has it.
+        base_url: the server of all policies, `http://host:port`.
+        servers: policy -> server, where they have one each.
+        api_key_env: the environment variable with the servers' key.
+        sync_folder: where weights are written for the servers to read: a folder that they see under
+            the same path. A temporary one if not given.
+        sleep: put servers to sleep while nobody speaks.
+        timeout: seconds that one call may take.
+        max_retries: how often a call is repeated.
+        max_concurrent: calls that are under way at the same time.
+
+    Raises:
+        ConfigError: servers and policies do not fit, or the key is not set.
+    """
+
+    kind: str = ""
+    """What the server is called in messages."""
+    wakes_twice: bool = True
+    """Waking a server that is awake does no harm."""
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        base_url: str | None = None,
+        servers: Mapping[str, str] | None = None,
+        api_key_env: str | None = None,
+        sync_folder: str | None = None,
+        sleep: bool = False,
+        timeout: float = 600.0,
+        max_retries: int = 4,
+        max_concurrent: int = 256,
+    ) -> None:
+        self.policies: dict[str, Policy] = dict(policies)
+        first = next(iter(self.policies.values()))
+        self.tokenizer: Any = first.tokenizer
+        self.max_context: int = min(each.max_context for each in self.policies.values())
+        self.versions: dict[str, int] = dict.fromkeys(self.policies, 0)
+        self.sleep = sleep
+        self.timeout = timeout
+        self.max_retries = max_retries
+        self.max_concurrent = max_concurrent
+        self.retries: int = 0
+        """Calls that were repeated so far."""
+        self.pushes: int = 0
+        """Times that weights were given to a server so far."""
+        self.url_of: dict[str, str] = self._urls(base_url, servers or {})
+        self.asleep: set[str] = set()
+        self._key = secret(api_key_env)
+        self._folder = sync_folder
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+        self._placed: dict[str, Path] = {}
+        self._numbers = itertools.count(1)
+        self._down: dict[str, tuple[float, EngineError]] = {}
+        self._gate = Gate()
+        self._lines: dict[int, _Line] = {}
+        self._jitter = random.Random()
+
+    def _urls(self, base_url: str | None, servers: Mapping[str, str]) -> dict[str, str]:
+        strange = [name for name in servers if name not in self.policies]
+        if strange:
+            raise ConfigError(
+                f"engine.servers.{strange[0]}: there is no such policy with weights here; there "
+                f"are {', '.join(self.policies)}"
+            )
+        found: dict[str, str] = {}
+        whole: dict[str, str] = {}
+        for name, policy in self.policies.items():
+            url = servers.get(name, base_url)
+            if url is None:
+                raise ConfigError(
+                    f"engine.name={self.kind!r} needs to know where policy {name!r} is sampled; "
+                    f"set engine.base_url or engine.servers.{name}"
+                )
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(
+                    f"engine.base_url={url!r} is no address of a server; write http://host:port"
+                )
+            found[name] = url = url.rstrip("/").removesuffix("/v1")
+            if policy.adapter is None and whole.setdefault(url, name) != name:
+                raise ConfigError(
+                    f"policies {whole[url]!r} and {name!r} are whole models, and the server at "
+                    f"{url} holds one; give them LoRA adapters, or servers of their own with "
+                    "engine.servers"
+                )
+        return found
+
+    # -- what engines do ---------------------------------------------------------------------------
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """One completion per request, in order; the first that fails is raised."""
+        return list(await asyncio.gather(*map(self.one, requests)))
+
+    async def one(self, request: Request) -> Completion:
+        """The completion of one request.
+
+        Raises:
+            EngineError: none, after all repetitions.
+            EndpointError: the server refuses for good.
+        """
+        name, since = request.policy, time.monotonic()
+        failure = ""
+        async with self._line() as client:
+            for attempt in range(self.max_retries + 1):
+                try:
+                    await self._prepare(client, name, since)
+                    async with self._gate.passing():
+                        if name not in self._placed or self.url_of[name] in self.asleep:
+                            raise Passing("its weights were just changed", 0.0)
+                        return await self._sampled(client, request)
+                except Missing as error:
+                    self._placed.pop(name, None)
+                    failure, wait = str(error), None
+                except Passing as problem:
+                    failure, wait = str(problem), problem.wait
+                await self._pause(attempt, wait)
+        raise EngineError(
+            f"{self._title(name)}: no answer after {self.max_retries + 1} tries: {failure}"
+        )
+
+    async def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        """Give a policy's server the weights of the learner.
+
+        Raises:
+            EngineError: it did not take them, after all repetitions.
+        """
+        self.policies[policy] = weights
+        self.versions[policy] = version
+        async with self._line() as client, self._gate.alone():
+            await self._place(client, policy)
+
+    def tolerance(self, policy: str) -> float | None:
+        """The server computes in an order of its own; `engine.tolerance` for one that computes in
+        another precision than the trainer."""
+        return ROUNDING[self.policies[policy].coarse]
+
+    async def rest(self) -> None:
+        """Put the servers to sleep until the next request, if that is wanted."""
+        if not self.sleep:
+            return
+        async with self._line() as client, self._gate.alone():
+            for url in sorted(set(self.url_of.values()) - self.asleep):
+                await self._repeated(partial(self._doze, client, url))
+                self.asleep.add(url)
+
+    # -- what a server's own protocol says ---------------------------------------------------------
+
+    @abstractmethod
+    def _route(self) -> str:
+        """Where requests go."""
+
+    @abstractmethod
+    def _body(self, request: Request) -> JSON:
+        """A request as the server wants it."""
+
+    @abstractmethod
+    def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
+        """Ids, log-probs and finish reason of an answer; any of `KeyError`, `TypeError`,
+        `IndexError` and `ValueError` if it is none.
+
+        Raises:
+            Passing: the server gave it up.
+        """
+
+    @abstractmethod
+    async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
+        """Have the server read a policy's weights; they are awake."""
+
+    @abstractmethod
+    async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
+        """Put a server to sleep."""
+
+    @abstractmethod
+    async def _wake(self, client: httpx.AsyncClient, url: str, part: str) -> None:
+        """Wake the `weights` or the `kv_cache` of a server."""
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
+        """Make sure that a policy's server is awake and has its weights. If that failed already
+        after `since`, it is not tried again for each who waits."""
+        url = self.url_of[name]
+        if name in self._placed and url not in self.asleep:
+            return
+        async with self._gate.alone():
+            failed, error = self._down.get(url, (-math.inf, None))
+            if error is not None and failed > since:
+                raise error
+            try:
+                if name not in self._placed:
+                    await self._place(client, name)
+                elif url in self.asleep:
+                    await self._rouse(client, url)
+            except EngineError as error:
+                self._down[url] = (time.monotonic(), error)
+                raise
+
+    async def _rouse(self, client: httpx.AsyncClient, url: str) -> None:
+        """Wake a server whose weights are as they were."""
+        for part in ("weights", "kv_cache"):
+            await self._repeated(partial(self._wake, client, url, part))
+        self.asleep.discard(url)
+
+    async def _place(self, client: httpx.AsyncClient, name: str) -> None:
+        """Give a server the weights of a policy as they are. Whoever calls this is alone."""
+        policy, url = self.policies[name], self.url_of[name]
+        if policy.adapter == BASE:
+            self._placed[name] = Path()  # it never changes, and the server has it
+            return
+        folder = self._shared() / name.replace("/", "_") / str(next(self._numbers))
+        await asyncio.to_thread(policy.save, folder, heads=False)
+        self._placed.pop(name, None)
+
+        async def push() -> None:
+            if url in self.asleep:
+                await self._wake(client, url, "weights")
+            await self._push(client, name, folder)
+            if url in self.asleep:
+                await self._wake(client, url, "kv_cache")
+                self.asleep.discard(url)
+
+        await self._repeated(push)
+        self._placed[name] = folder
+        self.pushes += 1
+        for old in set(folder.parent.iterdir()) - {folder}:
+            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+
+    def _shared(self) -> Path:
+        """A folder of this engine alone, readable for whoever the server is."""
+        if self._made is None:
+            try:
+                if self._folder is not None:
+                    Path(self._folder).mkdir(parents=True, exist_ok=True)
+                self._made = tempfile.TemporaryDirectory(prefix="mrlm-sync-", dir=self._folder)
+                os.chmod(self._made.name, 0o755)
+            except OSError as error:
+                raise ConfigError(
+                    f"engine.sync_folder={self._folder!r} cannot be written: {error.strerror}"
+                ) from error
+        return Path(self._made.name).absolute()
+
+    # -- one call ----------------------------------------------------------------------------------
+
+    def _title(self, name: str) -> str:
+        return f"policy {name!r} ({self.kind} at {self.url_of[name]})"
+
+    async def _sampled(self, client: httpx.AsyncClient, request: Request) -> Completion:
+        name = request.policy
+        answer = await self._post(client, self.url_of[name], self._route(), self._body(request))
+        try:
+            ids, logprobs, reason = self._read(answer)
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise EngineError(
+                f"{self._title(name)}: its answer has no token ids with log-probs ({error!r}); is "
+                f"it a {self.kind} server of a version that returns them?"
+            ) from error
+        if not ids or len(ids) != len(logprobs):
+            raise EngineError(
+                f"{self._title(name)}: {len(ids)} tokens came with {len(logprobs)} log-probs"
+            )
+        text = cut(self.policies[name].chat.decode(ids), request.sampling.stop)
+        finish = "length" if reason == "length" else "stop"
+        return Completion(ids, logprobs, text, finish, self.versions[name])
+
+    async def _repeated(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Do something, several times if it fails for a reason that may pass.
+
+        Raises:
+            EngineError: it never succeeded.
+        """
+        failure = ""
+        for attempt in range(self.max_retries + 1):
+            try:
+                return await job()
+            except (Passing, Missing) as problem:
+                failure = str(problem)
+                wait = problem.wait if isinstance(problem, Passing) else None
+            await self._pause(attempt, wait)
+        raise EngineError(f"{self.kind}: gave up after {self.max_retries + 1} tries: {failure}")
+
+    async def _pause(self, attempt: int, wait: float | None) -> None:
+        if attempt == self.max_retries:
+            return
+        self.retries += 1
+        after = FIRST_WAIT * 2**attempt * self._jitter.uniform(0.5, 1.0) if wait is None else wait
+        await asyncio.sleep(min(after, LONGEST_WAIT))
+
+    async def _post(
+        self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
+    ) -> Any:
+        """What the server answers to one try.
+
+        Raises:
+            Passing: nothing, for now.
+            Missing: it does not know the policy.
+            EngineError, EndpointError: it refuses.
+        """
+        try:
+            reply = await client.post(url + route, json=body)
+        except httpx.TimeoutException:
+            raise Passing(f"no answer from {url} within {self.timeout:g} s") from None
+        except httpx.HTTPError as error:
+            for name, where in self.url_of.items():
+                if where == url:
+                    self._placed.pop(name, None)  # it may come back without them
+            if not self.wakes_twice:
+                self.asleep.discard(url)
+            said = shown(error) or type(error).__name__
+            raise Passing(f"no connection to {url}: {said}") from None
+        if reply.is_success:
+            try:
+                return reply.json()
+            except ValueError:
+                return reply.text
+        raise judged(self.kind, url + route, reply, self._no_route())
+
+    def _no_route(self) -> str:
+        return f"is it a {self.kind} server?"
+
+    @asynccontextmanager
+    async def _line(self) -> AsyncIterator[httpx.AsyncClient]:
+        """The connections of the running event loop."""
+        number = id(asyncio.get_running_loop())
+        line = self._lines.get(number)
+        if line is None:
+            client = httpx.AsyncClient(
+                timeout=httpx.Timeout(self.timeout, connect=min(30.0, self.timeout), pool=None),
+                limits=httpx.Limits(max_connections=self.max_concurrent),
+                headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
+                trust_env=False,
+            )
+            line = self._lines[number] = _Line(client)
+        line.users += 1
+        try:
+            yield line.client
+        finally:
+            line.users -= 1
+            if not line.users:
+                del self._lines[number]
+                await line.client.aclose()

@@ -1,0 +1,191 @@
+"""What games of two seats have in common: they speak one after the other, either seat may be played
+by a script inside the world, and each is paid by itself. It knows no game."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+from mrlm.core.environment import Environment
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments.shared.rows import seats
+
+Opponent = Literal["agent", "random", "expert"]
+Teaches = Literal["best", "any"]
+Style = Literal["full", "short"]
+
+
+class TwoSeats(Environment):
+    """A game of two roles, 0 and 1, of which one has the move.
+
+    A game sets `roles` and writes `begin` (which sets the game up; role 0 has the move), `question`
+    (what who has the move is asked), `play` (takes what it said: moves on, tells and pays), `best`
+    and `anything` (an able and an arbitrary legal answer of who has the move). `mover` is the role
+    that has the move; a game that is over sets it to `None`.
+
+    Everything that is drawn in an episode follows from its task and the number of the move, so that
+    a copy, or a second question to the expert, gives the same.
+
+    Args:
+        agents: names of the seats; the names of the roles where not given (`player` where the
+            opponent is scripted).
+        opponent: who has the other seat: an `agent`, or a script that plays at `random` or as the
+            `expert` does; then the world has one seat.
+        seat: with a scripted opponent, the agent's role: its name, or `either`: it follows from the
+            task.
+        teaches: what `expert` says: the `best`, or `any` legal answer: a model that learns from it
+            knows how answers look and nothing else.
+        style: `full` explains the game; `short` is terse, for small models.
+
+    Raises:
+        ConfigError: a setting that is not one of these.
+    """
+
+    roles: tuple[str, str] = ("first", "second")
+    blocking: bool = False
+
+    def __init__(
+        self,
+        agents: str | Sequence[str] | None = None,
+        opponent: Opponent = "agent",
+        seat: str = "either",
+        teaches: Teaches = "best",
+        style: Style = "full",
+    ) -> None:
+        one_of("opponent", opponent, ("agent", "random", "expert"))
+        one_of("seat", seat, ("either", *self.roles))
+        one_of("teaches", teaches, ("best", "any"))
+        one_of("style", style, ("full", "short"))
+        scripted = opponent != "agent"
+        if not scripted and seat != "either":
+            raise ConfigError(
+                f"seat={seat!r} says which seat the agent has against a script; with "
+                "opponent='agent' there is an agent in both"
+            )
+        default: Any = "player" if scripted else self.roles
+        self.agents: tuple[str, ...] = seats(agents or default, 1 if scripted else 2)
+        self.opponent: Opponent = opponent
+        self.seat: str = seat
+        self.teaches: Teaches = teaches
+        self.style: Style = style
+        self.mover: int | None = None
+        self._who: tuple[str | None, ...] = ()
+        self._moves, self._key = 0, ""
+        self._told: tuple[list[str], list[str]] = ([], [])
+        self._owed: dict[int, Reward] = {}
+
+    # -- what a game writes ------------------------------------------------------------------------
+
+    def begin(self, task: Task) -> None:
+        """Set the game up."""
+        raise NotImplementedError
+
+    def question(self, role: int) -> str:
+        """What a role is asked when it has the move."""
+        raise NotImplementedError
+
+    def play(self, role: int, text: str) -> None:
+        """Take what a role said."""
+        raise NotImplementedError
+
+    def best(self, role: int) -> str:
+        """What an able player would say."""
+        raise NotImplementedError
+
+    def anything(self, role: int) -> str:
+        """A legal answer, whatever it is worth."""
+        raise NotImplementedError
+
+    # -- what a game uses --------------------------------------------------------------------------
+
+    def tell(self, role: int, text: str) -> None:
+        """Add to what a role reads before its next question."""
+        self._told[role].append(text)
+
+    def pay(self, role: int, value: float, **components: float) -> None:
+        """Add to what a role is paid; components are summed by name."""
+        owed = self._owed.setdefault(role, Reward(0.0))
+        owed.value += value
+        for name, amount in components.items():
+            owed.components[name] = owed.components.get(name, 0.0) + amount
+
+    def drawn(self) -> random.Random:
+        """The chance of this move."""
+        return random.Random(f"{self._key}/{self._moves}")
+
+    # -- the world ---------------------------------------------------------------------------------
+
+    def spawn(self) -> Self:
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        task = task or self.task(seed or 0)
+        self._key, self._moves = f"{type(self).__name__}/{task.id}", 0
+        self._told, self._owed = ([], []), {}
+        self._who = self.agents
+        if self.opponent != "agent":
+            place = random.Random(f"{self._key}/seat").randrange(2)
+            mine = place if self.seat == "either" else self.roles.index(self.seat)
+            self._who = (self.agents[0], None) if mine == 0 else (None, self.agents[0])
+        self.mover = 0
+        self.begin(task)
+        return self._asked()
+
+    def step(self, actions: dict[str, Message]) -> StepResult:
+        assert self.mover is not None, "the game is over"
+        name = self._who[self.mover]
+        self._take(actions[name].content if name in actions else "")
+        return self._asked()
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        if self.mover is None or self._who[self.mover] != agent:
+            return None
+        return self.best(self.mover) if self.teaches == "best" else self.anything(self.mover)
+
+    def _take(self, text: str) -> None:
+        assert self.mover is not None
+        self.play(self.mover, text)
+        self._moves += 1
+
+    def _asked(self) -> StepResult:
+        """Let scripts play until an agent has the move; what it sees, and what all are paid."""
+        while self.mover is not None and self._who[self.mover] is None:
+            expert = self.opponent == "expert"
+            self._take(self.best(self.mover) if expert else self.anything(self.mover))
+        owed, self._owed = self._owed, {}
+        named = ((self._who[role], reward) for role, reward in sorted(owed.items()))
+        rewards = {name: reward for name, reward in named if name is not None}
+        if self.mover is None:
+            return StepResult(rewards=rewards, done=True)
+        name = self._who[self.mover]
+        assert name is not None
+        told = self._told[self.mover]
+        text = ("\n" if self.style == "full" else " ").join([*told, self.question(self.mover)])
+        told.clear()
+        return StepResult({name: Observation([Message(text)])}, rewards)
+
+
+def one_of(name: str, value: Any, known: Sequence[str]) -> None:
+    """Check a setting that is one of some words.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if value not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+
+
+def penalty(name: str, value: Any) -> float:
+    """A penalty from what a user wrote.
+
+    Raises:
+        ConfigError: it is no finite number above 0.
+    """
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if not numeric or not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be a finite number above 0, not {value!r}")
+    return float(value)

@@ -1,0 +1,62 @@
+"""What generators of problems have in common: a range of difficulties, families to choose from, and
+a number of attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.registry import unknown
+from mrlm.environments.shared.rows import at_least
+
+
+def difficulties(given: Sequence[int], lowest: int, highest: int) -> tuple[int, int]:
+    """The lowest and the highest difficulty that is wanted.
+
+    Raises:
+        ConfigError: not two whole numbers between `lowest` and `highest`, the lower first.
+    """
+    bounds = tuple(given)
+    whole = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
+    if len(bounds) != 2 or not whole or not lowest <= bounds[0] <= bounds[1] <= highest:
+        raise ConfigError(
+            f"difficulty_range must be two whole numbers from {lowest} to {highest}, the "
+            f"lower first, not {given!r}"
+        )
+    return bounds
+
+
+def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str) -> tuple[str, ...]:
+    """Names out of `known`; all of them where none are given.
+
+    Args:
+        given: a name, some names, or `None`.
+        known: what there is.
+        what: how errors call it, such as `families`.
+
+    Raises:
+        ConfigError: an empty list, or a name that is not known.
+    """
+    names = (given,) if isinstance(given, str) else tuple(known if given is None else given)
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown(str(name), list(known), what))
+    if not names:
+        raise ConfigError(f"{what} must name at least one of {', '.join(known)}")
+    return names
+
+
+def attempts(max_attempts: int | None, max_turns: int | None, default: int = 1) -> int:
+    """How often the agent may answer, from the two names that this has.
+
+    Raises:
+        ConfigError: the two differ, or it is no whole number above 0.
+    """
+    if max_attempts is not None and max_turns is not None and max_attempts != max_turns:
+        raise ConfigError(
+            f"max_turns={max_turns} and max_attempts={max_attempts} mean the same thing: "
+            "give one of them"
+        )
+    found = next((given for given in (max_attempts, max_turns) if given is not None), default)
+    at_least("max_attempts", found, 1, whole=True)
+    return found

@@ -1,0 +1,118 @@
+"""A language model that grades one text: an agent of the world, or anything that can be asked."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
+from mrlm.core.sync_async import in_thread
+from mrlm.core.types import Message, Role
+from mrlm.environments.debate.llm import BEST, LONGEST, quoted
+from mrlm.environments.shared.rows import at_least
+
+ASKED = "How good is it, from 0 to 10? Answer with one line: Score: <number>"
+UNREAD = "That could not be read. "
+_SCORE = re.compile(r"\W*score\W{1,5}(\d{1,3}(?:\.\d{1,3})?)(?: ?/ ?10)?[\s*_.]*", re.I)
+
+Ask = Callable[[list[Message]], Any]
+
+
+class TextJudge:
+    """Grades a text from 0 to 10. What it judges stands behind a bar, line by line, so that nothing
+    in it can pass for an instruction or a verdict. An answer that cannot be read is asked for
+    again; then there is no grade.
+
+    Args:
+        agent: name of the seat that judges.
+        ask: `ask(messages) -> text or Message`, perhaps a coroutine function, or an
+            `LLMEnvironment`, instead of a seat.
+        retries: times an unreadable answer is asked for again.
+        instruction: put before the texts.
+
+    Raises:
+        ConfigError: neither an agent nor something to ask, or both.
+    """
+
+    def __init__(
+        self,
+        agent: str | None = None,
+        ask: Ask | LLMEnvironment | None = None,
+        *,
+        retries: int = 1,
+        instruction: str = "You grade a text strictly, by what it was asked to be.",
+    ) -> None:
+        if (agent is None) == (ask is None):
+            raise ConfigError("a judge needs either agent (the seat that judges) or ask")
+        at_least("retries", retries, 0, whole=True)
+        self.agent: str | None = agent
+        self.retries: int = retries
+        self.instruction: str = instruction
+        self._ask: Ask | None = ask.respond if isinstance(ask, LLMEnvironment) else ask
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TextJudge:
+        return self
+
+    def question(self, asked: str, text: str) -> str:
+        """What the judge is asked.
+
+        Args:
+            asked: what the writer was shown.
+            text: what it wrote.
+        """
+        parts = [self.instruction, f"Somebody was asked:\n{quoted(asked)}"]
+        return "\n\n".join([*parts, f"and wrote:\n{quoted(text)}", ASKED])
+
+    async def grade(self, asked: str, text: str) -> float | None:
+        """The grade from 0 to 1 of whoever can be asked; `None` if no answer could be read."""
+        conversation = [Message(self.question(asked, text))]
+        for _ in range(1 + self.retries):
+            said = await self._answer(conversation)
+            found = read(said)
+            if found is not None:
+                return found
+            conversation += [Message(said, Role.ASSISTANT), Message(UNREAD + ASKED)]
+        return None
+
+    async def _answer(self, conversation: list[Message]) -> str:
+        ask = self._ask
+        assert ask is not None
+        blocking = not inspect.iscoroutinefunction(ask)
+        said = await in_thread(lambda: ask(list(conversation))) if blocking else ask(conversation)
+        said = await said if isinstance(said, Awaitable) else said
+        return said.content if isinstance(said, Message) else str(said)
+
+
+def read(text: str) -> float | None:
+    """The grade in an answer, from 0 to 1; `None` if there is none, several different ones, or one
+    above 10."""
+    lines = [line for line in text[:LONGEST].splitlines() if len(line) <= 80]
+    grades = {float(found[1]) for line in lines if (found := _SCORE.fullmatch(line))}
+    if len(grades) != 1 or max(grades) > BEST:
+        return None
+    return grades.pop() / BEST
+
+
+def judge_of(given: Any) -> TextJudge | None:
+    """A judge from what a user writes: `None`, a judge, the name of an agent, a mapping of
+    arguments, or something to ask.
+
+    Raises:
+        ConfigError: it is none of these, or arguments that a judge does not take.
+    """
+    if given is None or isinstance(given, TextJudge):
+        return given
+    if isinstance(given, str):
+        return TextJudge(given)
+    if isinstance(given, Mapping):
+        try:
+            inspect.signature(TextJudge).bind(**given)
+        except TypeError as error:
+            raise ConfigError(f"judge: {error}") from error
+        return TextJudge(**given)
+    if isinstance(given, LLMEnvironment) or callable(given):
+        return TextJudge(ask=given)
+    raise ConfigError(f"judge={given!r} is no judge: name an agent, or give something to ask")

@@ -1,0 +1,314 @@
+"""Calls a user's reward functions: which form each has, what it is given, and whether what it
+returns is a reward. Episodes that wait at the same time are scored in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrlm.core.errors import ConfigError, EpisodeError, RewardError
+from mrlm.core.registry import load
+from mrlm.core.sync_async import is_interrupt
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+RewardFunction = Callable[..., Any]
+QUIET_TICKS = 5
+"""Turns of the event loop without a newcomer after which the waiting episodes are scored."""
+NOT_COLUMNS = ("prompt", "prompts", "completion", "completions")
+
+
+@dataclass(slots=True)
+class Sample:
+    """One joint action to be scored.
+
+    Args:
+        task_id: whose task it is.
+        prompts: agent -> what it was shown, text or `{"role", "content"}` messages.
+        completions: agent -> its answer, in the same form.
+        texts: agent -> its answer as text.
+        columns: the other columns of the row.
+    """
+
+    task_id: str
+    prompts: dict[str, Any]
+    completions: dict[str, Any]
+    texts: dict[str, str]
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Where it stands in a batch, whoever came first."""
+        return self.task_id, repr(self.texts)
+
+
+class RewardProcessors:
+    """Makers of functions for `reward_processor`, as CoMLRL has them."""
+
+    @staticmethod
+    def scale(factor: float = 1.0) -> Callable[[float], float]:
+        """Multiplies every reward by `factor`."""
+        return lambda reward: reward * factor
+
+    @staticmethod
+    def shift(value: float = 0.0) -> Callable[[float], float]:
+        """Adds `value` to every reward."""
+        return lambda reward: reward + value
+
+
+class NotFinite(EpisodeError):
+    """A reward function returned a number that is not finite: the episode failed."""
+
+
+Score = float | None | NotFinite
+"""What a reward function said of a sample: a number, nothing, or something that is no number."""
+
+
+class Scorer:
+    """One reward function and how it is to be called.
+
+    Args:
+        function: the user's.
+        name: in logs and errors.
+        agents: the seats.
+
+    Raises:
+        ConfigError: it cannot be called with as many lists as there are agents.
+    """
+
+    def __init__(self, function: RewardFunction, name: str, agents: Sequence[str]) -> None:
+        self.function = function
+        self.name = name
+        self.agents = tuple(agents)
+        self._warned = False
+        parameters = list(inspect.signature(function).parameters.values())
+        names = {parameter.name for parameter in parameters}
+        self.batched = bool(names & {"prompts", "completions"})
+        self._any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        positional = [
+            p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        taken = 0 if self.batched else len(self.agents)
+        keyword = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self._wanted = {p.name for p in [*positional[taken:], *keyword]}
+        many = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+        if not self.batched and not many and len(positional) < taken:
+            raise ConfigError(
+                f"reward function {name!r} takes {len(positional)} lists but there are {taken} "
+                f"agents ({', '.join(agents)}); "
+                "it gets one list per agent, or declares `prompts` and `completions`"
+            )
+        self._required = {
+            p.name for p in [*positional[taken:], *keyword] if p.default is p.empty
+        } - {"prompts", "completions"}
+
+    async def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """One reward per sample; `None` where the function abstains, an error where what it
+        returned is not finite.
+
+        Raises:
+            RewardError: it failed, or returned something else.
+        """
+        if self.batched:
+            return await self._batch(samples)
+        return [await self._joint(sample) for sample in samples]
+
+    async def _batch(self, samples: Sequence[Sample]) -> list[Score]:
+        """The function sees every agent's completion as a sample; the team gets the mean of what
+        its agents got."""
+        flat = [(sample, agent) for sample in samples for agent in self.agents]
+        names = dict.fromkeys(name for sample in samples for name in sample.columns)
+        offered = {
+            "prompts": [sample.prompts[agent] for sample, agent in flat],
+            "completions": [sample.completions[agent] for sample, agent in flat],
+            "agent": [agent for _, agent in flat],
+            **{name: [sample.columns.get(name) for sample, _ in flat] for name in names},
+        }
+        ids = [sample.task_id for sample, _ in flat]
+        values = self._checked(await self._called(ids, (), offered), ids)
+        return [
+            _mean(values[i : i + len(self.agents)]) for i in range(0, len(values), len(self.agents))
+        ]
+
+    async def _joint(self, sample: Sample) -> Score:
+        lists = [[sample.texts[agent]] for agent in self.agents]
+        offered = {name: [value] for name, value in sample.columns.items()}
+        return self._checked(
+            await self._called([sample.task_id], lists, offered), [sample.task_id]
+        )[0]
+
+    async def _called(
+        self, ids: Sequence[str], lists: Sequence[Any], offered: dict[str, Any]
+    ) -> Any:
+        where = f"reward function {self.name!r}, {_samples(ids)}"
+        missing = sorted(self._required - offered.keys())
+        if missing:
+            known = ", ".join(name for name in offered if name not in ("prompts", "completions"))
+            raise RewardError(
+                f"{where}: it wants the column {missing[0]!r}, but the rows have "
+                f"{known or 'no other columns'}"
+            )
+        given = (
+            offered
+            if self._any
+            else {name: offered[name] for name in self._wanted & offered.keys()}
+        )
+        try:
+            if inspect.iscoroutinefunction(self.function):
+                return await self.function(*lists, **given)
+            answer = await asyncio.to_thread(self.function, *lists, **given)
+            return await answer if inspect.isawaitable(answer) else answer
+        except BaseException as error:  # a user's function may raise anything
+            if is_interrupt(error):
+                raise
+            raise RewardError(f"{where}: it raised {error!r}") from error
+
+    def _checked(self, answer: Any, ids: Sequence[str]) -> list[Score]:
+        where = f"reward function {self.name!r}, {_samples(ids)}"
+        is_list = (
+            hasattr(answer, "__len__")
+            and hasattr(answer, "__iter__")
+            and not isinstance(answer, str | dict)
+        )
+        if not is_list or len(answer) != len(ids):
+            got = f"{len(answer)} values" if is_list else repr(answer)
+            raise RewardError(f"{where}: expected a list of {len(ids)} numbers, got {got}")
+        return [self._number(value, task_id) for value, task_id in zip(answer, ids, strict=True)]
+
+    def _number(self, value: Any, task_id: str) -> Score:
+        if value is None:
+            return None
+        where = f"reward function {self.name!r}, sample of task {task_id!r}"
+        try:
+            number = None if isinstance(value, str) else float(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is None:
+            raise RewardError(f"{where}: a reward must be a finite number or None, not {value!r}")
+        if math.isfinite(number):
+            return number
+        error = NotFinite(f"{where}: the reward is {number}; the episode failed")
+        if not self._warned:
+            self._warned = True
+            log.warning("%s. Later ones are counted in episodes/failed", error)
+        return error
+
+
+class Scorers:
+    """All reward functions of a world, shared by its copies, so that episodes that end together are
+    scored together.
+
+    Args:
+        functions: one function, a list of them, or their `module:name`.
+        agents: the seats.
+    """
+
+    def __init__(self, functions: Any, agents: Sequence[str]) -> None:
+        listed = functions if isinstance(functions, list | tuple) else [functions]
+        if not listed:
+            raise ConfigError("reward_func is an empty list; give at least one function")
+        self.scorers: list[Scorer] = []
+        for each in listed:
+            function = load("environments", each) if isinstance(each, str) and ":" in each else each
+            if not callable(function):
+                raise ConfigError(
+                    f"reward_func must be a function, a list of them or 'module:name', not {each!r}"
+                )
+            name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
+            self.scorers.append(Scorer(function, name, agents))
+        self._waiting: dict[
+            asyncio.AbstractEventLoop, list[tuple[Sample, asyncio.Future[Any]]]
+        ] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scorers:
+        return self
+
+    async def score(self, sample: Sample) -> dict[str, float]:
+        """Function name -> its reward for this sample; a function that abstains is left out."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[dict[str, float]] = loop.create_future()
+        if loop in self._waiting:
+            self._waiting[loop].append((sample, future))
+        else:
+            self._waiting[loop] = [(sample, future)]
+            task = loop.create_task(self._serve(loop))
+            self._tasks.add(task)  # the loop itself keeps no reference
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            while self._waiting[loop]:
+                await self._quiet(loop)
+                batch, self._waiting[loop] = self._waiting[loop], []
+                batch = [entry for entry in batch if not entry[1].done()]  # some gave up waiting
+                batch.sort(key=lambda entry: entry[0].order)
+                if batch:
+                    await self._answer(batch)
+        finally:
+            for _, future in self._waiting.pop(loop):
+                future.cancel()
+
+    async def _quiet(self, loop: asyncio.AbstractEventLoop) -> None:
+        seen, still = 0, 0
+        while still < QUIET_TICKS:
+            await asyncio.sleep(0)
+            now = len(self._waiting[loop])
+            still = still + 1 if now == seen else 0
+            seen = now
+
+    async def _answer(self, batch: list[tuple[Sample, asyncio.Future[Any]]]) -> None:
+        samples = [sample for sample, _ in batch]
+        results: list[dict[str, float]] = [{} for _ in samples]
+        failed: dict[int, NotFinite] = {}
+        try:
+            for scorer in self.scorers:
+                for place, value in enumerate(await scorer.score(samples)):
+                    if isinstance(value, NotFinite):
+                        failed.setdefault(place, value)
+                    elif value is not None:
+                        results[place][scorer.name] = value
+        except RewardError as error:
+            for _, future in batch:
+                if not future.done():
+                    own = RewardError(str(error)).with_traceback(error.__traceback__)
+                    own.__cause__ = error.__cause__
+                    future.set_exception(own)
+            return
+        except asyncio.CancelledError:
+            for _, future in batch:
+                future.cancel()
+            raise
+        for place, ((_, future), result) in enumerate(zip(batch, results, strict=True)):
+            if future.done():
+                continue
+            if place in failed:
+                future.set_exception(failed[place])
+            else:
+                future.set_result(result)
+
+
+def _mean(values: Sequence[Score]) -> Score:
+    failed = next((value for value in values if isinstance(value, NotFinite)), None)
+    said = [value for value in values if isinstance(value, float)]
+    return failed or (sum(said) / len(said) if said else None)
+
+
+def _samples(ids: Sequence[str]) -> str:
+    different = list(dict.fromkeys(ids))
+    if len(different) == 1:
+        return f"sample of task {different[0]!r}"
+    more = ", ..." if len(different) > 3 else ""
+    return f"{len(ids)} samples of tasks {', '.join(map(repr, different[:3]))}{more}"
+
+
+def _name(function: Any, index: int, taken: set[str]) -> str:
+    name = str(getattr(function, "__name__", type(function).__name__))
+    name = f"reward_{index}" if name == "<lambda>" else name
+    return f"{name}_{index}" if name in taken else name

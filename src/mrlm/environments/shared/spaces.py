@@ -1,0 +1,154 @@
+"""Spaces of Gymnasium as text: which actions there are, which one an answer names, and what an
+observation looks like. It reads spaces by the names of their classes and imports no library."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mrlm.core.errors import ConfigError
+from mrlm.environments.shared.text import only_word
+
+MOST_LISTED = 64
+"""Actions that are listed when an agent is asked; of more only the range is said."""
+_ANCHORED = re.compile(r"\b(?:action|move)\s{0,3}:\s{0,3}([^\n]{1,2000})", re.IGNORECASE)
+_NUMBERS = re.compile(r"-?\d{1,9}")
+
+
+class Actions:
+    """The actions of a space, in words.
+
+    An answer names an action if it is its word or number, or holds exactly one of them as a whole
+    word; where the answer has `Action: ...`, only what follows the last one counts. In a space of
+    several numbers it holds as many; in a text space it is the text.
+
+    Args:
+        space: `Discrete`, `MultiDiscrete`, `MultiBinary` or `Text`.
+        names: a word for every action of a `Discrete` space; their numbers where not given.
+        where: how errors call the world.
+
+    Raises:
+        ConfigError: another space, or names that do not fit it.
+    """
+
+    def __init__(self, space: Any, names: Sequence[str] | None, where: str) -> None:
+        self.space: Any = space
+        self.kind: str = type(space).__name__
+        if self.kind not in ("Discrete", "MultiDiscrete", "MultiBinary", "Text"):
+            raise ConfigError(
+                f"{where}: its actions are {space}; text can name those of Discrete, "
+                "MultiDiscrete, MultiBinary and Text spaces only"
+            )
+        self.words: tuple[str, ...] = ()
+        if self.kind == "Discrete":
+            first, count = int(space.start), int(space.n)
+            self.numbers: tuple[str, ...] = tuple(map(str, range(first, first + count)))
+            self.words = self.numbers if names is None else tuple(names)
+            plain = all(isinstance(word, str) and re.fullmatch(r"\w+", word) for word in self.words)
+            if (
+                len(self.words) != count
+                or len(set(self.words)) != count
+                or not (plain or names is None)
+            ):
+                raise ConfigError(
+                    f"{where}: actions must be {count} different words of letters and digits, "
+                    f"not {names!r}"
+                )
+        elif names is not None:
+            raise ConfigError(f"{where}: actions name those of a Discrete space, not of {space}")
+
+    def named(self, text: str, legal: Sequence[int] | None = None) -> Any:
+        """The action that an answer names; `None` if it names none, or several, or an illegal
+        one."""
+        found = _ANCHORED.findall(text)
+        stated = found[-1].strip() if found else text.strip()
+        if self.kind == "Text":
+            return stated if self.space.contains(stated) else None
+        if self.kind == "Discrete":
+            word = only_word(stated, self.words)
+            place = None if word is None else self.words.index(word)
+            if place is None and self.words != self.numbers:
+                number = only_word(stated, self.numbers)
+                place = None if number is None else self.numbers.index(number)
+            if place is None or (legal is not None and place not in legal):
+                return None
+            return int(self.space.start) + place
+        numbers = [int(number) for number in _NUMBERS.findall(stated)]
+        shape = tuple(self.space.shape)
+        if len(numbers) != int(np.prod(shape)):
+            return None
+        action = np.array(numbers, dtype=np.int64).reshape(shape)
+        if self.kind == "MultiBinary" and ((action < 0) | (action > 1)).any():
+            return None
+        action = action.astype(self.space.dtype)
+        return action if self.space.contains(action) else None
+
+    def drawn(self, draws: random.Random, legal: Sequence[int] | None = None) -> Any:
+        """An action by chance; a legal one, where that is known."""
+        if self.kind == "Discrete":
+            return int(self.space.start) + draws.choice(legal or range(len(self.words)))
+        self.space.seed(draws.getrandbits(31))
+        return self.space.sample()
+
+    def word(self, action: Any) -> str:
+        """How an action is called."""
+        if self.kind == "Discrete":
+            return self.words[int(action) - int(self.space.start)]
+        if self.kind == "Text":
+            return str(action)
+        return " ".join(map(str, np.asarray(action).ravel().tolist()))
+
+    def listed(self, legal: Sequence[int] | None = None) -> str:
+        """What may be said, in words."""
+        if self.kind == "Text":
+            return f"a text of {self.space.min_length} to {self.space.max_length} characters"
+        if self.kind != "Discrete":
+            count = int(np.prod(self.space.shape))
+            most = "0 or 1" if self.kind == "MultiBinary" else f"below {self.space.nvec.tolist()}"
+            return f"{count} numbers, {most}"
+        places = list(range(len(self.words)) if legal is None else legal)
+        if len(places) > MOST_LISTED and self.words == self.numbers and legal is None:
+            return f"a number from {self.words[0]} to {self.words[-1]}"
+        return ", ".join(self.words[place] for place in places)
+
+
+def legal_in(info: Any, observation: Any) -> list[int] | None:
+    """Indices of the legal actions, where an environment tells them in `action_mask`; `None` where
+    it does not."""
+    for place in (info, observation):
+        if isinstance(place, Mapping) and place.get("action_mask") is not None:
+            mask = np.asarray(place["action_mask"]).ravel()
+            return [int(index) for index in np.flatnonzero(mask)]
+    return None
+
+
+def shown(observation: Any) -> str:
+    """An observation as text: boards row by row, everything else in a line."""
+    if isinstance(observation, str):
+        return observation
+    if isinstance(observation, Mapping):
+        kept = {name: value for name, value in observation.items() if name != "action_mask"}
+        if len(kept) == 1:
+            return shown(next(iter(kept.values())))
+        return "\n".join(f"{name}: {shown(value)}" for name, value in kept.items())
+    if isinstance(observation, tuple | list):
+        return ", ".join(shown(each) for each in observation)
+    array = np.asarray(observation)
+    if array.dtype.kind == "b":
+        array = array.astype(np.int8)
+    if array.ndim == 0:
+        return _number(array.item())
+    if array.ndim == 2:
+        return "\n".join(" ".join(_number(each) for each in row) for row in array.tolist())
+    if array.ndim == 3 and array.shape[-1] == 2 and set(np.unique(array).tolist()) <= {0, 1}:
+        signs = np.where(array[..., 0] == 1, "X", np.where(array[..., 1] == 1, "O", "."))
+        return "\n".join(" ".join(row) for row in signs.tolist())
+    return " ".join(_number(each) for each in array.ravel().tolist())
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

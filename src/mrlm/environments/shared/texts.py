@@ -1,0 +1,233 @@
+"""Worlds in which one seat writes a text that is compared with references, and perhaps graded by a
+judge. What only looks like such a text is taken from the pay: lengths, repetitions, copies. They
+know no model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrlm.core.environment import Environment, Split
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
+from mrlm.environments.shared import bleu, rouge
+from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
+from mrlm.environments.shared.rows import seats
+from mrlm.environments.writing.presets import Span
+from mrlm.environments.writing.words import grams, tokens
+
+MAX_TEXT = 20_000
+"""Characters of a text; one with more counts as empty."""
+COPIED = 5
+"""Words in a row that count as copied from the instruction."""
+GATES = ("length", "repetition", "own_words")
+_DIFFERENT = Span(0.5, 0.85)
+_OWN = Span(0.2, 0.6)
+
+
+class TextEnvironment(Environment):
+    """One seat writes a text. It is paid the weighted mean of what the text scores, times three
+    gates from 0 to 1 that are 1 for honest texts: `length`, `repetition` and `own_words`.
+
+    A world sets `asked` and `text_task`, and may change `length`, `foreign` and `known`.
+
+    Args:
+        weights: score -> its weight: `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`,
+            `exact`, `judge`, and what the world knows itself.
+        judge: who grades; see `judge_of`. An agent that judges has a seat, and speaks second.
+        agents: name of the writer's seat.
+        own: scores of the world itself.
+
+    Raises:
+        ConfigError: an unknown score, weights that are no numbers above 0, a judge without a
+            weight or the reverse, or a package that is missing.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        judge: Any,
+        agents: str | Sequence[str],
+        own: Sequence[str],
+    ) -> None:
+        self.judge: TextJudge | None = judge_of(judge)
+        self.weights: dict[str, float] = _weights(weights, self.judge is not None, own)
+        (self.writer,) = seats(agents, 1)
+        seated = self.judge.agent if self.judge else None
+        self.agents: tuple[str, ...] = seats([self.writer, *([seated] if seated else [])])
+        asked = 1 + self.judge.retries if self.judge and seated else 0
+        self.max_turns: int | None = 1 + asked
+        self.blocking: bool = False
+        self._task = Task("none")
+        self._text = ""
+        self._tries = -1
+
+    # -- what a world writes -----------------------------------------------------------------------
+
+    def length(self, text: str) -> float:
+        """From 0 to 1: whether the text is as long as it should be."""
+        return 1.0
+
+    def foreign(self, said: Sequence[str]) -> float:
+        """Share of the words that should not be there, beside the instruction's."""
+        return 0.0
+
+    def known(self, text: str) -> dict[str, float]:
+        """The world's own scores, from 0 to 1."""
+        return {}
+
+    # -- play --------------------------------------------------------------------------------------
+
+    def spawn(self) -> TextEnvironment:
+        """A copy, which begins anew at its reset."""
+        return copy.copy(self)
+
+    def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
+        """Show the writer its task."""
+        self._task = task or self.task(seed or 0)
+        if not isinstance(self._task.info.get("source"), str):
+            raise ConfigError(f"task {self._task.id!r} has no source in its info")
+        self._text, self._tries = "", -1
+        return StepResult({self.writer: Observation(list(self._task.prompt))})
+
+    async def step(self, actions: dict[str, Message]) -> StepResult:
+        """Take the text, or what a seated judge says of it."""
+        judge = self.judge
+        if self._tries < 0:
+            said = actions[self.writer].content if self.writer in actions else ""
+            self._text, self._tries = said if len(said) <= MAX_TEXT else "", 0
+            if judge is None:
+                return self._paid(None)
+            if judge.agent is None:
+                return self._paid(await judge.grade(self._shown, self._text))
+            return self._ask(judge.agent, judge.question(self._shown, self._text))
+        assert judge is not None and judge.agent is not None
+        grade = read(actions[judge.agent].content if judge.agent in actions else "")
+        self._tries += 1
+        if grade is None and self._tries <= judge.retries:
+            return self._ask(judge.agent, UNREAD + ASKED)
+        return self._paid(grade)
+
+    def _ask(self, agent: str, words: str) -> StepResult:
+        return StepResult({agent: Observation([Message(words)])})
+
+    def _paid(self, grade: float | None) -> StepResult:
+        """What the writer is paid. A grade that could not be read is 0, and logged as void."""
+        gates = self._gates()
+        factor = 1.0
+        for value in gates.values():
+            factor *= value
+        scores = dict.fromkeys(self.weights, 0.0)
+        if factor:
+            scores |= self._scores()
+        if self.judge is not None:
+            scores["judge"] = grade or 0.0
+            gates["void"] = float(grade is None)
+        total = sum(self.weights.values())
+        value = sum(self.weights[name] * score for name, score in scores.items()) / total
+        reward = Reward(value * factor, {**scores, **gates})
+        return StepResult(rewards={self.writer: reward}, done=True)
+
+    def _scores(self) -> dict[str, float]:
+        references, text = self.references, self._text
+        known = self.known(text) if set(self.weights) - _GENERAL else {}
+        scores = {name: known[name] for name in self.weights if name in known}
+        if "exact" in self.weights:
+            said = tokens(text)
+            scores["exact"] = float(any(said == tokens(each) for each in references))
+        if kinds := [name for name in rouge.KINDS if name in self.weights]:
+            scores |= rouge.rouge(kinds, text, references)
+        if kinds := [name for name in bleu.KINDS if name in self.weights]:
+            scores |= bleu.bleu(kinds, text, references)
+        return scores
+
+    def _gates(self) -> dict[str, float]:
+        said = tokens(self._text)
+        if not said:
+            return dict.fromkeys(GATES, 0.0)
+        usual = max((_varied(tokens(each)) for each in self.references), default=1.0)
+        varied = _DIFFERENT(_varied(said) / (usual or 1.0))
+        shown = self._shown.replace(self._task.info["source"], "\n")
+        asked = {run for run in grams(tokens(shown), COPIED) if len(run) == COPIED}
+        runs = grams(said, COPIED)
+        copied = sum(run in asked for run in runs) / len(runs)
+        own = _OWN(1.0 - max(copied, self.foreign(said)))
+        return {"length": self.length(self._text), "repetition": varied, "own_words": own}
+
+    @property
+    def references(self) -> list[str]:
+        """The texts that are right; the first is what `expert` says."""
+        answer = self._task.answer
+        return [answer] if isinstance(answer, str) else list(answer or [])
+
+    @property
+    def _shown(self) -> str:
+        return "\n".join(message.content for message in self._task.prompt)
+
+    def state(self) -> str:
+        """The task, and what has been written."""
+        return f"{self._shown}\n{self._text}".strip()
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        """The reference; for a judge full marks for it and none for anything else."""
+        if self.judge is not None and agent == self.judge.agent:
+            right = tokens(self._text) in [tokens(each) for each in self.references]
+            return f"Score: {10 if right else 0}"
+        return self.references[0] if self.references else None
+
+
+_GENERAL = {*rouge.KINDS, *bleu.KINDS, "exact", "judge"}
+
+
+def _weights(given: Mapping[str, float], judged: bool, own: Sequence[str]) -> dict[str, float]:
+    known = [*rouge.KINDS, *bleu.KINDS, "exact", "judge", *own]
+    weights = {str(name): value for name, value in given.items() if value != 0}
+    for name, value in weights.items():
+        if name not in known:
+            raise ConfigError(f"weights.{name}: the scores are {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ConfigError(f"weights.{name} must be a number above 0, not {value!r}")
+    if judged != ("judge" in weights):
+        raise ConfigError("a judge and a weight for it (weights: {judge: 1.0}) go together")
+    if not weights:
+        raise ConfigError(f"weights must name at least one of {', '.join(known)}")
+    if set(weights) & {*rouge.KINDS}:
+        rouge.check_rouge()
+    if set(weights) & {*bleu.KINDS}:
+        bleu.check_bleu()
+    return weights
+
+
+def _varied(words: Sequence[str]) -> float:
+    """Share of the pairs of words that are different; 1 for a few words."""
+    pairs = grams(words, 2)
+    return 1.0 if len(words) < COPIED else len(set(pairs)) / len(pairs)
+
+
+def row_task(name: str, prompt: str, source: str, row: Mapping[str, Any], seed: int) -> Task:
+    """The task of a row: what is shown, its source and references, and its other columns."""
+    kept = {key: value for key, value in row.items() if key not in ("references", "source")}
+    return Task(name, [Message(prompt)], row["references"], seed, {**kept, "source": source})
+
+
+def task_name(kind: str, seed: int, split: Split, number: int) -> str:
+    """The name of a generated task."""
+    return f"{kind}-{seed}-{split}-{number}"
+
+
+def several(given: Any) -> list[str]:
+    """The texts of a column that holds one or several; none where something else is among them."""
+    listed = [given] if isinstance(given, str) else given
+    found = [plain(each) for each in listed] if isinstance(listed, list | tuple) else []
+    return [] if None in found else [each for each in found if each is not None]
+
+
+def plain(value: Any) -> str | None:
+    """The text of a column, or the lines of a list of texts; `None` if it is neither."""
+    if isinstance(value, str):
+        return value.strip() or None
+    lines = list(value) if isinstance(value, list | tuple) else []
+    if lines and all(isinstance(line, str) for line in lines):
+        return "\n".join(lines).strip() or None
+    return None

@@ -1,0 +1,95 @@
+"""What worlds around other worlds share: everything is as underneath unless they say otherwise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mrlm.core import registry
+from mrlm.core.environment import Environment, Split, as_environment
+from mrlm.core.errors import ConfigError
+from mrlm.core.stepping import is_async, is_pending
+from mrlm.core.sync_async import in_thread
+from mrlm.core.types import Message, StepResult, Task
+
+
+class Wrapped(Environment):
+    """A world around `environment`.
+
+    Args:
+        environment: the world underneath: an instance, or a section as a config has it, with
+            `env_type` and its arguments.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+
+    def __init__(self, environment: Environment | Mapping[str, Any]) -> None:
+        self.environment: Environment = made(environment)
+        self.agents: tuple[str, ...] = self.environment.agents
+        self.name: str = self.environment.name
+        self.max_turns: int | None = self.environment.max_turns
+
+    @property
+    def stops(self) -> Mapping[str, tuple[str, ...]]:
+        """As the world underneath."""
+        return self.environment.stops
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        """As the world underneath."""
+        return self.environment.num_tasks(split)
+
+    def task(self, seed: int, split: Split = "train") -> Task:
+        """As the world underneath."""
+        return self.environment.task(seed, split)
+
+    def state(self) -> str | None:
+        """As the world underneath."""
+        return self.environment.state()
+
+    def expert(self, agent: str, messages: list[Message]) -> str | None:
+        """As the world underneath."""
+        return self.environment.expert(agent, messages)
+
+    def close(self) -> None:
+        """Close the world underneath."""
+        self.environment.close()
+
+    async def reset_underneath(self, task: Task | None, seed: int | None) -> StepResult:
+        """Start the world underneath."""
+        return await settled(self.environment, lambda: self.environment.reset(task, seed))
+
+    async def step_underneath(self, actions: dict[str, Message]) -> StepResult:
+        """Step the world underneath."""
+        return await settled(self.environment, lambda: self.environment.step(actions))
+
+
+async def settled(environment: Environment, call: Callable[[], Any]) -> Any:
+    """The result of a method of a world: in a thread where it may block, awaited where it is a
+    coroutine."""
+    coroutine = is_async(environment.step)
+    answer = await in_thread(call) if environment.blocking and not coroutine else call()
+    return await answer if is_pending(answer) else answer
+
+
+def made(environment: Any) -> Environment:
+    """A world from an instance or from a section of a config.
+
+    Raises:
+        ConfigError: no `env_type`, or arguments that the world does not take.
+    """
+    if not isinstance(environment, Mapping):
+        return as_environment(environment)
+    arguments = dict(environment)
+    name = arguments.pop("env_type", None)
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"environment={dict(environment)!r} needs env_type, the name of the world underneath"
+        )
+    plugin = registry.load("environments", name)
+    try:
+        inspect.signature(plugin).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"environment.{name}: {error}") from error
+    return as_environment(plugin(**arguments))

@@ -1,0 +1,310 @@
+"""Experiments: a config trained to its end, stage after stage, each from what the one before it
+trained; and what one would do, before anything is done."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mrlm.build.async_play import describe
+from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
+from mrlm.build.policies import Parts
+from mrlm.build.run import arithmetic_of, build, plan_of, run_folder, tasks_of
+from mrlm.build.schedule import schedule_of
+from mrlm.build.sources import total_steps
+from mrlm.config import ExperimentConfig, diff, load_config, normalize
+from mrlm.core.errors import ConfigError
+from mrlm.core.process_group import Peers
+from mrlm.distributed import join
+from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
+from mrlm.learn.policy.loading import load_tokenizer
+from mrlm.runs import TrainResult, closed, latest
+from mrlm.tracking.run_log import logged
+from mrlm.training.run import Callback
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+MODELS = "models.json"
+"""Of a stage that began with what the one before it trained: policy -> its model's folder."""
+
+
+TRAINED = "stage:"
+"""Before the name of an earlier stage, where an environment names a model that it trained."""
+NAMES_STAGE = ("reward_model", "model")
+"""Settings of an environment that may name one."""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGUSR1 end what is done between steps as Ctrl-C does: at once, with whatever was
+    saved before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@_interruptible()
+def run_experiment(
+    config: ExperimentConfig,
+    resume: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> TrainResult:
+    """Run a config, stage after stage; a stage starts from what the one before it trained.
+
+    Args:
+        config: the experiment.
+        resume: the run folder to continue from; finished stages are not repeated.
+        callbacks: hooks of every stage.
+
+    Raises:
+        KeyboardInterrupt: interrupted; the run was saved and can be resumed.
+    """
+    peers = join(config.distributed)
+    stages = config.stage_configs()
+    if len(stages) == 1 and not config.stages:
+        _check_resumable(config, resume)
+        return closed(build(config, Parts(callbacks=callbacks), Path(resume) if resume else None))
+    folder = run_folder(config)
+    refuse_idle(*[_check_stage(name, stage) for name, stage in stages])
+    if resume is None:
+        peers.first(lambda: _set_aside(folder))
+    results: dict[int, TrainResult] = {}
+    trained: dict[str, str] = {}
+    before: set[str] = set()
+    for index, (name, stage) in enumerate(stages):
+        place = folder / f"{index + 1}-{name}"
+        title = f"{config.experiment_name}-{name}"
+        stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
+        stage = _with_stages(stage, folder, [each for each, _ in stages[:index]])
+        parts = Parts(callbacks=callbacks, models=_inherited(stage, trained, before))
+        if resume is not None and _done(peers, place, stage, last=index == len(stages) - 1):
+            log.info("stage %s is finished", name)
+        else:
+            unfinished = resume is not None and peers.first(_checkpointed(place))
+            if unfinished:
+                _check_resumable(stage, place)
+            run = build(stage, parts, place if unfinished else None, checked=False)
+            if peers.main:
+                _note_models(run.folder, parts)
+            results[index] = closed(run)
+        if stage.algorithm_settings().scalar_head:
+            continue  # it trained a scorer: the next stage goes on from the policies before it
+        trained = _final_folders(place)
+        before = {each for each, section in stage.policies.items() if section.trainable}
+    last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
+    peers.first(lambda: _link_final(folder, last_stage))
+    if not results:
+        log.info(
+            "%s: every stage is finished; to go on, raise training.num_iterations of the last one",
+            folder,
+        )
+        known = peers.first(lambda: logged(last_stage))
+        results[len(stages) - 1] = TrainResult(latest(known), known, folder)
+    rows = [row | {"stage": index} for index, done in results.items() for row in done.history]
+    return TrainResult(results[max(results)].metrics, rows, folder)
+
+
+def at_most(config: ExperimentConfig, steps: int) -> ExperimentConfig:
+    """The experiment with every stage cut to so many iterations."""
+
+    def cut(stage: ExperimentConfig) -> int:
+        if stage.training.num_iterations is None:
+            worlds, rows, _ = plan_of(stage, Parts())
+            return min(steps, total_steps(stage, tasks_of(worlds, rows)))
+        return min(steps, stage.training.num_iterations)
+
+    if not config.stages:
+        return config.merged({"training": {"num_iterations": cut(config)}})
+    stages = []
+    base = {key: value for key, value in config.given().items() if key != "stages"}
+    for section, (name, stage) in zip(config.stages, config.stage_configs(), strict=True):
+        changes = normalize.normalise(section.changes, base=base)
+        shorter = {"training": {"num_iterations": cut(stage)}}
+        stages.append({"name": name, **normalize.merge(changes, shorter)})
+    return config.merged({"stages": stages})
+
+
+def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
+    """What a run would do: the resolved config and the batch arithmetic of every stage, and what
+    stands in its way. No model is loaded and nothing is written."""
+    text = [config.to_yaml()]
+    problems: list[str] = []
+    given: list[Verdicts] = []
+    for name, stage in config.stage_configs():
+        title = f"stage {name}: " if config.stages else ""
+        try:
+            worlds, rows, cast = plan_of(stage, Parts())
+            schedule = schedule_of(stage, stage.algorithm_settings(), cast)
+            text.append(f"{title}{cast}\nschedule: {schedule}")
+            text += describe(stage)
+            text.append(str(arithmetic_of(stage, worlds, rows, cast)))
+            given.append(verdicts(stage, Parts(), worlds, rows is not None, cast))
+        except ConfigError as error:
+            problems.append(f"{title}{error}")
+    try:
+        refuse_idle(*given)
+    except ConfigError as error:
+        problems.append(str(error))
+    return "\n".join(text), problems
+
+
+def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
+    """Whether a stage need not be run again; the last one may have been given more iterations."""
+    wanted = stage.training.num_iterations
+    if last and wanted is not None and checkpoints(place):
+        return step_of(checkpoints(place)[0]) >= wanted and (place / "final").exists()
+    return (place / "final").exists()
+
+
+def _done(peers: Peers, place: Path, stage: ExperimentConfig, last: bool) -> bool:
+    return peers.first(lambda: _finished(place, stage, last))
+
+
+def _checkpointed(place: Path) -> Callable[[], bool]:
+    return lambda: bool(checkpoints(place))
+
+
+def _note_models(folder: Path, parts: Parts) -> None:
+    """Write down which models a stage begins with; its config does not say."""
+    if parts.models:
+        taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
+        with writing(folder / MODELS):
+            write_json(folder / MODELS, taken)
+
+
+def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
+    """Find out before anything is trained or moved whether a stage can run, and what is set for it.
+
+    Raises:
+        ConfigError: it cannot; the message starts with the stage.
+    """
+    try:
+        parts = Parts()
+        worlds, rows, cast = plan_of(stage, parts)
+        for section in cast.policies.values():
+            if section.endpoint is not None:
+                continue
+            load_tokenizer(section.model or stage.model.model_name_or_path)
+        return verdicts(stage, parts, worlds, rows is not None, cast)
+    except ConfigError as error:
+        raise type(error)(f"stage {name}: {error}") from error
+
+
+def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | None) -> None:
+    """A run is continued with the config it was started with, but for what may change.
+
+    Raises:
+        ConfigError: what differs.
+    """
+    if resume is None:
+        return
+    folder = Path(resume)
+    if not folder.is_dir():
+        raise ConfigError(f"--resume {folder}: folder {str(folder)!r} does not exist")
+    place = folder.parent if folder.name.startswith("checkpoint-") else folder
+    known = place / "config.yaml"
+    if not known.is_file():
+        raise ConfigError(f"{folder}: it has no config.yaml, so it is no run folder")
+    changes = diff(load_config(known), config)
+    if changes:
+        raise ConfigError(
+            f"{folder} was started with another config, so it cannot be resumed with this one:\n  "
+            + "\n  ".join(changes)
+        )
+
+
+def _inherited(
+    stage: ExperimentConfig, trained: dict[str, str], before: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
+    """The models a stage starts from: each policy from the one of its name in the stage before, or
+    from the only one. A frozen policy that names its model and was not trained `before` keeps it,
+    and one behind an API has none."""
+    if not trained:
+        return {}
+    names = list(trained)
+    if stage.policies:
+        names = [
+            name
+            for name, section in stage.policies.items()
+            if section.endpoint is None
+            and (section.model is None or section.trainable or name in before)
+        ]
+    only = next(iter(trained.values())) if len(trained) == 1 else None
+    models = {name: (trained.get(name, only), None) for name in names}
+    missing = [name for name, (path, _) in models.items() if path is None]
+    if missing:
+        raise ConfigError(
+            f"stages: policy {missing[0]!r} does not exist in the stage before, which trained "
+            f"{', '.join(trained)}"
+        )
+    return models
+
+
+def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -> ExperimentConfig:
+    """A stage whose environments name models of earlier stages by their folders.
+
+    Raises:
+        ConfigError: there is no such stage before this one.
+    """
+
+    def place(section: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(section)
+        for key in NAMES_STAGE:
+            named = section.get(key)
+            if isinstance(named, str) and named.startswith(TRAINED):
+                found[key] = trained(key, named.removeprefix(TRAINED))
+        return found
+
+    def trained(key: str, name: str) -> str:
+        if name not in before:
+            known = ", ".join(before) or "none"
+            raise ConfigError(
+                f"environments: {key}='{TRAINED}{name}': no earlier stage is called {name!r} "
+                f"(earlier stages: {known})"
+            )
+        return str(folder / f"{before.index(name) + 1}-{name}/final")
+
+    given = stage.given()
+    changes: dict[str, Any] = {"environments": list(map(place, given.get("environments", [])))}
+    if watched := given.get("evaluation", {}).get("environments"):
+        changes["evaluation"] = {"environments": list(map(place, watched))}
+    return stage.merged(changes)
+
+
+def _final_folders(place: Path) -> dict[str, str]:
+    """policy -> folder of a finished stage."""
+    final = place / "final"
+    if (final / "config.json").is_file() or (final / "adapter_config.json").is_file():
+        return {"policy": str(final)}
+    return {folder.name: str(folder) for folder in sorted(final.iterdir()) if folder.is_dir()}
+
+
+def _link_final(folder: Path, last: Path) -> None:
+    """The run's `final` is the last stage's."""
+    link = folder / "final"
+    if link.is_symlink():
+        link.unlink()
+    link.symlink_to(last.relative_to(folder) / "final")
+
+
+def _set_aside(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
+        folder.rename(f"{folder}.{number}")
+        log.info("%s held an earlier run; it is %s.%d now", folder, folder, number)

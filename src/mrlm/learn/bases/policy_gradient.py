@@ -1,0 +1,361 @@
+"""What policy gradient algorithms share: the surrogate loss and its knobs. It does not know who
+earned what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.matters import SEVERAL_TURNS, Matters
+from mrlm.core.types import Group
+from mrlm.learn import ops
+from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.credit.groups import clear, sibling_metrics
+from mrlm.learn.credit.reward_shaping import Shaping, shaped
+from mrlm.learn.data.batch import Batch, Loss, Outputs
+
+SAME = {"dapo": "ppo", "bnpo": "ppo"}
+"""Losses that are another one by another name."""
+LossType = Annotated[
+    Literal[
+        "reinforce",
+        "ppo",
+        "dapo",
+        "bnpo",
+        "grpo",
+        "dr_grpo",
+        "gspo",
+        "cispo",
+        "sequence",
+        "turn",
+    ],
+    AfterValidator(lambda name: SAME.get(name, name)),
+]
+GSPO_CLIP = {"clip_range": 3e-4, "clip_range_high": 4e-4}
+"""GSPO's clip ranges (arXiv 2507.18071, section 5.1): ratios of whole sequences, as geometric means
+over tokens, lie much nearer to 1 than those of tokens."""
+AGGREGATIONS: dict[str, ops.Aggregation] = {
+    "reinforce": "sequence_mean_token_sum",
+    "ppo": "token_mean",
+    "grpo": "sequence_mean_token_mean",
+    "dr_grpo": "constant",
+    "gspo": "sequence_mean_token_mean",
+    "cispo": "token_mean",
+    "sequence": "sequence_mean_token_mean",
+    "turn": "turn_mean",
+}
+"""How each loss is averaged unless `aggregation` says otherwise."""
+
+
+@dataclass(kw_only=True, config=STRICT)
+class PolicyGradient(Algorithm):
+    """Base of algorithms that raise the log-probs of what earned more. A subclass gives
+    `credit_group`, `credit_batch` or both.
+
+    Args:
+        loss_type: `reinforce` has no ratio; `ppo`, `grpo` and `dr_grpo` are the clipped token
+            ratio, averaged over all tokens, over sequences, and by a constant length; `gspo` (token
+            form), `sequence` (product over a sequence) and `turn` (geometric mean over a turn) clip
+            the ratio of a whole; `cispo` clips weights and keeps every gradient. `dapo` and `bnpo`
+            are other names of `ppo`: TRL's `bnpo` divides by the tokens of a micro-batch, and here
+            no result depends on how a batch is cut. A name gives the loss and its average, with
+            `gspo` the clip ranges too; `preset` gives all numbers of a paper.
+        aggregation: how per-token losses become one number (`ops.aggregate`); `None` is what
+            `loss_type` is known with. A ratio of whole sequences does not go well with
+            `token_mean`, which weighs sequences by their length.
+        constant_length: length that `constant` divides by; `None` takes the longest completion that
+            was allowed.
+        clip_range: how far below 1 (and above, unless `clip_range_high` is given) a ratio may earn;
+            .2, with `gspo` 3e-4 and 4e-4.
+        dual_clip: bound of the loss for negative advantages, as a multiple of them; `None` is off,
+            3 is usual.
+        delta: the other way to the same end: a ratio counts as at most this where it is not clipped
+            (two-sided clipping, arXiv 2505.07291); above `1 + clip_range_high`, `None` is off.
+        cispo_cap: bound of the weight of `cispo`; with `cispo_cap_mode="relative"` the clip ranges
+            are used instead.
+        kl_coef: weight of the divergence from the reference; above 0 a reference is kept.
+        kl_estimator: how the divergence is estimated where it is part of the loss.
+        kl_bias_correction: multiply that estimate by the token's ratio, which makes its gradient
+            that of the divergence also where an older policy sampled (k3 alone is biased).
+        entropy_coef: weight of an entropy bonus.
+        importance: weights for sampling that differs from what is trained. `auto`: `token` for
+            tokens that older weights sampled, and where the loss uses a ratio for those drawn with
+            top-p, top-k or min-p; else none. The kinds are those of `ops.mismatch_weights`.
+        importance_cap, importance_floor: bounds of those weights.
+        recompute_old: take the ratio to log-probs that the trained model itself computes before the
+            update (known as decoupled), which weights by `importance` imply. Without it they are
+            the sampler's (known as bypass): a pass less, and the ratio corrects for the mismatch.
+        shaping: reshape every turn's reward by what the team had reached before it, `Q`, the mean
+            reward of the turns of earlier joint steps; for worlds that score each answer between 0
+            and 1. `quality`: `r + a (Q r - (1 - Q) (1 - r))`. `margin`: `r + a (r - Q)`.
+        shaping_coef: `a` of these (0.5 as in MARTI).
+        outcome_coef: share of the last step's reward that every turn before it is paid as well;
+            0 is off, 0.5 is usual.
+    """
+
+    loss_type: LossType = "ppo"
+    aggregation: ops.Aggregation | None = None
+    constant_length: int | None = Field(default=None, ge=1)
+    clip_range: float = Field(default=0.2, gt=0)
+    clip_range_high: float | None = Field(default=None, gt=0)
+    dual_clip: float | None = Field(default=None, gt=1)
+    delta: float | None = Field(default=None, gt=1)
+    cispo_cap: float = Field(default=5.0, gt=0)
+    cispo_cap_mode: Literal["absolute", "relative"] = "absolute"
+    kl_coef: float = Field(default=0.0, ge=0)
+    kl_estimator: ops.KLEstimator = "k3"
+    kl_bias_correction: bool = False
+    entropy_coef: float = 0.0
+    importance: Literal["auto", "none"] | ops.MismatchKind = "auto"
+    importance_cap: float = Field(default=2.0, gt=0)
+    importance_floor: float = Field(default=0.5, ge=0)
+    recompute_old: bool = False
+    shaping: Shaping = "none"
+    shaping_coef: float = Field(default=0.5, ge=0)
+    outcome_coef: float = Field(default=0.0, ge=0)
+
+    kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
+    """Where `kl_coef` acts: in one place only."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "constant_length": Matters(
+            lambda s, run: (s.aggregation or AGGREGATIONS[s.loss_type]) == "constant",
+            "only aggregation=constant (loss_type=dr_grpo) divides by it; remove it, or set that",
+        ),
+        "clip_range": Matters(
+            lambda s, run: s.clips,
+            "this loss_type clips nothing at it (cispo: at cispo_cap); remove it, or set ppo",
+        ),
+        "clip_range_high": Matters(
+            lambda s, run: s.clips,
+            "this loss_type clips nothing at it (cispo: at cispo_cap); remove it, or set ppo",
+        ),
+        "dual_clip": Matters(
+            lambda s, run: s.loss_type not in ("reinforce", "cispo"),
+            "this loss_type has no clipped loss; remove it, or set loss_type=ppo",
+        ),
+        "cispo_cap": Matters(
+            lambda s, run: s.loss_type == "cispo" and s.cispo_cap_mode == "absolute",
+            "only loss_type=cispo with cispo_cap_mode=absolute reads it; remove it, or set these",
+        ),
+        "cispo_cap_mode": Matters(
+            lambda s, run: s.loss_type == "cispo",
+            "only loss_type=cispo reads it; remove it, or set that",
+        ),
+        "kl_estimator": Matters(
+            lambda s, run: s.kl_coef and s.kl_in == "loss",
+            "there is no divergence in the loss (kl_coef=0, or it is in the reward); remove it",
+        ),
+        "importance_cap": Matters(
+            lambda s, run: s.weighs(run.lags, run.truncates),
+            "no importance weights are used; set importance, or remove it",
+        ),
+        "importance_floor": Matters(
+            lambda s, run: s.importance in ("icepop", "geometric_mask"),
+            "only importance=icepop and geometric_mask have a floor; set one, or remove it",
+        ),
+        "recompute_old": Matters(
+            lambda s, run: s.loss_type != "reinforce",
+            "loss_type=reinforce has no ratio to old log-probs; remove it, or set loss_type=ppo",
+        ),
+        "shaping": SEVERAL_TURNS,
+        "shaping_coef": Matters(
+            lambda s, run: s.shaping != "none",
+            "shaping is none; set it, or remove this",
+        ),
+        "outcome_coef": SEVERAL_TURNS,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delta is not None:
+            high = 1 + (self.clip_range_high or self.clip_range)
+            if self.loss_type in ("reinforce", "cispo"):
+                raise ConfigError(
+                    f"delta={self.delta}: loss_type={self.loss_type!r} clips no ratio; remove it, "
+                    "or set loss_type=ppo"
+                )
+            if self.delta <= high:
+                raise ConfigError(
+                    f"delta={self.delta} would clip before clip_range_high does, at {high:g}; set "
+                    "it higher (4 is usual)"
+                )
+        if self.kl_bias_correction and not (self.kl_coef and self.kl_in == "loss"):
+            where = "kl_coef is 0" if self.kl_in == "loss" else "it is part of the reward here"
+            raise ConfigError(
+                f"kl_bias_correction is about a divergence in the loss, and {where}; remove it, or "
+                "use an algorithm such as grpo with kl_coef above 0"
+            )
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().implied(given)
+        loss = given.get("loss_type", found.get("loss_type", cls.loss_type))
+        own = given.get("clip_range", GSPO_CLIP["clip_range"]) == GSPO_CLIP["clip_range"]
+        return {**GSPO_CLIP, **found} if loss == "gspo" and own else found
+
+    @property
+    def needs(self) -> frozenset[str]:
+        found = {"ref_logprobs"} if self.kl_coef else set()
+        weighted = self.importance not in ("auto", "none") and self.loss_type != "reinforce"
+        if weighted or self.recompute_old:
+            found.add("old_logprobs")
+        return frozenset(found)
+
+    @property
+    def clips(self) -> bool:
+        """Whether the loss clips a ratio, or a weight, at `clip_range`."""
+        if self.loss_type == "cispo":
+            return self.cispo_cap_mode == "relative"
+        return self.loss_type != "reinforce"
+
+    def weighs(self, lags: bool, truncates: bool) -> bool:
+        """Whether importance weights may be used, where weights lag behind or sampling truncates
+        the distribution."""
+        if self.importance == "auto":
+            return lags or (truncates and self.loss_type != "reinforce")
+        return self.importance != "none"
+
+    @property
+    def needs_entropy(self) -> bool:
+        return self.entropy_coef != 0.0
+
+    @property
+    def ignores_zero(self) -> bool:
+        return not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss")
+
+    @property
+    def decouples(self) -> bool:
+        return self.importance != "none"
+
+    def check_lag(self) -> None:
+        if self.importance == "none" and self.loss_type == "reinforce":
+            raise ConfigError(
+                f"{type(self).__name__}: with loss_type=reinforce and importance=none nothing "
+                "makes up for what older weights sampled; set importance=auto, or "
+                "training.max_lag=0"
+            )
+
+    # -- credit -----------------------------------------------------------------------------------
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        self.metrics: dict[str, float] = {}
+        clear(groups)
+        with self.reshaped(groups):
+            for group in groups:
+                self.credit_group(group)
+            self.credit_batch(groups)
+        if "siblings" in self.requires:
+            self.metrics.update(sibling_metrics(groups))
+
+    def reshaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:
+        """Where turns and episodes are paid what `shaping` makes of their rewards."""
+        return shaped(groups, self.shaping, self.shaping_coef, self.outcome_coef)
+
+    def credit_group(self, group: Group) -> None:
+        """Credit inside one group; nothing by default."""
+
+    def credit_batch(self, groups: Sequence[Group]) -> None:
+        """Credit that looks at all groups, after `credit_group`; nothing by default."""
+
+    # -- loss -------------------------------------------------------------------------------------
+
+    def loss(self, batch: Batch, outputs: Outputs) -> Loss:
+        difference = ops.log_ratio(outputs.logprobs, batch.old_logprobs)
+        per_token, was_clipped = self._surrogate(batch, outputs.logprobs, difference)
+        weights = self._importance(batch, outputs.logprobs)
+        if weights is not None:
+            per_token = per_token * weights
+        policy = total = self._aggregate(per_token, batch)
+        metrics = {
+            "policy_loss": policy,
+            "entropy": _token_mean(outputs.entropy, batch),
+            "approx_kl": _token_mean(ops.approx_kl(difference), batch),
+        }
+        if was_clipped is not None:
+            metrics["clip_fraction"] = _token_mean(was_clipped, batch)
+        if self.kl_coef and self.kl_in == "loss":
+            kl = ops.kl_estimate(outputs.logprobs, batch.ref_logprobs, self.kl_estimator)
+            metrics["kl"] = _token_mean(kl, batch)
+            if self.kl_bias_correction:
+                kl = kl * difference.exp()
+            total = total + self.kl_coef * self._aggregate(kl, batch)
+        if self.entropy_coef:
+            total = total - self.entropy_coef * self._aggregate(outputs.entropy, batch)
+        return Loss(total, {name: value.detach() for name, value in metrics.items()})
+
+    def _aggregate(self, per_token: Tensor, batch: Batch) -> Tensor:
+        mode = self.aggregation or AGGREGATIONS[self.loss_type]
+        return ops.aggregate(per_token, batch, mode, self.constant_length)
+
+    def _surrogate(
+        self, batch: Batch, logprobs: Tensor, difference: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Losses per token (N,), and which tokens were clipped (`None` where nothing ever is)."""
+        advantages = batch.advantages
+        low, high = self.clip_range, self.clip_range_high or self.clip_range
+        if self.loss_type == "reinforce":
+            return -advantages * logprobs, None
+        if self.loss_type == "cispo":
+            ratio, bounds = difference.exp(), (1 - low, 1 + high)
+            if self.cispo_cap_mode == "absolute":
+                bounds = (None, self.cispo_cap)
+            was_clipped = (ratio > bounds[1]) | (ratio < (bounds[0] or 0.0))
+            return ops.cispo(logprobs, ratio, advantages, *bounds), was_clipped.to(ratio.dtype)
+        ratio, advantages = self._ratio(batch, logprobs, difference)
+        per_token = ops.ppo_clip(ratio, advantages, low, high, self.delta)
+        if self.dual_clip is not None:
+            per_token = ops.dual_clip(per_token, advantages, self.dual_clip)
+        return per_token, ops.clipped(ratio, advantages, low, high)
+
+    def _ratio(self, batch: Batch, logprobs: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
+        """What is clipped, and the advantages it is multiplied with, both (N,)."""
+        advantages = batch.advantages
+        if self.loss_type == "gspo":
+            ratio = ops.gspo_ratio(difference, logprobs, batch.sequence, batch.num_sequences)
+        elif self.loss_type in ("sequence", "turn"):
+            whole = self.loss_type == "sequence"
+            index, size = (
+                (batch.sequence, batch.num_sequences) if whole else (batch.turn, batch.num_turns)
+            )
+            limit = ops.LOG_RATIO_LIMIT if whole else ops.TURN_LOG_RATIO_LIMIT
+            ratio = ops.sequence_ratio(difference, index, size, mean=not whole, limit=limit)
+            advantages = ops.segment_mean(advantages, index, size)[index]
+        else:
+            ratio = difference.exp()
+        return ratio, advantages
+
+    def _importance(self, batch: Batch, logprobs: Tensor) -> Tensor | None:
+        """Weights (N,) for a mismatch of sampling and training, or `None`.
+
+        With a ratio the weight is `pi_old / pi_behaviour` (1 where the old log-probs are the
+        engine's own: the ratio holds the correction already); without one it is `pi /
+        pi_behaviour`. Old log-probs of what older weights sampled are the trained model's.
+        """
+        if self.importance == "none":
+            return None
+        new = logprobs if self.loss_type == "reinforce" else batch.old_logprobs
+        bounds = (self.importance_cap, self.importance_floor)
+        if self.importance != "auto":
+            where = (batch.sequence, batch.num_sequences)
+            return ops.mismatch_weights(
+                new, batch.behaviour_logprobs, self.importance, *bounds, *where
+            )
+        ratio = self.loss_type != "reinforce"
+        cut = [turn.lag > 0 or (ratio and turn.sampling.truncates) for turn in batch.turns]
+        if not any(cut):
+            return None
+        weights = ops.mismatch_weights(new, batch.behaviour_logprobs, "token", *bounds)
+        return torch.where(torch.tensor(cut, device=weights.device)[batch.turn], weights, 1.0)
+
+
+def _token_mean(x: Tensor, batch: Batch) -> Tensor:
+    """This micro-batch's share of the mean over all tokens that are seen, without gradient."""
+    return x.detach().sum() / batch.totals.seen

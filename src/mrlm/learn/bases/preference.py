@@ -1,0 +1,143 @@
+"""Pairs of answers, one of which is to be preferred: formed from rows of a data set, from siblings
+that answered the same state, or from trees. It knows turns and rewards; it knows no loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.learn.credit.groups import members, trained_turns
+from mrlm.learn.data.batch import Sample, merge
+
+Rewards = Literal["own", "team"]
+State = tuple[str, str, tuple[int, ...]]
+"""An agent, a node of a tree (`""` where nothing was forked) and the prompt that was read there."""
+
+
+@dataclass(slots=True)
+class Pair:
+    """Two answers of one policy to one prompt.
+
+    Args:
+        chosen, rejected: the turns of each; several where a conversation went on.
+        weight: what the loss of the pair is multiplied with.
+    """
+
+    chosen: list[Turn]
+    rejected: list[Turn]
+    weight: float = 1.0
+
+    @property
+    def policy(self) -> str:
+        return self.chosen[0].policy
+
+    def mark(self) -> None:
+        """Write +1 on what was chosen and -1 on what was rejected."""
+        for turns, sign in ((self.chosen, 1.0), (self.rejected, -1.0)):
+            for turn in turns:
+                turn.advantages = sign
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer to a state, and what followed from it.
+
+    Args:
+        turn: the answer.
+        returns: what was paid from there on, in each episode that goes through it.
+    """
+
+    turn: Turn
+    returns: list[float] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        """The mean of its leaves."""
+        return sum(self.returns) / len(self.returns)
+
+
+def pair_samples(pairs: Sequence[Pair], policy: str) -> list[Sample]:
+    """The pairs of a policy as samples: the number of the pair is the unit, the advantages are the
+    pair's weight, negative on what was rejected."""
+    found: list[Sample] = []
+    for unit, pair in enumerate(pairs):
+        if pair.policy != policy:
+            continue
+        for turns, sign in ((pair.chosen, 1.0), (pair.rejected, -1.0)):
+            copies = [replace(turn, advantages=sign * pair.weight) for turn in turns]
+            found += merge(copies, unit, rollout=2 * unit + (sign < 0))
+    return found
+
+
+def row_pairs(group: Group) -> list[Pair]:
+    """The pairs of a group that holds two answers, one per agent: the better reward is chosen, and
+    where rewards are equal the first. Sides that are identical, that do not begin with the same
+    prompt, or that are alone, are no pair."""
+    pairs = []
+    for found in members(group).values():
+        ranked = sorted(found, key=lambda member: -member[0].reward)
+        tied = ranked[0][0].reward == ranked[-1][0].reward
+        chosen, rejected = ranked[0][1], ranked[-1][1]
+        if len(found) < 2 or (tied and len(found) > 2) or not comparable(chosen, rejected):
+            continue
+        pairs.append(Pair(trained_turns(chosen), trained_turns(rejected)))
+    return pairs
+
+
+def comparable(chosen: Rollout, rejected: Rollout) -> bool:
+    """Whether two rollouts answer the same prompt, and differently."""
+    a, b = trained_turns(chosen), trained_turns(rejected)
+    said = [[turn.completion_ids for turn in turns] for turns in (a, b)]
+    return a[0].prompt_ids == b[0].prompt_ids and said[0] != said[1]
+
+
+def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[Answer]]:
+    """The answers that were given to each state of a group, in the order of their episodes. Answers
+    to different prompts are never together: later turns of sibling episodes are alone, as a rule.
+
+    Args:
+        group: siblings, forked or not; episodes that failed, and rewards that are not finite, are
+            left out.
+        rewards: of the answering agent alone, or the team's.
+    """
+    found: dict[State, list[Answer]] = {}
+    for agent, rollouts in members(group).items():
+        for episode, rollout in rollouts:
+            for turn in trained_turns(rollout):
+                leaves = _through(group, episode, turn)
+                returns = [_followed(leaf, agent, turn.step, rewards) for leaf in leaves]
+                answer = Answer(turn, [each for each in returns if math.isfinite(each)])
+                if answer.returns:
+                    state = (agent, turn.node, tuple(turn.prompt_ids))
+                    found.setdefault(state, []).append(answer)
+    return found
+
+
+def _through(group: Group, episode: Episode, turn: Turn) -> list[Episode]:
+    """The episodes in which a turn of `episode` was taken: that one, and those that were forked
+    from it later."""
+    depth = turn.depth + 1
+    if len(episode.path) <= depth:
+        return [episode]
+    taken = episode.path[:depth]
+    return [each for each in group.valid if each.path[:depth] == taken]
+
+
+def _followed(episode: Episode, agent: str, step: int, rewards: Rewards) -> float:
+    """What was paid from a joint step on."""
+    if rewards == "team":
+        return sum(episode.step_rewards[step:]) if episode.step_rewards else episode.reward
+    rollout = episode.rollouts.get(agent)
+    return sum(turn.reward for turn in rollout.turns if turn.step >= step) if rollout else 0.0
+
+
+def scored(turns: Sequence[Turn]) -> Turn:
+    """A conversation as a turn that is read to its last token: what a head says there is its score.
+    The one token after it is never judged."""
+    last = turns[-1]
+    return Turn(
+        last.agent, last.policy, [*last.prompt_ids, *last.completion_ids], last.completion_ids[-1:]
+    )

@@ -1,0 +1,1 @@
+"""Credit assignment: returns, baselines, shaping."""

@@ -1,0 +1,213 @@
+"""Baselines: what the return of a turn is compared with, in one place for every algorithm that
+compares episodes. It knows returns and episodes; no algorithm, no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.types import Rollout, Turn
+from mrlm.learn.credit.groups import Member, trained_turns
+from mrlm.learn.ops import Moments
+
+BaselineBy = Literal["turn", "node", "episode", "role", "batch"]
+"""Which returns a turn is compared with. `turn`: those of the agent's turns of the same number in
+the sibling episodes (the first with the first, the second with the second). `node`: those of the
+other answers to the same state of a tree. `episode`: the mean return of each sibling episode.
+`role`: those of all turns of the agent (or role) in the group. `batch`: those of all its turns in
+the batch.
+
+The return of a turn is the sum of what follows it, so that early turns return more than late ones
+wherever rewards come along the way. `episode`, `role` and `batch` take the difference for merit: it
+adds noise, and a constant added to every reward changes the gradient."""
+Statistic = Literal["none", "mean", "leave_one_out", "group_max"]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Turns that are compared with one pool of returns.
+
+    Args:
+        turns: those that are compared (n,).
+        values: what they returned (n,).
+        owners: number of the episode (in a tree: of the answer) of each (n,).
+        pool: the returns they are compared with (m,).
+        pool_owners: the same number of each of these (m,).
+        flat: every episode returned the same, turn by turn.
+    """
+
+    turns: list[Turn]
+    values: np.ndarray
+    owners: np.ndarray
+    pool: np.ndarray
+    pool_owners: np.ndarray
+    flat: bool
+
+    def advantages(self, statistic: Statistic) -> np.ndarray:
+        """Returns minus their baseline (n,); exactly 0 where there is one episode, or where all
+        returned the same.
+
+        Args:
+            statistic: the baseline: nothing, the pool's mean, the mean over its other episodes, or
+                its maximum.
+        """
+        if statistic == "none":
+            return self.values.copy()
+        if self.flat:
+            return np.zeros(len(self.values))
+        if statistic == "leave_one_out":
+            baseline = [self.pool[self.pool_owners != owner].mean() for owner in self.owners]
+        elif statistic == "group_max":
+            baseline = self.pool.max()
+        else:
+            baseline = self.pool.mean()
+        return self.values - np.asarray(baseline)
+
+
+def deviation(compared: Sequence[Comparison]) -> float:
+    """The deviation of returns from the means they are compared with, over all comparisons together
+    (unbiased). One number for all turns: a deviation for every turn would weigh a turn that hardly
+    matters as much as one that decides."""
+    squares = sum(float(np.square(each.pool - each.pool.mean()).sum()) for each in compared)
+    count = sum(len(each.pool) - 1 for each in compared)
+    flat = all(each.flat for each in compared)
+    return 0.0 if flat or not count else math.sqrt(squares / count)
+
+
+def comparisons(
+    found: Sequence[Member], values: Sequence[Sequence[float] | np.ndarray], by: BaselineBy
+) -> list[Comparison]:
+    """The trained turns of some rollouts, with what each is compared with.
+
+    A turn that no other episode has (an episode that went on for longer than all its siblings) is
+    compared with their last turns, where `by` is `turn`.
+
+    Args:
+        found: rollouts that are compared with one another (`credit.sides`).
+        values: of each rollout, the return of each of its trained turns.
+        by: which returns a turn is compared with.
+    """
+    numbers: dict[int, int] = {}
+    owners = [numbers.setdefault(id(episode), len(numbers)) for episode, _ in found]
+    rows = [np.asarray(row, dtype=np.float64) for row in values]
+    if by == "turn":
+        return _by_place(found, rows, owners)
+    if by == "node":
+        return _by_node(found, rows)
+    turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
+    every = np.concatenate(rows) if rows else np.zeros(0)
+    whose = np.repeat(owners, [len(row) for row in rows]).astype(np.int64)
+    pool, pool_owners = every, whose
+    if by == "episode":
+        pool_owners = np.arange(len(numbers))
+        pool = np.array([exact_mean(every[whose == number]) for number in pool_owners])
+    flat = _flat(pool, pool_owners) or (
+        by != "batch" and all(np.array_equal(rows[0], row) for row in rows)
+    )
+    return [Comparison(turns, every, whose, pool, pool_owners, flat)] if turns else []
+
+
+def exact_mean(values: np.ndarray) -> float:
+    """The mean (of at least one number); of equal numbers exactly these."""
+    return float(values[0] + (values - values[0]).mean())
+
+
+def resolved(by: BaselineBy | None, forked: bool) -> BaselineBy:
+    """The comparison that is meant where none is set: `node` in trees, `turn` on chains.
+
+    Raises:
+        ConfigError: `node` where no state has several answers.
+    """
+    if by == "node" and not forked:
+        raise ConfigError(
+            "baseline_by='node' compares the answers to one state, and these episodes were not "
+            "forked; set baseline_by=turn, or use the workflow 'tree'"
+        )
+    return by or ("node" if forked else "turn")
+
+
+def pooled_scales(moments: Mapping[str, Moments], by: Literal["turn", "batch"]) -> dict[str, float]:
+    """What whitening divides by: for every name of `moments` the deviation from the means, over all
+    turns of the agent.
+
+    Args:
+        moments: those of an agent, or with `turn` those of `<agent>/<number of the turn>`.
+        by: which of them.
+    """
+    sums: dict[str, tuple[float, int]] = {}
+    agent = {name: name.rpartition("/")[0] if by == "turn" else name for name in moments}
+    for name, each in moments.items():
+        squares, count = sums.get(agent[name], (0.0, 0))
+        more = max(each.count - 1, 0)
+        sums[agent[name]] = squares + each.variance * more, count + more
+    return {
+        name: math.sqrt(sums[agent[name]][0] / max(sums[agent[name]][1], 1) + 1e-8)
+        for name in moments
+    }
+
+
+def greedy_baselines(
+    returns: Sequence[float], rollout: Rollout, by: Literal["turn", "episode"]
+) -> list[float]:
+    """What each trained turn of a rollout is compared with where the agent's `returns` in a greedy
+    episode are known: that of its turn of the same number (the last one where the greedy episode
+    was shorter), or their mean."""
+    if by == "episode":
+        return [sum(returns) / len(returns)] * len(trained_turns(rollout))
+    index = {id(turn): place for place, turn in enumerate(rollout.turns)}
+    last = len(returns) - 1
+    return [returns[min(index[id(turn)], last)] for turn in trained_turns(rollout)]
+
+
+def _by_place(
+    found: Sequence[Member], rows: Sequence[np.ndarray], owners: Sequence[int]
+) -> list[Comparison]:
+    """A comparison for every number of a turn."""
+    at: dict[int, list[tuple[int, int]]] = {}
+    for number, (_, rollout) in enumerate(found):
+        index = {id(turn): place for place, turn in enumerate(rollout.turns)}
+        for entry, turn in enumerate(trained_turns(rollout)):
+            at.setdefault(index[id(turn)], []).append((number, entry))
+    members = [trained_turns(rollout) for _, rollout in found]
+    made = []
+    for entries in at.values():
+        values = np.array([rows[number][entry] for number, entry in entries])
+        whose = np.array([owners[number] for number, _ in entries])
+        pool, pool_owners = values, whose
+        if len(set(whose)) == 1:
+            others = [number for number in range(len(rows)) if owners[number] != whose[0]]
+            pool = np.append(values, [rows[number][-1] for number in others])
+            pool_owners = np.append(whose, [owners[number] for number in others]).astype(np.int64)
+        turns = [members[number][entry] for number, entry in entries]
+        flat = _flat(pool, pool_owners)
+        made.append(Comparison(turns, values, whose, pool, pool_owners, flat))
+    return made
+
+
+def _by_node(found: Sequence[Member], rows: Sequence[np.ndarray]) -> list[Comparison]:
+    """A comparison for every state; an answer counts once, however many episodes go on from it."""
+    at: dict[object, list[tuple[Turn, float, int]]] = {}
+    answers: dict[tuple[int, ...], int] = {}
+    for (episode, rollout), row in zip(found, rows, strict=True):
+        for turn, value in zip(trained_turns(rollout), row, strict=True):
+            answer = answers.setdefault(episode.path[: turn.step + 1], len(answers))
+            at.setdefault((episode.path[: turn.step], turn.step), []).append((turn, value, answer))
+    made = []
+    for entries in at.values():
+        values = np.array([value for _, value, _ in entries])
+        whose = np.array([answer for _, _, answer in entries])
+        pool_owners, first = np.unique(whose, return_index=True)
+        pool = values[first]
+        turns = [turn for turn, _, _ in entries]
+        flat = _flat(pool, pool_owners)
+        made.append(Comparison(turns, values, whose, pool, pool_owners, flat))
+    return made
+
+
+def _flat(pool: np.ndarray, owners: np.ndarray) -> bool:
+    return len(np.unique(owners)) < 2 or bool(pool.max() == pool.min())

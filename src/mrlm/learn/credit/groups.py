@@ -1,0 +1,225 @@
+"""Walking over groups: who is compared with whom, what they earned, and what is said about it.
+
+It knows the nouns of the house but no algorithm, no model and no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from mrlm.core.errors import TrainingError
+from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.learn import ops
+from mrlm.learn.data.batch import as_column
+
+Member = tuple[Episode, Rollout]
+Key = Literal["agent", "task"] | dict[str, str]
+"""Who is compared with whom: every `agent` with itself, all agents of a `task` with one another, or
+by a mapping agent -> role those of one role; an agent that is not named is a role of its own."""
+EPSILON = 1e-6
+"""Added to the deviation of a group before it divides."""
+
+
+def trained_turns(rollout: Rollout) -> list[Turn]:
+    """The turns of a rollout that tokens are trained of."""
+    return [turn for turn in rollout.turns if turn.trained and turn.completion_ids]
+
+
+def clear(groups: Iterable[Group]) -> None:
+    """Forget earlier credit: a turn without advantages is not trained."""
+    for group in groups:
+        for episode in group:
+            for turn in episode.turns:
+                turn.advantages = turn.returns = None
+
+
+def members(group: Group) -> dict[str, list[Member]]:
+    """Agent -> its rollouts that may be compared: of episodes that did not fail, with finite
+    rewards and something to train."""
+    found: dict[str, list[Member]] = {}
+    for episode in group.valid:
+        for agent, rollout in episode.rollouts.items():
+            finite = math.isfinite(episode.reward) and math.isfinite(rollout.reward)
+            if finite and trained_turns(rollout):
+                found.setdefault(agent, []).append((episode, rollout))
+    return found
+
+
+def all_members(groups: Iterable[Group]) -> dict[str, list[Member]]:
+    """Agent -> its comparable rollouts in all groups."""
+    found: dict[str, list[Member]] = {}
+    for group in groups:
+        for agent, rollouts in members(group).items():
+            found.setdefault(agent, []).extend(rollouts)
+    return found
+
+
+def sides(found: Mapping[str, list[Member]], key: Key) -> dict[str, list[Member]]:
+    """Side -> the rollouts that are compared with one another.
+
+    Args:
+        found: agent -> its rollouts (`members`, `all_members`).
+        key: who makes a side.
+    """
+    if key == "agent":
+        return dict(found)
+    together: dict[str, list[Member]] = {}
+    for agent, rollouts in found.items():
+        name = "task" if key == "task" else key.get(agent, agent)
+        together.setdefault(name, []).extend(rollouts)
+    return together
+
+
+def several(found: Iterable[Member]) -> bool:
+    """Whether rollouts come from more than one episode, so that comparing them tells anything."""
+    return len({id(episode) for episode, _ in found}) > 1
+
+
+def team_rewards(episode: Episode, rollout: Rollout) -> list[float]:
+    """What the team was paid from the joint step of each trained turn up to that of the agent's
+    next one."""
+    team = episode.step_rewards or [episode.reward]
+    steps = [turn.step for turn in trained_turns(rollout)]
+    return [sum(team[start:end]) for start, end in pairwise([*steps, len(team)])]
+
+
+def credited_turns(
+    groups: Iterable[Group], by: Literal["turn", "batch"] = "batch"
+) -> dict[str, list[Turn]]:
+    """Name -> turns that have advantages and are compared with one another: those of an agent,
+    or with `turn` those of an agent that have the same number."""
+    found: dict[str, list[Turn]] = {}
+    for agent, rollouts in all_members(groups).items():
+        for _, rollout in rollouts:
+            for place, turn in enumerate(rollout.turns):
+                if turn.advantages is not None and turn.trained and turn.completion_ids:
+                    name = f"{agent}/{place}" if by == "turn" else agent
+                    found.setdefault(name, []).append(turn)
+    return found
+
+
+def assign(rollout: Rollout, advantage: float) -> None:
+    """The same advantage for every trained turn of a rollout."""
+    for turn in trained_turns(rollout):
+        turn.advantages = float(advantage)
+
+
+def discounted(
+    rewards: Sequence[float], gamma: float, times: Sequence[int] | None = None
+) -> list[float]:
+    """Returns to go: `G_t = sum_{k >= t} gamma^(time_k - time_t) r_k`; times count 0, 1, 2, ... by
+    default."""
+    found = [0.0] * len(rewards)
+    following = 0.0
+    for t in range(len(rewards) - 1, -1, -1):
+        if t + 1 < len(rewards):
+            gap = 1 if times is None else times[t + 1] - times[t]
+            following *= gamma**gap
+        found[t] = following = rewards[t] + following
+    return found
+
+
+def centred(x: np.ndarray) -> np.ndarray:
+    """`x - mean(x)`; exactly 0 where all are equal or there are fewer than two."""
+    return np.zeros(len(x)) if _constant(x) else x - x.mean()
+
+
+def leave_one_out(x: np.ndarray) -> np.ndarray:
+    """Each entry minus the mean of the others; exactly 0 like `centred`."""
+    return centred(x) * len(x) / max(len(x) - 1, 1)
+
+
+def group_std(x: np.ndarray) -> float:
+    """Unbiased standard deviation; 0 where all are equal or there are fewer than two."""
+    return 0.0 if _constant(x) else float(x.std(ddof=1))
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    """`(x - mean) / (std + 1e-6)` with the unbiased deviation; exactly 0 like `centred`."""
+    return centred(x) / (group_std(x) + EPSILON)
+
+
+def _constant(x: np.ndarray) -> bool:
+    return len(x) < 2 or bool(x.max() == x.min())
+
+
+def overlong_penalty(length: int, max_length: int, cache: int) -> float:
+    """0 up to `max_length - cache` tokens, then linearly down to -1 at `max_length` (DAPO, arXiv
+    2503.14476, eq. 13)."""
+    over = length - (max_length - cache)
+    return -min(1.0, over / cache if cache else 1.0) if over > 0 else 0.0
+
+
+def adaptive_kl_coef(coef: float, kl: float, target: float, num: int, horizon: float) -> float:
+    """`coef (1 + clip(kl / target - 1, -0.2, 0.2) num / horizon)` (arXiv 1909.08593, section
+    2.2)."""
+    return coef * (1 + min(max(kl / target - 1, -0.2), 0.2) * num / horizon)
+
+
+def column(turn: Turn, name: str) -> np.ndarray:
+    """A column of a turn as (tokens,) numbers.
+
+    Raises:
+        TrainingError: nobody wrote it.
+    """
+    return as_column(_noted(turn, name), len(turn))
+
+
+def state_value(turn: Turn) -> float:
+    """The value of the joint state that a turn was taken in, whether or not it has tokens.
+
+    Raises:
+        TrainingError: nobody wrote it.
+    """
+    return float(np.ravel(_noted(turn, "values"))[0])
+
+
+def _noted(turn: Turn, name: str) -> Any:
+    value = getattr(turn, name)
+    if value is None:
+        raise TrainingError(
+            f"a turn of agent {turn.agent!r} (policy {turn.policy!r}) has no {name}; "
+            "annotate the groups with what the algorithm needs before credit"
+        )
+    return value
+
+
+def sampled_kl(turn: Turn) -> np.ndarray:
+    """`log pi_old - log ref` of each token (tokens,): the k1 estimate, as it goes into a reward."""
+    old = "logprobs" if turn.old_logprobs is None else "old_logprobs"
+    return column(turn, old) - column(turn, "ref_logprobs")
+
+
+def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Share of the comparisons (an agent in a group) that teach nothing, over all processes:
+    `frac_zero_variance` (every advantage is 0) and `frac_small_groups` (fewer than two left)."""
+    flags = [0, 0, 0]
+    for group in groups:
+        compared = members(group)
+        rollouts = [pair for episode in group for pair in episode.rollouts.items()]
+        for agent in {agent for agent, rollout in rollouts if trained_turns(rollout)}:
+            found = compared.get(agent, [])
+            turns = [turn for _, rollout in found for turn in trained_turns(rollout)]
+            columns = [turn.advantages for turn in turns if turn.advantages is not None]
+            small = len(found) < 2
+            flat = not small and not any(np.any(np.asarray(column)) for column in columns)
+            flags = [flags[0] + 1, flags[1] + flat, flags[2] + small]
+    ((number, flat, small),) = ops.global_sum({"groups": flags}).values()
+    if not number:
+        return {}
+    return {"frac_zero_variance": flat / number, "frac_small_groups": small / number}
+
+
+def greedy_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What the greedy episodes of groups earned (`greedy_reward/mean`), and the share of the groups
+    that have none to compare with (`frac_without_greedy`), over all processes."""
+    rewards = [group.greedy.reward for group in groups if group.greedy]
+    sums = {"greedy": [len(groups), len(rewards), sum(rewards)]}
+    ((number, known, total),) = ops.global_sum(sums).values()
+    found = {"frac_without_greedy": 1 - known / number} if number else {}
+    return found | ({"greedy_reward/mean": total / known} if known else {})

@@ -1,0 +1,1 @@
+"""Critics: value models, mixers, value heads."""

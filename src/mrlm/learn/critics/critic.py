@@ -1,0 +1,386 @@
+"""Networks that estimate values and speak to nobody: one beside each policy, or one for the team. A
+value head on the policy itself needs none of this.
+
+A critic knows what it reads and how it is stepped; whose reward a value predicts is the
+algorithm's business.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from mrlm.core.chat import Chat
+from mrlm.core.errors import NonFiniteError
+from mrlm.core.timing import span
+from mrlm.core.types import Episode, Group, Turn
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.credit.joint_steps import joint_texts
+from mrlm.learn.data.batch import Batch, Sample, Totals, merge, pack
+from mrlm.learn.data.data_parallel import flat, parts, rounds
+from mrlm.learn.data.own_loop_ranks import Across
+from mrlm.learn.data.samples import minibatches, samples_of
+from mrlm.learn.optimizer import (
+    LearnerSettings,
+    Steppable,
+    Stepper,
+    TrainingMode,
+    seed_dropout,
+)
+from mrlm.learn.policy.lora import copy_adapter
+from mrlm.learn.policy.policy import Policy
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+TEAM = "team"
+"""Name of the critic of a whole team."""
+
+
+class Critic:
+    """The critic beside one policy: it reads what the policy reads.
+
+    Args:
+        name: the policy whose turns it values.
+        body: the network; it gets a value head.
+        settings: how it is optimised, with `critic_learning_rate`.
+    """
+
+    def __init__(self, name: str, body: Policy, settings: LearnerSettings) -> None:
+        self.name = name
+        self.body = body
+        rate = settings.critic_rate
+        self.settings: LearnerSettings = replace(
+            settings, learning_rate=rate, critic_learning_rate=rate
+        )
+        self.nonfinite: int = 0
+        self._stepper: Stepper | None = None
+        self.equip()
+
+    def equip(self) -> None:
+        """Give the network what it values with."""
+        self.body.add_value_head()
+
+    @property
+    def learned(self) -> Steppable:
+        """What is stepped."""
+        return self.body
+
+    @property
+    def stepper(self) -> Stepper:
+        """The critic's own optimiser, made at first use."""
+        if self._stepper is None:
+            self._stepper = Stepper(self.learned, self.settings)
+        return self._stepper
+
+    @property
+    def title(self) -> str:
+        """What messages and profiles call it."""
+        return f"critic of {self.name!r}"
+
+    def modules(self) -> list[nn.Module]:
+        """Everything that has weights."""
+        return self.body.modules()
+
+    # -- what it reads -----------------------------------------------------------------------------
+
+    def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
+        """What is to be valued: all of it, or (`credited`) what has returns to learn from."""
+        return samples_of(groups, self.name, "turn", credited)
+
+    def record(self, turn: Turn, values: np.ndarray) -> None:
+        """Take note of the values (tokens,) of a turn of `samples`."""
+        turn.values = values
+
+    # -- what it computes --------------------------------------------------------------------------
+
+    def loss(
+        self, groups: Sequence[Group], algorithm: Algorithm, across: Across | None = None
+    ) -> Tensor:
+        """The loss of all its values of credited groups, for a loop of the user's own.
+
+        Args:
+            groups: with `values` and `returns` on their turns.
+            algorithm: its `value_loss`.
+            across: the processes of such a loop, where there are several.
+        """
+        return self._loss_of(self.samples(groups, credited=True), algorithm, across)
+
+    def _loss_of(
+        self, samples: Sequence[Sample], algorithm: Algorithm, across: Across | None
+    ) -> Tensor:
+        batch = self._pack(samples, None if across is None else across.totals(samples))
+        loss = algorithm.value_loss(batch, self.body.values(batch))
+        if across is None:
+            return loss
+        return across.averaged(loss * across.size, list(self.learned.parameters()))
+
+    def losses(
+        self,
+        groups: Sequence[Group],
+        algorithm: Algorithm,
+        rng: random.Random,
+        across: Across | None = None,
+    ) -> Iterator[Tensor]:
+        """The losses of `update` one after the other, for a loop of the user's own that steps the
+        critic between them."""
+        samples = self.samples(groups, credited=True)
+        for _ in range(algorithm.critic_passes):
+            for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
+                yield self._loss_of(minibatch, algorithm, across)
+
+    def annotate(self, groups: Sequence[Group]) -> None:
+        """Write `values` on the turns."""
+        samples, peers = self.samples(groups, credited=False), self.settings.peers
+        with self.body.scoring(), span("values", self.title):
+            shared = parts(samples, peers.size, self.body.packed)
+            found: dict[int, np.ndarray] = {}
+            for micro in rounds(self.body, peers, shared, self.settings.max_tokens):
+                batch = self._pack(micro or samples[:1])
+                values, end = self.body.values(batch).float().cpu().numpy(), 0
+                for turn in batch.turns:
+                    start, end = end, end + len(turn)
+                    found[id(turn)] = values[start:end]
+            turns = [[turn for sample in part for turn in sample.turns] for part in shared]
+            own = flat(found[id(turn)] for turn in turns[peers.rank])
+            for part, values in zip(turns, peers.gather(own), strict=True):
+                end = 0
+                for turn in part:
+                    start, end = end, end + len(turn)
+                    self.record(turn, values[start:end])
+
+    def update(
+        self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
+    ) -> dict[str, float]:
+        """Learn from credited groups, in the algorithm's epochs and mini-batches.
+
+        Args:
+            groups: with `values` and `returns` on their turns.
+            algorithm: its `value_loss`, epochs and mini-batches.
+            step: iteration, for the learning rate.
+            seed: decides the order of mini-batches (and dropout).
+
+        Returns:
+            Metrics, averaged over optimiser steps.
+        """
+        samples = self.samples(groups, credited=True)
+        if not samples:
+            return {}
+        seed_dropout((seed >> 1) + self.settings.peers.rank, self.body.device)
+        rng, rate = random.Random(seed), self.stepper.begin(step)
+        history: list[tuple[float, float]] = []
+        with TrainingMode(self.body.model, self.settings.gradient_checkpointing):
+            for _ in range(algorithm.critic_passes):
+                for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
+                    history.append(self._optimizer_step(minibatch, algorithm))
+        finite = [row for row in history if all(map(math.isfinite, row))]
+        means = np.mean(finite, axis=0) if finite else []
+        metrics = dict(zip(("value_loss", "critic_grad_norm"), map(float, means), strict=False))
+        return metrics | {"critic_learning_rate": rate}
+
+    def _optimizer_step(
+        self, samples: Sequence[Sample], algorithm: Algorithm
+    ) -> tuple[float, float]:
+        """One step on one mini-batch; the loss, and the norm of its gradient."""
+        self.stepper.clear()
+        totals, loss, peers = Totals.of(samples), 0.0, self.settings.peers
+        shared, settings = parts(samples, peers.size, self.body.packed), self.settings
+        micros = rounds(self.body, peers, shared, settings.max_tokens, settings.accumulation)
+        for number, micro in enumerate(micros):
+            # where all must compute equally often, one that has no more computes something else
+            batch = self._pack(micro or samples[:1], totals)
+            if self.body.shards is not None:
+                self.body.shards.begin(last=number == len(micros) - 1)
+            with span("forward", self.title):
+                found = self.body.values(batch)
+            with span("head", self.title):
+                part = algorithm.value_loss(batch, found) if micro else found.sum() * 0.0
+            with span("backward", self.title):
+                self.stepper.backward(part)
+            loss += float(part.detach())
+        peers.add_gradients(self.body.parameters())
+        (sums,) = peers.add_numbers([{"loss": loss}])
+        return sums["loss"], self._step(sums["loss"])
+
+    def _step(self, loss: float) -> float:
+        """Step with the gradient that was added up, unless something is not finite; its norm."""
+        with span("optimizer", self.title):
+            norm = self.stepper.norm()
+            finite = math.isfinite(loss) and math.isfinite(norm)
+            overflow = self.stepper.scale > 1.0 and math.isfinite(loss)
+            self.stepper.step(apply=finite)
+        self.nonfinite = 0 if finite or overflow else self.nonfinite + 1
+        if self.nonfinite:
+            where = f"{self.title}: loss {loss:g}, gradient norm {norm:g}"
+            log.warning("%s; the step is skipped (%d in a row)", where, self.nonfinite)
+            if self.nonfinite >= self.settings.max_nonfinite_steps:
+                raise NonFiniteError(
+                    f"{where}: {self.nonfinite} steps in a row were not finite. Lower "
+                    "training.critic_learning_rate, or set training.precision=fp32"
+                )
+        return norm
+
+    def _pack(self, samples: Sequence[Sample], totals: Totals | None = None) -> Batch:
+        return pack(samples, totals, self.body.pad_id, self.body.device)
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able rest of the optimiser's state."""
+        tensors, rest = self.stepper.state()
+        return tensors, rest | {"nonfinite": self.nonfinite}
+
+    def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Inverse of `optimizer_state`."""
+        self.stepper.load_state(tensors, rest)
+        self.nonfinite = rest["nonfinite"]
+
+    def save(self, folder: Path) -> None:
+        """Write what was learned."""
+        self.body.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Take what `save` wrote, bit by bit."""
+        self.body.load(folder)
+
+
+@dataclass(slots=True)
+class Answer(Turn):
+    """A turn as one reads it who was not told what it answers.
+
+    Args:
+        given: the turn itself.
+    """
+
+    given: Turn | None = None
+
+
+class AnswerCritic(Critic):
+    """The critic beside one policy that reads every answer alone, without what came before it: the
+    last token of the prompt, at which the answer begins, is all it sees of that."""
+
+    def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
+        found: list[Sample] = []
+        for turn in (turn for each in super().samples(groups, credited) for turn in each.turns):
+            alone = Answer(
+                turn.agent, turn.policy, turn.prompt_ids[-1:], turn.completion_ids, given=turn
+            )
+            alone.values, alone.returns, alone.advantages = (
+                turn.values,
+                turn.returns,
+                turn.advantages,
+            )
+            found += merge([alone], unit=len(found), rollout=len(found))
+        return found
+
+    def record(self, turn: Turn, values: np.ndarray) -> None:
+        assert isinstance(turn, Answer) and turn.given is not None
+        turn.given.values = values
+
+
+@dataclass(slots=True)
+class State(Turn):
+    """A joint state as what would be a turn of a critic: the prompt is the state's text, the
+    completion the mark that ends it.
+
+    Args:
+        taken: the turns that were taken in this state.
+    """
+
+    taken: list[Turn] = field(default_factory=list)
+
+
+class CentralCritic(Critic):
+    """One critic for the team: it reads the joint state of every joint step as text, with a
+    tokenizer of its own, and gives it one value, read at its last token.
+
+    The states of an episode continue one another, so an episode is one sequence, each state ending
+    in a mark. Where it outgrows the network's positions only the latest text is read, and the log
+    says so once.
+
+    Args:
+        body: the network, with its tokenizer.
+        settings: how it is optimised.
+        chats: policy -> renderer of its conversations, to read tokens of any policy as text.
+    """
+
+    def __init__(self, body: Policy, settings: LearnerSettings, chats: Mapping[str, Chat]) -> None:
+        super().__init__(TEAM, body, settings)
+        self.chats: dict[str, Chat] = dict(chats)
+        self._cut = False
+
+    def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
+        samples: list[Sample] = []
+        for group in groups:
+            for episode in group.valid:
+                states = self.states(episode)
+                if credited:
+                    states = [state for state in states if state.returns is not None]
+                for sample in merge(states):
+                    sample.unit = sample.rollout = len(samples)
+                    samples.append(sample)
+        return samples
+
+    def record(self, turn: Turn, values: np.ndarray) -> None:
+        assert isinstance(turn, State)
+        for each in turn.taken:
+            each.values = float(values[0])
+
+    def states(self, episode: Episode) -> list[State]:
+        """The joint states of an episode, with the values and returns of the turns that were taken
+        in them."""
+        tokenizer, chat = self.body.tokenizer, self.body.chat
+        mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        limit = self.body.max_context - 1
+        ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        found: list[State] = []
+        for step, text in joint_texts(episode, self._text_of):
+            ids = [*ids, *chat.encode_text(text)]
+            if len(ids) > limit:
+                self._say_cut(limit)
+            state = State(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
+            state.values, state.returns = step.turns[0].values, step.turns[0].returns
+            found.append(state)
+            ids = [*ids, mark]
+        return found
+
+    def _text_of(self, turn: Turn, ids: Sequence[int]) -> str:
+        return self.chats[turn.policy].decode(ids)
+
+    def _say_cut(self, limit: int) -> None:
+        if not self._cut:
+            self._cut = True
+            log.warning(
+                "joint states are longer than the %d tokens the central critic can read; it reads "
+                "their ends. training.critic_model names a model with more positions",
+                limit,
+            )
+
+
+def beside(policy: Policy) -> Policy:
+    """A network that starts as a copy of a policy and is trained apart from it; for an adapter, a
+    second adapter on the same base."""
+    if not policy.adapter:
+        model, adapter = copy.deepcopy(policy.model), policy.adapter
+    else:
+        model, adapter = policy.model, f"{policy.adapter}-critic"
+        while adapter in model.peft_config:
+            adapter += "-critic"
+        copy_adapter(model, policy.adapter, adapter)
+    return Policy(
+        policy.name,
+        model,
+        policy.tokenizer,
+        adapter=adapter,
+        precision=policy.precision,
+        chat=policy.chat,
+        lean=policy.lean,
+    )

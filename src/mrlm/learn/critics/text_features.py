@@ -1,0 +1,244 @@
+"""What a team read and said as features of a frozen network: a row of numbers for each agent and
+joint step. It knows texts and hidden states; no value and no gradient."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from mrlm.core.errors import TrainingError
+from mrlm.core.process_group import ALONE, Peers
+from mrlm.core.types import Episode, Group, Turn
+from mrlm.learn.credit.joint_steps import (
+    Decode,
+    JointStep,
+    as_one,
+    in_rounds,
+    joint_steps,
+    joint_texts,
+    own_texts,
+)
+from mrlm.learn.data.batch import Sample, merge, pack, split
+from mrlm.learn.data.data_parallel import parts
+from mrlm.learn.policy.policy import Policy
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+@dataclass(slots=True)
+class Rows:
+    """What a team did, a row for each joint step (or round), in order of groups and episodes.
+
+    Args:
+        steps: the joint steps.
+        slots: for each row, agent slot -> its turns there, in order.
+        chosen, expected: (B, n, F) features of what each agent said last, and of what it had read
+            before it first spoke; zeros for agents that take no part.
+        state: (B, F) features of the joint state; (B, 0) where nobody asked.
+        active: (B, n) who takes part.
+        decision: (B, n) the same number for answers that an agent gave to one prompt of one group.
+    """
+
+    steps: list[JointStep]
+    slots: list[dict[int, list[Turn]]]
+    chosen: Tensor
+    expected: Tensor
+    state: Tensor
+    active: Tensor
+    decision: Tensor
+
+    def where(self, kept: Sequence[bool]) -> Rows:
+        """Some of the rows."""
+        at = torch.tensor(kept, device=self.chosen.device)
+        return Rows(
+            [step for step, keep in zip(self.steps, kept, strict=True) if keep],
+            [taken for taken, keep in zip(self.slots, kept, strict=True) if keep],
+            self.chosen[at],
+            self.expected[at],
+            self.state[at],
+            self.active[at],
+            self.decision[at],
+        )
+
+
+@dataclass(slots=True)
+class _Features:
+    """Features (F,) that were read of an episode: by turn, and by joint step."""
+
+    chosen: dict[int, Tensor] = field(default_factory=dict)
+    expected: dict[int, Tensor] = field(default_factory=dict)
+    states: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Reader:
+    """Reads conversations and joint states as text, whatever the policies' tokenizers are.
+
+    A text's features are the hidden state of its last token and the mean over its tokens, each
+    normalised (F = 2H): the last token has seen everything before it, the mean keeps what was said
+    apart from how it ended. What outgrows the network's positions is read from its end.
+
+    Args:
+        body: the network, with its tokenizer.
+        decode: text of some ids of a turn.
+        agents: the team, in order of its slots.
+        max_tokens: tokens that are read at once.
+        rounds: read rounds (`in_rounds`) as one step.
+        states: read joint states too.
+        peers: the processes, each of which reads a part.
+    """
+
+    def __init__(
+        self,
+        body: Policy,
+        decode: Decode,
+        agents: Sequence[str],
+        max_tokens: int,
+        rounds: bool,
+        states: bool,
+        peers: Peers = ALONE,
+    ) -> None:
+        self.body: Policy = body
+        self.decode: Decode = decode
+        self.slots: dict[str, int] = {agent: slot for slot, agent in enumerate(agents)}
+        self.max_tokens: int = max_tokens
+        self.rounds: bool = rounds
+        self.states: bool = states
+        self.peers: Peers = peers
+        self._cut = False
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return 2 * self.body.output_layer.weight.shape[-1]
+
+    def rows(self, groups: Sequence[Group]) -> Rows | None:
+        """Everything that was played and did not fail; `None` where nobody spoke."""
+        played = [(number, e) for number, group in enumerate(groups) for e in group.valid]
+        features = self._features([episode for _, episode in played])
+        steps: list[JointStep] = []
+        slots: list[dict[int, list[Turn]]] = []
+        reads: list[tuple[_Features, int]] = []
+        keys: list[int] = []
+        for (group, episode), read in zip(played, features, strict=True):
+            first = 0
+            found = joint_steps(episode)
+            for part in in_rounds(found) if self.rounds else [[step] for step in found]:
+                step, taken = as_one(part), {}
+                for turn in step.turns:
+                    taken.setdefault(self._slot(turn), []).append(turn)
+                steps.append(step)
+                slots.append(taken)
+                reads.append((read, first))
+                keys.append(group)
+                first += len(part)
+        return self._stacked(steps, slots, reads, keys) if steps else None
+
+    def _stacked(
+        self,
+        steps: list[JointStep],
+        slots: list[dict[int, list[Turn]]],
+        reads: Sequence[tuple[_Features, int]],
+        groups: Sequence[int],
+    ) -> Rows:
+        count, device = len(self.slots), self.body.device
+        chosen = torch.zeros(len(steps), count, self.width, device=device)
+        expected = torch.zeros_like(chosen)
+        active = torch.zeros(len(steps), count, dtype=torch.bool)
+        decision = torch.arange(len(steps) * count).view(len(steps), count) + len(steps) * count
+        known: dict[tuple[int, ...], int] = {}
+        for row, (taken, (read, _), group) in enumerate(zip(slots, reads, groups, strict=True)):
+            for slot, turns in taken.items():
+                chosen[row, slot] = read.chosen[id(turns[-1])]
+                expected[row, slot] = read.expected[id(turns[0])]
+                active[row, slot] = True
+                question = (group, slot, *turns[0].prompt_ids)
+                decision[row, slot] = known.setdefault(question, len(known))
+        nothing = torch.zeros(0, device=device)
+        states = [read.states.get(number, nothing) for read, number in reads]
+        active, decision = active.to(device), decision.to(device)
+        return Rows(steps, slots, chosen, expected, torch.stack(states), active, decision)
+
+    def _slot(self, turn: Turn) -> int:
+        if turn.agent not in self.slots:
+            raise TrainingError(
+                f"agent {turn.agent!r} spoke, and the critic that mixes values knows only "
+                f"{', '.join(self.slots)}; name every agent under agents:"
+            )
+        return self.slots[turn.agent]
+
+    # -- texts -------------------------------------------------------------------------------------
+
+    def _features(self, episodes: Sequence[Episode]) -> list[_Features]:
+        found = [_Features() for _ in episodes]
+        samples: list[Sample] = []
+        places: dict[int, tuple[dict[int, Tensor], int]] = {}
+        for features, episode in zip(found, episodes, strict=True):
+            for rollout in episode.rollouts.values():
+                texts = own_texts(rollout, self.decode)
+                reads = self._pieces([text for _, *both in texts for text in both])
+                for (turn, *_), seen, said in zip(texts, reads[::2], reads[1::2], strict=True):
+                    places[id(seen)] = (features.expected, id(turn))
+                    places[id(said)] = (features.chosen, id(turn))
+                samples += merge(reads)
+            if self.states:
+                reads = self._pieces([text for _, text in joint_texts(episode, self.decode)])
+                places |= {id(read): (features.states, at) for at, read in enumerate(reads)}
+                samples += merge(reads)
+        for unit, sample in enumerate(samples):
+            sample.unit = unit
+        shared = parts(samples, self.peers.size, self.body.packed)
+        pieces = [[piece for sample in part for piece in sample.turns] for part in shared]
+        own = {id(piece): feature for piece, feature in self._read(shared[self.peers.rank])}
+        if self.peers.size == 1:
+            features = [[own[id(piece)] for piece in pieces[0]]]
+        else:
+            numbers = [own[id(piece)].cpu().numpy() for piece in pieces[self.peers.rank]]
+            features = [
+                [torch.from_numpy(row).to(self.body.device) for row in rows]
+                for rows in self.peers.gather(numbers)
+            ]
+        for part, rows in zip(pieces, features, strict=True):
+            for piece, feature in zip(part, rows, strict=True):
+                table, key = places[id(piece)]
+                table[key] = feature
+        return found
+
+    def _pieces(self, texts: Sequence[str]) -> list[Turn]:
+        """Texts that follow one another as what would be turns of a reader: the prompt is what
+        stands before a text, the completion its tokens and a mark that ends it."""
+        tokenizer, limit = self.body.tokenizer, self.body.max_context
+        mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]
+        found: list[Turn] = []
+        for text in texts:
+            ids = [*self.body.chat.encode_text(text), mark]
+            kept = ids[-(limit - 1) :]
+            if len(before) + len(ids) > limit:
+                self._say_cut(limit)
+            found.append(Turn("reader", "reader", before[-(limit - len(kept)) :], kept))
+            before = [*before, *ids]
+        return found
+
+    def _read(self, samples: Sequence[Sample]) -> Iterator[tuple[Turn, Tensor]]:
+        """Features (F,) of every piece."""
+        for micro in split(samples, self.max_tokens, packed=self.body.packed):
+            batch = pack(micro, pad_id=self.body.pad_id, device=self.body.device)
+            hidden, end = self.body.hidden(batch).float(), 0  # (N, H)
+            for turn in batch.turns:
+                start, end = end, end + len(turn)
+                both = torch.stack([hidden[end - 1], hidden[start:end].mean(0)])
+                yield turn, layer_norm(both, both.shape[-1:]).flatten()
+
+    def _say_cut(self, limit: int) -> None:
+        if not self._cut:
+            self._cut = True
+            log.warning(
+                "conversations are longer than the %d tokens the mixed critic can read; it reads "
+                "their ends. training.critic_model names a model with more positions",
+                limit,
+            )

@@ -1,0 +1,1 @@
+"""From episodes to tensors: samples, batches, data parallelism."""

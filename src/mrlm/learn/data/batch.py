@@ -1,0 +1,390 @@
+"""Turns -> samples -> packed tensors: the one place where tokens become tensors.
+
+Turns of a rollout whose prompts continue one another become one *sample*, so that a conversation is
+read once. Losses never see the padded grid: they work on flat columns `(N,)`, one entry per trained
+token of the micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mrlm.core.types import Column, Turn
+from mrlm.learn.fast.prefix_tree import Tree, plant, shared_prefix
+
+
+@dataclass(slots=True)
+class Sample:
+    """One sequence: turns of one rollout that continue one another. `starts[k]` is where turn `k`'s
+    completion begins; `unit` is what packing keeps together, `rollout` tells which rollout of the
+    batch it comes from."""
+
+    ids: list[int]
+    turns: list[Turn]
+    starts: list[int]
+    unit: int = 0
+    rollout: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts over the whole optimiser batch, on every process: the denominators of a loss. Each
+    micro-batch contributes its part, so that the sum does not depend on how the batch was cut."""
+
+    tokens: int = 0
+    sequences: int = 0
+    turns: int = 0
+    units: int = 0
+    tokens_by_agent: dict[str, int] = field(default_factory=dict)
+    seen: int = 0
+    """Tokens that really go through the model: those of samples without any advantage may be left
+    out. Metrics are means over these."""
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample]) -> Totals:
+        """Count what is trained on in `samples`."""
+        totals, units = cls(), set()
+        for sample in samples:
+            totals.sequences += 1
+            units.add(sample.unit)
+            for turn in sample.turns:
+                totals.turns += 1
+                totals.tokens += len(turn)
+                totals.tokens_by_agent[turn.agent] = totals.tokens_by_agent.get(
+                    turn.agent, 0
+                ) + len(turn)
+        totals.units = len(units)
+        totals.seen = totals.tokens
+        return totals
+
+
+@dataclass(slots=True)
+class Grid:
+    """Samples as the rows of a rectangle, for models that read one.
+
+    Args:
+        input_ids, attention_mask, position_ids: (B, T). Rows are shifted so that their first
+            trained tokens stand in one column: padding goes to either side and the model computes
+            outputs for few columns. Padding is known by the mask, never by its id.
+        keep: (K,) columns whose outputs predict a trained token of some row.
+        column: (N,) which of `keep` predicts each trained token.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor
+    keep: Tensor
+    column: Tensor
+
+
+@dataclass
+class Batch:
+    """A micro-batch: some samples, and columns of their N trained tokens. A model reads the samples
+    as a `grid` or as a `tree`, whichever it can; each is made when it is asked for.
+
+    Args:
+        samples: what it holds.
+        pad_id: what the grid is filled with.
+        sequence, turn, rollout, unit, agent: (N,) which sample, turn, rollout, unit and agent a
+            token belongs to; sequences and turns count from 0 within this micro-batch, rollouts and
+            units within the optimiser batch; `agents[i]` is the name.
+        place: (N,) where in its sample the token stands that predicts it.
+        tokens: (N,) the trained tokens.
+        temperature: (N,) what the logits were divided by when the token was drawn.
+        behaviour_logprobs: (N,) log-probs under the distribution the token was drawn from.
+        old_logprobs: (N,) log-probs at the start of the update.
+        advantages, returns, values, ref_logprobs: (N,) credit columns; zeros where not asked for.
+        turns: the turns, in order of `turn`.
+        truncated_sampling: whether any token came from a cut distribution (top-p, top-k, min-p).
+        totals: denominators over the whole optimiser batch.
+    """
+
+    samples: list[Sample]
+    pad_id: int
+    sequence: Tensor
+    turn: Tensor
+    rollout: Tensor
+    unit: Tensor
+    agent: Tensor
+    place: Tensor
+    tokens: Tensor
+    temperature: Tensor
+    behaviour_logprobs: Tensor
+    old_logprobs: Tensor
+    advantages: Tensor
+    returns: Tensor
+    values: Tensor
+    ref_logprobs: Tensor
+    turns: list[Turn]
+    agents: list[str]
+    truncated_sampling: bool
+    totals: Totals
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.samples)
+
+    @property
+    def num_turns(self) -> int:
+        return len(self.turns)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The samples side by side, padded."""
+        first = max(sample.starts[0] for sample in self.samples)
+        return self._grid(np.array([first - sample.starts[0] for sample in self.samples]))
+
+    @cached_property
+    def right_padded(self) -> Grid:
+        """The samples side by side, padded at their ends only: for models that take no mask."""
+        return self._grid(np.zeros(len(self.samples), dtype=np.int64))
+
+    def _grid(self, shifts: np.ndarray) -> Grid:
+        """The samples as rows that are shifted to the right by `shifts`."""
+        width = max(int(s) + len(x.ids) for s, x in zip(shifts, self.samples, strict=True))
+        ids = np.full((len(self.samples), width), self.pad_id, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        positions = np.zeros_like(ids)
+        for row, (sample, shift) in enumerate(zip(self.samples, shifts, strict=True)):
+            here = slice(shift, shift + len(sample.ids))
+            ids[row, here] = sample.ids
+            mask[row, here] = 1
+            positions[row, here] = np.arange(len(sample.ids))
+        at = self.place.cpu().numpy() + shifts[self.sequence.cpu().numpy()]
+        keep, column = np.unique(at, return_inverse=True)
+        device = self.tokens.device
+        return Grid(
+            *(torch.as_tensor(x, device=device) for x in (ids, mask, positions, keep, column))
+        )
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The samples packed, what they begin with in common once."""
+        ids = [sample.ids for sample in self.samples]
+        sample, place = self.sequence.cpu().numpy(), self.place.cpu().numpy()
+        return plant(ids, sample, place, self.tokens.device)
+
+    def parts(self, size: int) -> Iterator[tuple[slice, Batch]]:
+        """The batch in parts of about `size` trained tokens, units whole, with the tokens that each
+        holds: the losses of the parts add up to that of the batch."""
+        units = self.unit.cpu().numpy()
+        ends = np.flatnonzero(np.diff(units, append=-1)) + 1
+        start = 0
+        for end, after in zip(ends, [*ends[1:], None], strict=True):
+            if after is None or after - start > size:
+                yield slice(start, int(end)), self._part(start, int(end))
+                start = int(end)
+
+    def _part(self, start: int, end: int) -> Batch:
+        if (start, end) == (0, len(self)):
+            return self
+        here = slice(start, end)
+        columns = {name: getattr(self, name)[here] for name in _COLUMNS}
+        (first, last), (opening, closing) = (
+            (int(column[0]), int(column[-1]) + 1)
+            for column in (columns["sequence"], columns["turn"])
+        )
+        columns["sequence"] = columns["sequence"] - first
+        columns["turn"] = columns["turn"] - opening
+        turns, samples = self.turns[opening:closing], self.samples[first:last]
+        return replace(self, samples=samples, turns=turns, **columns)
+
+    def trained_token_ids(self) -> list[list[int]]:
+        """The ids that are trained on, one list per turn."""
+        return [list(turn.completion_ids) for turn in self.turns]
+
+
+@dataclass(slots=True)
+class Outputs:
+    """What a policy says about the trained tokens of a batch: `logprobs`, `entropy` and `values`,
+    each (N,). `entropy` carries a gradient only if the algorithm asked for it; `values` is `None`
+    for a policy without a critic."""
+
+    logprobs: Tensor
+    entropy: Tensor
+    values: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Loss:
+    """A scalar to minimise, and numbers to log. Each metric is this micro-batch's share: the shares
+    of all micro-batches of an optimiser batch add up to the number."""
+
+    total: Tensor
+    metrics: dict[str, Tensor | float] = field(default_factory=dict)
+
+    def backward(self) -> None:
+        """Add the gradient of the loss to the parameters'."""
+        self.total.backward()
+
+    def item(self) -> float:
+        """The loss as a number."""
+        return float(self.total.detach())
+
+
+def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample]:
+    """The turns of one rollout as the fewest samples: a turn whose prompt begins with everything so
+    far continues the sample."""
+    samples: list[Sample] = []
+    for turn in turns:
+        if not turn.trained or not turn.completion_ids:
+            continue
+        known = samples[-1].ids if samples else []
+        if samples and turn.prompt_ids[: len(known)] == known:
+            sample = samples[-1]
+            sample.ids = [*turn.prompt_ids, *turn.completion_ids]
+        else:
+            sample = Sample([*turn.prompt_ids, *turn.completion_ids], [], [], unit, rollout)
+            samples.append(sample)
+        sample.turns.append(turn)
+        sample.starts.append(len(turn.prompt_ids))
+    return samples
+
+
+def split(
+    samples: Sequence[Sample], max_tokens: int, parts: int = 1, packed: bool = False
+) -> list[list[Sample]]:
+    """Cut samples into micro-batches of at most `max_tokens` tokens (one unit may exceed it) that
+    number at least `parts`, never cutting a unit.
+
+    Args:
+        samples: of one optimiser batch.
+        max_tokens: cells of a grid, or with `packed` tokens of a tree.
+        parts: least number of micro-batches, as far as there are units.
+        packed: for a model that reads trees: samples that begin alike stay together.
+    """
+    by_unit: dict[int, list[Sample]] = {}
+    for sample in samples:
+        by_unit.setdefault(sample.unit, []).append(sample)
+    if packed:
+        units = sorted(by_unit.values(), key=lambda unit: unit[0].ids)
+    else:
+        units = sorted(by_unit.values(), key=lambda unit: -max(len(sample.ids) for sample in unit))
+    most = -(-len(units) // parts)
+    batches: list[list[Sample]] = []
+    load, count = _Load(packed), 0
+    for unit in units:
+        if not batches or load.together(unit) > max_tokens or count >= most:
+            batches.append([])
+            load, count = _Load(packed), 0
+        load.take(unit)
+        batches[-1].extend(unit)
+        count += 1
+    return batches
+
+
+@dataclass(slots=True)
+class _Load:
+    """How much a model has to read for the samples taken so far."""
+
+    packed: bool
+    rows: int = 0
+    longest: int = 0
+    tokens: int = 0
+    last: np.ndarray | None = None
+
+    def together(self, unit: Sequence[Sample]) -> int:
+        """What it would be with `unit`."""
+        if self.packed:
+            return self.tokens + self._new(unit)
+        longest = max(self.longest, *(len(sample.ids) for sample in unit))
+        return (self.rows + len(unit)) * longest
+
+    def take(self, unit: Sequence[Sample]) -> None:
+        if self.packed:
+            self.tokens += self._new(unit)
+            self.last = np.asarray(unit[-1].ids)
+        self.rows += len(unit)
+        self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
+
+    def _new(self, unit: Sequence[Sample]) -> int:
+        """Tokens of a unit that neither stand before it nor at the beginning of its own samples."""
+        count, last = 0, self.last
+        for sample in unit:
+            ids = np.asarray(sample.ids)
+            count += len(ids) - (0 if last is None else shared_prefix(last, ids))
+            last = ids
+        return count
+
+
+def pack(
+    samples: Sequence[Sample], totals: Totals | None = None, pad_id: int = 0, device: Any = "cpu"
+) -> Batch:
+    """Samples -> a batch.
+
+    Args:
+        samples: what the micro-batch holds.
+        totals: denominators of the whole optimiser batch; counted from `samples` when `None`.
+        pad_id: any valid token id.
+        device: where the tensors live.
+    """
+    numbers: dict[str, list[float]] = {name: [] for name in _NUMBERS}
+    pieces: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS if name not in _NUMBERS}
+    counts: list[int] = []
+    turns: list[Turn] = []
+    agents: dict[str, int] = {}
+    for row, sample in enumerate(samples):
+        for turn, start in zip(sample.turns, sample.starts, strict=True):
+            count = len(turn)
+            agent = agents.setdefault(turn.agent, len(agents))
+            warmth = 1.0 if turn.sampling.greedy else turn.sampling.temperature
+            same = (row, len(turns), sample.rollout, sample.unit, agent, warmth)
+            for name, number in zip(_NUMBERS, same, strict=True):
+                numbers[name].append(number)
+            pieces["place"].append(np.arange(start - 1, start - 1 + count))
+            pieces["tokens"].append(np.asarray(turn.completion_ids, dtype=np.int64))
+            old = turn.logprobs if turn.old_logprobs is None else turn.old_logprobs
+            pieces["behaviour_logprobs"].append(
+                as_column(old if turn.logprobs is None else turn.logprobs, count)
+            )
+            pieces["old_logprobs"].append(as_column(old, count))
+            for name in ("advantages", "returns", "values", "ref_logprobs"):
+                pieces[name].append(as_column(getattr(turn, name), count))
+            counts.append(count)
+            turns.append(turn)
+    flat = {name: np.concatenate(parts) for name, parts in pieces.items()}
+    flat |= {name: np.repeat(np.asarray(one), counts) for name, one in numbers.items()}
+    tensors = {name: torch.as_tensor(array, device=device) for name, array in flat.items()}
+    floats = {name: tensors.pop(name).float() for name in _FLOATS}
+    return Batch(
+        samples=list(samples),
+        pad_id=pad_id,
+        turns=turns,
+        agents=list(agents),
+        truncated_sampling=any(turn.sampling.truncates for turn in turns),
+        totals=totals or Totals.of(samples),
+        **tensors,
+        **floats,
+    )
+
+
+_FLOATS = (
+    "temperature",
+    "behaviour_logprobs",
+    "old_logprobs",
+    "advantages",
+    "returns",
+    "values",
+    "ref_logprobs",
+)
+_COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
+_NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
+"""Those of which a turn has one number for all its tokens."""
+
+
+def as_column(value: Column | None, count: int) -> np.ndarray:
+    """A credit column as `count` numbers: one number stands for all, `None` for zeros."""
+    if value is None:
+        return np.zeros(count)
+    column = np.asarray(value, dtype=np.float64)
+    return np.full(count, column) if column.ndim == 0 else column

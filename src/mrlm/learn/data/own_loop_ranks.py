@@ -1,0 +1,104 @@
+"""Own loops over several processes: losses whose average over processes is that of one process with
+all rollouts, and gradients that are averaged after `backward`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from mrlm.learn import ops
+from mrlm.learn.data.batch import Sample, Totals
+
+BUCKET = 25 * 2**20
+"""Bytes of gradients that are exchanged at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """The processes that a `DistributedDataParallel` spans.
+
+    Its forward is not called: the losses of a step read the model several times, or packed. What it
+    does for gradients is done here, after `backward`, for all parameters of a learner, heads and
+    critics included.
+
+    Args:
+        wrapper: what the user wrapped the model in.
+    """
+
+    wrapper: DistributedDataParallel
+
+    @property
+    def size(self) -> int:
+        return torch.distributed.get_world_size(self.wrapper.process_group)
+
+    def totals(self, samples: Sequence[Sample]) -> Totals:
+        """The denominators over all processes. Every process calls this."""
+        parts = ops.global_gather(asdict(Totals.of(samples)))
+        agents: dict[str, int] = {}
+        for part in parts:
+            for agent, count in part["tokens_by_agent"].items():
+                agents[agent] = agents.get(agent, 0) + count
+        names = ("tokens", "sequences", "turns", "units", "seen")
+        sums = {name: sum(part[name] for part in parts) for name in names}
+        return Totals(**sums, tokens_by_agent=agents)
+
+    def averaged(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """The loss, after whose `backward` the gradients are means over the processes. Inside
+        `no_sync()` of the wrapper nothing is exchanged."""
+        if not self.wrapper.require_backward_grad_sync:
+            return loss
+        return _Averaged.apply(loss, self, list(parameters))  # pyright: ignore
+
+    @torch.no_grad()
+    def average(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Make gradients means over the processes; one that a process does not have is 0 there."""
+        group = self.wrapper.process_group
+        device = parameters[0].device
+        has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32).to(device)
+        torch.distributed.all_reduce(has, group=group)
+        known = zip(parameters, has.tolist(), strict=True)
+        found = [parameter for parameter, count in known if count]
+        for parameter in found:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        for bucket in _buckets([parameter.grad for parameter in found]):  # pyright: ignore
+            flat = _flatten_dense_tensors(bucket)
+            torch.distributed.all_reduce(flat, group=group)
+            flat /= self.size
+            for slope, mean in zip(bucket, _unflatten_dense_tensors(flat, bucket), strict=True):
+                slope.copy_(mean)
+
+
+class _Averaged(torch.autograd.Function):
+    """Passes a loss on, and has gradients averaged when `backward` has gone through everything."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, across: Across, parameters: list[nn.Parameter]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.across, ctx.parameters = across, parameters
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
+        engine: Any = Variable._execution_engine  # pyright: ignore[reportAttributeAccessIssue]
+        engine.queue_callback(lambda: ctx.across.average(ctx.parameters))
+        return slope, None, None
+
+
+def _buckets(slopes: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Gradients of one type in pieces of about `BUCKET` bytes."""
+    found: list[list[Tensor]] = []
+    held, kind = BUCKET, None
+    for slope in slopes:
+        if held >= BUCKET or slope.dtype != kind:
+            found.append([])
+            held, kind = 0, slope.dtype
+        found[-1].append(slope)
+        held += slope.numel() * slope.element_size()
+    return found

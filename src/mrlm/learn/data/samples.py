@@ -1,0 +1,84 @@
+"""Which turns form samples, and which samples stand or fall together. Works on recorded turns only;
+no tensors here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from mrlm.core.types import Group, Turn
+from mrlm.learn.data.batch import Sample, merge
+
+
+def samples_of(
+    groups: Sequence[Group], policy: str, unit: str = "turn", credited: bool = True
+) -> list[Sample]:
+    """What a policy trains on: the turns of its agents, merged into samples, with the unit that
+    packing keeps together.
+
+    Args:
+        groups: played and (where `credited`) with advantages on their turns; failed episodes and
+            turns without an advantage are left out.
+        policy: whose turns.
+        unit: `turn`: each sample on its own; `pair`: a group's samples of one agent; `joint_step`:
+            an episode's.
+        credited: whether turns need an advantage.
+    """
+    samples: list[Sample] = []
+    units: dict[tuple[object, ...], int] = {}
+    count = 0
+    for number, group in enumerate(groups):
+        for place, episode in enumerate(group.episodes):
+            if episode.failed:
+                continue
+            for agent, rollout in episode.rollouts.items():
+                turns = [
+                    turn
+                    for turn in rollout.turns
+                    if turn.policy == policy
+                    and turn.trained
+                    and (not credited or turn.advantages is not None)
+                ]
+                count += 1
+                for sample in merge(turns, rollout=count - 1):
+                    keys: dict[str, tuple[object, ...]] = {
+                        "turn": (len(samples),),
+                        "pair": (number, agent),
+                        "joint_step": (number, place),
+                    }
+                    sample.unit = units.setdefault(keys[unit], len(units))
+                    samples.append(sample)
+    return samples
+
+
+def openings(samples: Sequence[Sample]) -> list[Sample]:
+    """For every turn a sample of its own that ends with the first token it said."""
+    found: list[Sample] = []
+    for turn in (turn for sample in samples for turn in sample.turns):
+        first = Turn(
+            turn.agent,
+            turn.policy,
+            turn.prompt_ids,
+            turn.completion_ids[:1],
+            sampling=turn.sampling,
+        )
+        found.append(
+            Sample([*turn.prompt_ids, *first.completion_ids], [first], [len(turn.prompt_ids)])
+        )
+    return found
+
+
+def minibatches(
+    samples: Sequence[Sample], parts: int, rng: random.Random
+) -> Iterator[list[Sample]]:
+    """The samples in `parts` random parts of nearly equal size, units whole."""
+    by_unit: dict[int, list[Sample]] = {}
+    for sample in samples:
+        by_unit.setdefault(sample.unit, []).append(sample)
+    units = list(by_unit.values())
+    if parts > 1:
+        rng.shuffle(units)
+    for part in range(parts):
+        chosen = units[part * len(units) // parts : (part + 1) * len(units) // parts]
+        if chosen:
+            yield [sample for unit in chosen for sample in unit]

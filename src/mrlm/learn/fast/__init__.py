@@ -1,0 +1,1 @@
+"""The packed forward pass: attention, prefix sharing, the LM head."""

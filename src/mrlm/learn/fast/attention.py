@@ -1,0 +1,71 @@
+"""Dense attention of training. It knows neither models nor trees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mrlm.learn.fast.cpu_backends import small_products
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
+) -> Tensor:
+    """Outputs (B, heads, S, head_dim) of queries that look at T keys.
+
+    Args:
+        q: (B, heads, S, head_dim).
+        k, v: (B, kv_heads, T, head_dim), each for `heads / kv_heads` heads.
+        mask: (B or 1, 1, S, T), added to the scores; `None`: query i sees keys up to i.
+        scale: what scores are multiplied with.
+        softcap: `c` of `c tanh(scores / c)`, or `None`. Needs a mask.
+    """
+    group, kind = q.shape[1] // k.shape[1], q.dtype
+    if softcap is None and (q.device.type != "cpu" or kind == torch.float64):
+        return F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=group > 1
+        )
+    if softcap is None:  # in bfloat16 a processor takes twice as long as in float32 for backward
+        q, k, v = q.float(), k.float(), v.float()
+        mask = None if mask is None else mask.float()
+    if group > 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    if softcap is None:
+        return _Flash.apply(q, k, v, mask, scale).to(kind)  # pyright: ignore
+    assert mask is not None
+    scores = softcap * torch.tanh(q @ k.transpose(2, 3) * (scale / softcap)) + mask
+    return scores.float().softmax(-1).to(v.dtype) @ v
+
+
+class _Flash(torch.autograd.Function):
+    """Flash attention (arXiv 2205.14135) in float32 on a processor, with the library of products
+    that is good for its small tiles, whichever is in use around it."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        q, k, v, mask, scale = inputs
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        with small_products():
+            found, total = flash(q, k, v, 0.0, mask is None, attn_mask=mask, scale=scale)
+        ctx.save_for_backward(q, k, v, found, total, mask)
+        ctx.scale = scale
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, found, total, mask = ctx.saved_tensors
+        back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        with small_products():
+            causal = mask is None
+            dq, dk, dv = back(
+                grads[0], q, k, v, found, total, 0.0, causal, attn_mask=mask, scale=ctx.scale
+            )
+        return dq, dk, dv, None, None

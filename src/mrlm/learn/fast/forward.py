@@ -1,0 +1,309 @@
+"""The lean forward of Llama-like models for training: packed tokens without padding, shared
+prefixes once, outputs where something is trained. It computes what the model's own forward
+computes, with the model's own weights; `anatomy.py` says which models it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mrlm.learn.fast.attention import attention
+from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of
+from mrlm.learn.fast.prefix_tree import Piece, Tree
+
+CACHED = 1 << 18
+"""Numbers that fit a cache next to the processor, several times over."""
+Rotary = Mapping[str, tuple[Tensor, Tensor]]
+Masks = Mapping[tuple[int, int | None], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A tree in a forest: the packed tokens of one policy.
+
+    Args:
+        tree: the tokens.
+        adapter: the LoRA adapter they are read with; `None` and `""` for the weights alone.
+    """
+
+    tree: Tree
+    adapter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Rows `start:stop` of a stream, and the adapter they are read with."""
+
+    start: int
+    stop: int
+    adapter: str | None
+
+
+class LeanForward:
+    """Hidden states of packed tokens. Trees of several policies on one base are read together: the
+    products with its weights are computed once, and each adapter adds to its own tokens.
+
+    Args:
+        anatomy: the model in parts.
+        dtype: what is computed in; weights keep their own type.
+    """
+
+    def __init__(self, anatomy: Anatomy, dtype: torch.dtype) -> None:
+        self.anatomy = anatomy
+        self.dtype = dtype
+
+    def hidden(self, forest: Sequence[Plot], checkpointing: bool = False) -> list[Tensor]:
+        """The hidden states (N, H) that the head reads at each tree's `predictors`.
+
+        Args:
+            forest: packed tokens, on the model's device.
+            checkpointing: compute each block again in backward instead of keeping its activations.
+        """
+        anatomy = self.anatomy
+        trees = [plot.tree for plot in forest]
+        ids = torch.cat([tree.ids for tree in trees])
+        stream = F.embedding(ids, anatomy.embedding, anatomy.padding_idx)
+        if anatomy.embed_scale != 1.0:
+            scale = torch.tensor(anatomy.embed_scale, dtype=stream.dtype, device=stream.device)
+            stream = stream * scale
+        stream = stream.to(self.dtype)
+        positions = torch.cat([tree.positions for tree in trees])
+        rotary = anatomy.rotary(positions, self.dtype)
+        masks = [self._masks(tree) for tree in trees]
+        needed = [torch.unique(tree.predictors, return_inverse=True) for tree in trees]
+        owned = _owners(forest, [len(tree.ids) for tree in trees])
+        ends = _owners(forest, [len(rows) for rows, _ in needed])
+        rows = torch.cat([each.start + rows for each, (rows, _) in zip(owned, needed, strict=True)])
+        last = len(anatomy.layers) - 1
+        for number, layer in enumerate(anatomy.layers):
+            kept, left = (rows, ends) if number == last else (None, owned)
+            arguments = (stream, layer, trees, owned, rotary[layer.rope], masks, kept, left)
+            if checkpointing and torch.is_grad_enabled():
+                stream = checkpoint(self._block, *arguments, use_reentrant=False)
+            else:
+                stream = self._block(*arguments)
+        stream = self._norm(stream, anatomy.final_norm)
+        return [
+            F.embedding(which, stream[each.start : each.stop])
+            for each, (_, which) in zip(ends, needed, strict=True)
+        ]
+
+    def _block(
+        self,
+        stream: Tensor,
+        layer: Layer,
+        trees: Sequence[Tree],
+        owned: Sequence[_Owned],
+        rotary: tuple[Tensor, Tensor],
+        masks: Sequence[Masks],
+        rows: Tensor | None,
+        left: Sequence[_Owned],
+    ) -> Tensor:
+        """One block; with `rows`, its output is computed for those tokens alone, which then stand
+        as `left` says."""
+        anatomy = self.anatomy
+        normed = self._norm(stream, layer.norm_attention)
+        queries = self._apply(normed, layer.q, owned).unflatten(1, (anatomy.heads, -1))
+        keys = self._apply(normed, layer.k, owned).unflatten(1, (anatomy.kv_heads, -1))
+        values = self._apply(normed, layer.v, owned)
+        if layer.norm_q is not None and layer.norm_k is not None:
+            queries = self._norm(queries, layer.norm_q)
+            keys = self._norm(keys, layer.norm_k)
+        queries, keys = _Rotate.apply(queries, *rotary), _Rotate.apply(keys, *rotary)
+        flat = (queries.flatten(1), keys.flatten(1), values)
+        found: list[Tensor] = []
+        for each, tree, mask in zip(owned, trees, masks, strict=True):
+            q, k, v = (x[each.start : each.stop] for x in flat)
+            found += self._attend(q, k, v, layer, tree.pieces, mask)
+        mixed = found[0] if len(found) == 1 else torch.cat(found)
+        if rows is not None:
+            mixed, stream = mixed[rows], stream[rows]
+        added = self._apply(mixed, layer.o, left)
+        if layer.norm_after_attention is not None:
+            added = self._norm(added, layer.norm_after_attention)
+        stream = stream + added
+        normed = self._norm(stream, layer.norm_mlp)
+        gate = self._apply(normed, layer.gate, left)
+        up = self._apply(normed, layer.up, left)
+        if anatomy.activation is F.silu:
+            opened = _SwiGLU.apply(gate, up)
+        else:
+            opened = anatomy.activation(gate) * up
+        added = self._apply(opened, layer.down, left)
+        if layer.norm_after_mlp is not None:
+            added = self._norm(added, layer.norm_after_mlp)
+        return stream + added
+
+    def _attend(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        layer: Layer,
+        pieces: tuple[Piece, ...],
+        masks: Masks,
+    ) -> list[Tensor]:
+        """Attention of every packed token of a tree to what it follows, piece by piece: together
+        (P, heads * head_dim).
+
+        Args:
+            queries: (P, heads * head_dim).
+            keys, values: (P, kv_heads * head_dim).
+        """
+        anatomy = self.anatomy
+        found: list[Tensor] = []
+        for number, piece in enumerate(pieces):
+            batch, asking, _ = piece.shape
+            here = slice(piece.start, piece.stop)
+            own = (
+                (lambda x, here=here, batch=batch: x[here].unflatten(0, (batch, -1)))
+                if piece.rows is None
+                else (lambda x, rows=piece.rows: F.embedding(rows, x))
+            )
+            q = own(queries).view(batch, asking, anatomy.heads, -1).transpose(1, 2)
+            k, v = (
+                (own(x) if piece.keys is None else F.embedding(piece.keys, x))
+                .unflatten(2, (anatomy.kv_heads, -1))
+                .transpose(1, 2)
+                for x in (keys, values)
+            )
+            mask = masks.get((number, layer.window))
+            mixed = attention(q, k, v, mask, anatomy.scale, anatomy.attention_softcap)
+            mixed = mixed.transpose(1, 2).reshape(batch * asking, -1)
+            found.append(mixed if piece.inside is None else mixed[piece.inside])
+        return found
+
+    def _masks(self, tree: Tree) -> Masks:
+        """What is added to scores, by piece and window; causal pieces need none."""
+        masks: dict[tuple[int, int | None], Tensor] = {}
+        windows = {layer.window for layer in self.anatomy.layers}
+        for number, piece in enumerate(tree.pieces):
+            for window in windows:
+                wide = window is None or window >= piece.shape[2]
+                if piece.keys is None and wide and self.anatomy.attention_softcap is None:
+                    continue
+                seen = piece.visible(None if wide else window)
+                zeros = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)
+                masks[number, window] = zeros.masked_fill_(~seen, -torch.inf)
+        return masks
+
+    def _norm(self, x: Tensor, module: nn.Module) -> Tensor:
+        weight = self.anatomy.norm_weight(module)
+        if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
+            return _Norm.apply(x, weight.to(x.dtype), self.anatomy.eps)  # pyright: ignore
+        return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
+
+    def _apply(self, x: Tensor, module: nn.Module, owned: Sequence[_Owned]) -> Tensor:
+        """A linear module: its own product for all rows, and what each adapter adds to its own."""
+        linear = linear_of(module, None)
+        bias = None if linear.bias is None else linear.bias.to(x.dtype)
+        y = F.linear(x, linear.weight.to(x.dtype), bias)
+        added = [self._added(x[each.start : each.stop], module, each.adapter) for each in owned]
+        if all(extra is None for extra in added):
+            return y
+        rows = [
+            y.new_zeros(each.stop - each.start, y.shape[1]) if extra is None else extra
+            for each, extra in zip(owned, added, strict=True)
+        ]
+        return y + (rows[0] if len(rows) == 1 else torch.cat(rows))
+
+    def _added(self, x: Tensor, module: nn.Module, adapter: str | None) -> Tensor | None:
+        lora = linear_of(module, adapter).lora
+        if lora is None:
+            return None
+        low = x if lora.dropout is None else lora.dropout(x)
+        low = F.linear(low, lora.down.to(x.dtype))
+        return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
+
+
+def _owners(forest: Sequence[Plot], sizes: Sequence[int]) -> list[_Owned]:
+    found: list[_Owned] = []
+    start = 0
+    for plot, size in zip(forest, sizes, strict=True):
+        found.append(_Owned(start, start + size, plot.adapter))
+        start += size
+    return found
+
+
+class _Rotate(torch.autograd.Function):
+    """Rotary embedding of (P, heads, head_dim) by cosines and sines (P, head_dim) (RoFormer, arXiv
+    2104.09864, in the form that pairs the two halves of a head)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(x, cos, sin, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        cos, sin = ctx.saved_tensors
+        return _rotated(grads[0], cos, sin, -1), None, None
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
+    half = x.shape[-1] // 2
+    found = torch.empty_like(x, memory_format=torch.contiguous_format)
+    cos, sin = cos[:, None, :half], sin[:, None, :half]
+    a, b = x[..., :half], x[..., half:]
+    torch.mul(a, cos, out=found[..., :half]).addcmul_(b, sin, value=-sign)
+    torch.mul(b, cos, out=found[..., half:]).addcmul_(a, sin, value=sign)
+    return found
+
+
+class _Norm(torch.autograd.Function):
+    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) in a short type, whose
+    gradient is formed in float32, a few rows at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
+        scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        return torch.mul(x, scale.to(x.dtype)).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight, scale = ctx.saved_tensors
+        width = x.shape[-1]
+        back = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for_weight = torch.zeros(width, device=x.device)
+        rows = max(1, CACHED // width)
+        tall = (each.reshape(-1, each.shape[-1]).split(rows) for each in (x, scale, grads[0], back))
+        for part, own, grad, to_x in zip(*tall, strict=True):
+            normed, grad = part.float().mul_(own), grad.float()
+            for_weight += (normed * grad).sum(0)
+            slope = grad.mul_(weight)
+            along = torch.linalg.vecdot(slope, normed)[:, None].div_(width)
+            to_x.copy_(slope.addcmul_(normed, along, value=-1).mul_(own))
+        return back, for_weight.to(weight.dtype), None
+
+
+class _SwiGLU(torch.autograd.Function):
+    """`silu(gate) * up` (arXiv 2002.05202), which keeps its inputs only. It goes through its rows a
+    few at a time, so that what it needs in between stays in the cache."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gate, up = ctx.saved_tensors
+        for_gate, for_up = torch.empty_like(gate), torch.empty_like(up)
+        rows = max(1, CACHED // gate.shape[1])
+        pieces = (x.split(rows) for x in (gate, up, grads[0], for_gate, for_up))
+        for g, u, grad, to_gate, to_up in zip(*pieces, strict=True):
+            share = torch.sigmoid(g)
+            opened = torch.mul(share, g, out=to_up)
+            # the slope of silu: s + x s (1 - s)
+            torch.addcmul(opened, opened, share, value=-1, out=to_gate)
+            to_gate.add_(share).mul_(u).mul_(grad)
+            to_up.mul_(grad)
+        return for_gate, for_up

@@ -1,0 +1,38 @@
+"""How far two policies are apart over the whole vocabulary: logits of both, for a stretch of tokens
+at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mrlm.learn.data.batch import Batch
+from mrlm.learn.fast.lm_head import Head, Stretch, rows_at_once
+from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
+
+
+@torch.no_grad()
+def full_kl(own: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
+    """`sum_v p(v) (log p(v) - log q(v))` (N,) at the places of the trained tokens, with both
+    distributions at the temperature of the token.
+
+    Args:
+        own: the way through the policy that gives p.
+        reference: the way through the one that gives q.
+        batch: the tokens.
+    """
+    (ours,) = hidden_states([(own, batch)])
+    (theirs,) = hidden_states([(reference, batch)])
+    size = rows_at_once(own.head.weight.shape[0])
+    found = ours.new_zeros(len(batch), dtype=torch.float32)
+    for start in range(0, len(batch), size):
+        here = slice(start, start + size)
+        p = _stretch(own.head, ours, batch, here)
+        q = _stretch(reference.head, theirs, batch, here)
+        gap = (p.logits - p.total.log()) - (q.logits - q.total.log())
+        found[here] = (p.weights / p.total * gap).sum(-1)
+    return found
+
+
+def _stretch(head: Head, hidden: Tensor, batch: Batch, here: slice) -> Stretch:
+    return Stretch(head, hidden[here], batch.tokens[here], batch.temperature[here])

@@ -1,0 +1,324 @@
+"""What a Llama-like model is made of, read from a Hugging Face module: the parts that the lean
+forward and the lean decoder compute with. Weights are looked at, never copied. Nothing is computed
+here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mrlm.core.errors import ModelError
+from mrlm.learn.policy.wrapped_modules import is_replaced
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+}
+"""Classes that are known, and the folder of transformers each comes from."""
+ROPES = {"default", "linear", "llama3", "yarn"}
+"""Rotary embeddings whose angles depend on the position alone."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+class NotLean(ModelError):
+    """A model that only the general path can compute, and why."""
+
+
+_SAID: WeakSet[nn.Module] = WeakSet()
+
+
+def take_general_way(model: Any, reason: object) -> None:
+    """Say that a model is read and sampled by its own forward; once for each model, whoever finds
+    out first."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if inner not in _SAID:
+        _SAID.add(inner)
+        log.warning("%s takes the general way: %s", type(inner).__name__, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """A low-rank addition to a linear map: `x -> scaling * dropout(x) @ down.T @ up.T`.
+
+    Args:
+        down: (r, in).
+        up: (out, r).
+        scaling: factor.
+        dropout: applied to the input while training; `None` for none.
+    """
+
+    down: Tensor
+    up: Tensor
+    scaling: float
+    dropout: nn.Module | None
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`x -> x @ weight.T + bias`, with what an adapter adds. `weight` is (out, in), `bias` (out,)
+    or `None`."""
+
+    weight: Tensor
+    bias: Tensor | None
+    lora: Lora | None
+
+
+class Layer:
+    """One block. Its modules are looked up when they are asked for, so that an adapter which came
+    later is seen.
+
+    Args:
+        block: the module.
+        window: how many keys a query sees, its own included; `None` for all.
+        rope: which of the model's rotary tables it uses.
+
+    Attributes:
+        norm_attention, norm_mlp: before attention and before the feed-forward.
+        norm_q, norm_k: over each head (Qwen3, Gemma 3), or `None`.
+        norm_after_attention, norm_after_mlp: on what is added to the stream (Gemma 2, 3), or
+            `None`.
+    """
+
+    def __init__(self, block: Any, window: int | None, rope: str) -> None:
+        self.block = block
+        self.window = window
+        self.rope = rope
+        attention = block.self_attn
+        sandwich = hasattr(block, "pre_feedforward_layernorm")
+        after = block.post_attention_layernorm
+        self.norm_attention: nn.Module = block.input_layernorm
+        self.norm_mlp: nn.Module = block.pre_feedforward_layernorm if sandwich else after
+        self.norm_q: nn.Module | None = getattr(attention, "q_norm", None)
+        self.norm_k: nn.Module | None = getattr(attention, "k_norm", None)
+        self.norm_after_attention: nn.Module | None = after if sandwich else None
+        self.norm_after_mlp: nn.Module | None = (
+            block.post_feedforward_layernorm if sandwich else None
+        )
+
+    @property
+    def q(self) -> nn.Module:
+        return self.block.self_attn.q_proj
+
+    @property
+    def k(self) -> nn.Module:
+        return self.block.self_attn.k_proj
+
+    @property
+    def v(self) -> nn.Module:
+        return self.block.self_attn.v_proj
+
+    @property
+    def o(self) -> nn.Module:
+        return self.block.self_attn.o_proj
+
+    @property
+    def gate(self) -> nn.Module:
+        return self.block.mlp.gate_proj
+
+    @property
+    def up(self) -> nn.Module:
+        return self.block.mlp.up_proj
+
+    @property
+    def down(self) -> nn.Module:
+        return self.block.mlp.down_proj
+
+    @property
+    def linears(self) -> tuple[nn.Module, ...]:
+        return (self.q, self.k, self.v, self.o, self.gate, self.up, self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """A model of the family in parts.
+
+    Args:
+        model: the causal language model itself, without the wrapper of its adapters.
+        layers: its blocks.
+        heads, kv_heads, head_dim, hidden: sizes.
+        eps: of every norm.
+        unit_offset: norms multiply by `1 + weight` (Gemma) rather than by `weight`.
+        scale: of the attention scores.
+        activation: of the feed-forward gate.
+        activation_name: its name in the model's configuration.
+        embed_scale: what embeddings are multiplied with.
+        attention_softcap, final_softcap: `c` of `c tanh(x / c)` on scores and logits, or `None`.
+    """
+
+    model: Any
+    layers: tuple[Layer, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    eps: float
+    unit_offset: bool
+    scale: float
+    activation: Callable[[Tensor], Tensor]
+    activation_name: str
+    embed_scale: float
+    attention_softcap: float | None
+    final_softcap: float | None
+
+    @property
+    def embedding(self) -> Tensor:
+        """(V, H)."""
+        return self.model.model.embed_tokens.weight
+
+    @property
+    def padding_idx(self) -> int | None:
+        """The token whose row of the embedding gets no gradient, if there is one."""
+        return self.model.model.embed_tokens.padding_idx
+
+    @property
+    def head(self) -> Tensor:
+        """(V, H); the embedding itself where they are tied."""
+        return self.model.lm_head.weight
+
+    @property
+    def final_norm(self) -> nn.Module:
+        return self.model.model.norm
+
+    def norm_weight(self, module: nn.Module) -> Tensor:
+        """What a norm multiplies with, (H,) or (head_dim,)."""
+        weight: Tensor = module.weight  # pyright: ignore[reportAssignmentType]
+        return weight + 1.0 if self.unit_offset else weight
+
+    def rotary(self, positions: Tensor, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
+        """Cosines and sines (N, head_dim) for positions (N,), by the name of the table."""
+        rotate = self.model.model.rotary_emb
+        like = torch.empty(0, dtype=dtype, device=positions.device)
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        for name in dict.fromkeys(layer.rope for layer in self.layers):
+            extra = (name,) if name else ()
+            cos, sin = rotate(like, positions[None], *extra)
+            found[name] = (cos[0], sin[0])
+        return found
+
+
+def anatomy_of(model: Any) -> Anatomy:
+    """The parts of a model.
+
+    Args:
+        model: a causal language model or a PEFT model around one.
+
+    Raises:
+        NotLean: the model is not one of `FAMILIES`, or something about it was changed that the
+            lean path would not see.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    family = _family(inner)
+    config = inner.config
+    _check_config(config)
+    layers = tuple(_layer(block, config, family) for block in inner.model.layers)
+    heads = config.num_attention_heads
+    gemma = family.startswith("gemma")
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    if activation not in ACTIVATIONS:
+        raise NotLean(f"its activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+    return Anatomy(
+        model=inner,
+        layers=layers,
+        heads=heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        hidden=config.hidden_size,
+        eps=config.rms_norm_eps,
+        unit_offset=gemma,
+        scale=inner.model.layers[0].self_attn.scaling,
+        activation=ACTIVATIONS[activation],
+        activation_name=activation,
+        embed_scale=float(getattr(inner.model.embed_tokens, "scalar_embed_scale", 1.0)),
+        attention_softcap=getattr(config, "attn_logit_softcapping", None),
+        final_softcap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
+def linear_of(module: nn.Module, adapter: str | None) -> Linear:
+    """A linear module as numbers, with what `adapter` adds to it; `None` and `""` add nothing."""
+    base = _base_of(module)
+    lora = None
+    downs: Any = getattr(module, "lora_A", None)
+    if adapter and downs is not None and adapter in downs:
+        wrapped: Any = module
+        dropout = wrapped.lora_dropout[adapter]
+        lora = Lora(
+            wrapped.lora_A[adapter].weight,
+            wrapped.lora_B[adapter].weight,
+            float(wrapped.scaling[adapter]),
+            None if isinstance(dropout, nn.Identity) else dropout,
+        )
+    return Linear(base.weight, base.bias, lora)
+
+
+def _family(inner: Any) -> str:
+    kind = type(inner)
+    family = FAMILIES.get(kind.__name__)
+    if family is None or not kind.__module__.startswith(f"transformers.models.{family}."):
+        raise NotLean(f"{kind.__name__} is not one of {', '.join(FAMILIES)}")
+    embedding = inner.model.embed_tokens
+    known = type(embedding) is nn.Embedding or hasattr(embedding, "scalar_embed_scale")
+    if not known or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
+        raise NotLean("its embedding or its head was replaced")
+    if any(module._forward_hooks or module._forward_pre_hooks for module in inner.modules()):
+        raise NotLean("one of its modules has a forward hook, which would not be called")
+    if any(is_replaced(module) for module in inner.modules()):
+        raise NotLean("its forward was compiled or replaced, and would not be called")
+    return family
+
+
+def _check_config(config: Any) -> None:
+    if getattr(config, "use_bidirectional_attention", False):
+        raise NotLean("its attention is bidirectional")
+    if getattr(config, "attention_dropout", 0.0):
+        raise NotLean("it drops attention weights while training")
+    ropes: Any = getattr(config, "rope_parameters", None) or {}
+    tables = [ropes] if "rope_type" in ropes else [each for each in ropes.values() if each]
+    for table in tables:
+        kind = table.get("rope_type", "default")
+        if kind not in ROPES:
+            raise NotLean(f"its rotary embedding {kind!r} depends on the length of the text")
+
+
+def _layer(block: Any, config: Any, family: str) -> Layer:
+    attention = block.self_attn
+    window = getattr(attention, "sliding_window", None)
+    if family == "mistral":
+        window = getattr(config, "sliding_window", None)
+    rope = getattr(attention, "layer_type", None) or "" if family == "gemma3" else ""
+    layer = Layer(block, window, rope)
+    for module in layer.linears:
+        _base_of(module)
+    return layer
+
+
+def _base_of(module: Any) -> nn.Linear:
+    """The linear module itself; around it there may be plain LoRA and nothing else."""
+    base = getattr(module, "base_layer", module)
+    if type(base) is not nn.Linear:
+        raise NotLean(f"{type(base).__name__} takes the place of a linear layer")
+    if base is not module:
+        plain = hasattr(module, "lora_A") and not getattr(module, "fan_in_fan_out", False)
+        variants = getattr(module, "lora_variant", None) or {}
+        biased = any(each.bias is not None for each in getattr(module, "lora_B", {}).values())
+        if not plain or variants or biased or getattr(module, "merged", False):
+            raise NotLean(f"an adapter of a kind that is not plain LoRA: {type(module).__name__}")
+    return base

@@ -1,0 +1,93 @@
+"""Matrix products with weights that stay for a while: how the weights are stored, and which kernel
+computes them.
+
+Which kernel is decided by shapes and by one exact check of this machine, never by a clock: two runs
+must give the same bits. The limits come from measurements on AVX-512 processors (1 to 1024 rows,
+widths 128 to 32000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mrlm.learn.fast.cpu_backends import exact
+
+LARGE = 1 << 17
+"""Weights with fewer entries are left to the default kernel: oneDNN's calls cost 10 us more."""
+TYPICAL_ROWS = 32
+"""The number of rows that oneDNN packs weights for; others are served as well."""
+
+
+def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor:
+    """Weights (out, in) one below the other as one, for `linear`: packed by oneDNN where it serves,
+    else in the order of memory that products of few rows are fastest with. A single weight that is
+    well as it is is not copied.
+
+    In bfloat16 the default kernel is oneDNN as well, which would pack them for every product anew.
+
+    Args:
+        weights: on one device.
+        dtype: of the products.
+        single: the products will be with one row, which reading the weights bounds: packed only
+            where several threads read, as the default kernel has one read everything.
+    """
+    first = weights[0].detach()
+    on_processor = first.device.type == "cpu" and dtype == torch.float32
+    rows = 1 if single else TYPICAL_ROWS
+    if on_processor:
+        packed = not single or torch.get_num_threads() > 1
+        packed = packed and sum(w.numel() for w in weights) >= LARGE and onednn_is_exact()
+    else:
+        packed = first.device.type == "cpu" and dtype == torch.bfloat16 and onednn_has_bfloat16()
+    if len(weights) == 1 and first.dtype == dtype:
+        if packed:
+            return _packed(first, rows)
+        tall = first.shape[0] <= first.shape[1]
+        return first if tall or not on_processor else first.t().contiguous().t()
+    joined = torch.cat([weight.detach().to(dtype) for weight in weights])
+    if packed:
+        return _packed(joined, rows)
+    return joined.t().contiguous().t() if on_processor else joined
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T + bias`, without gradients: computed in the type of the weight, and given in
+    the type of `x`.
+
+    Args:
+        x: (N, in).
+        weight: (out, in), of `stored`.
+        bias: (out,), in the type of the weight.
+    """
+    given = x.to(weight.dtype)
+    if weight.is_mkldnn:
+        found = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
+    else:
+        found = F.linear(given, weight, bias)
+    return found.to(x.dtype)
+
+
+def _packed(weight: Tensor, rows: int) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+
+
+@cache
+def onednn_has_bfloat16() -> bool:
+    """Whether oneDNN is at hand and computes products in bfloat16."""
+    known = torch.backends.mkldnn.is_available()
+    return known and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+@cache
+def onednn_is_exact() -> bool:
+    """Whether oneDNN is at hand and computes float32 products in float32."""
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(a, _packed(b, TYPICAL_ROWS), None, "none", [], "")
+
+    return torch.backends.mkldnn.is_available() and exact(product)

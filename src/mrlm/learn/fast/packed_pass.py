@@ -1,0 +1,138 @@
+"""The lean way through a batch: hidden states of a packed tree, then head and loss stretch by
+stretch, each stretch's gradient formed while its logits are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrlm.learn.data.batch import Batch, Loss, Outputs
+from mrlm.learn.fast.forward import LeanForward, Plot
+from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
+from mrlm.learn.fast.lm_head import Head, Stretch, rows_at_once, scores
+from mrlm.learn.policy.loading import is_checkpointing
+from mrlm.learn.policy.wrapped_modules import Structure
+
+LossOf = Callable[[Batch, Outputs], Loss]
+
+
+class LeanPass:
+    """Log-probs, entropies and values of a batch, and gradients of losses on them.
+
+    Args:
+        model: a model of a known family, or a PEFT model around one.
+        adapter: the adapter that is switched on; `None` and `""` for none.
+        dtype: what is computed in; `None` for the type of the weights.
+
+    Raises:
+        NotLean: the model is not of a known family.
+    """
+
+    def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
+        self.anatomy: Anatomy = anatomy_of(model)
+        self.adapter = adapter
+        self._structure = Structure(self.anatomy.model)
+        dtype = dtype or self.anatomy.embedding.dtype
+        self.forward: LeanForward = LeanForward(self.anatomy, dtype)
+
+    def check(self) -> None:
+        """Look whether the model is still one that is known: adapters, hooks or compiled forwards
+        may have come since.
+
+        Raises:
+            NotLean: it is not.
+        """
+        if self._structure.same():
+            return
+        model = self.anatomy.model
+        anatomy_of(model)
+        if self.adapter is None and any(hasattr(each, "lora_A") for each in model.modules()):
+            raise NotLean("an adapter was put into it, and its own forward says which is on")
+        self._structure = Structure(model)
+
+    @property
+    def head(self) -> Head:
+        """The head in the type that is computed in."""
+        return Head(self.anatomy.head.to(self.forward.dtype), self.anatomy.final_softcap)
+
+    def outputs(self, batch: Batch, value_head: Any = None) -> Outputs:
+        """What the model says about the trained tokens, differentiable."""
+        (hidden,) = hidden_states([(self, batch)])
+        logprobs, entropy = scores(self.head, hidden, batch.tokens, batch.temperature)
+        return Outputs(logprobs, entropy, None if value_head is None else value_head(hidden))
+
+    def through_head(
+        self,
+        hidden: Tensor,
+        batch: Batch,
+        loss_of: LossOf,
+        value_head: Any = None,
+        entropy_gradient: bool = False,
+    ) -> tuple[Loss, Tensor]:
+        """Form the loss of a batch from its hidden states (N, H), and carry its gradient back to
+        them and into the heads.
+
+        The loss is formed part by part, each a few units of the batch: losses add up. A unit with
+        more tokens than logits may be held for is scored twice instead.
+
+        Returns:
+            The loss, without gradient, and its gradient by the hidden states.
+        """
+        leaf = hidden.detach()
+        back = torch.zeros_like(leaf)
+        with torch.no_grad():
+            head = self.head
+        limit = rows_at_once(head.weight.shape[0])
+        sums: dict[str, Tensor | float] = {}
+        for here, part in batch.parts(limit):
+            piece = leaf[here].detach().requires_grad_()
+            values = None if value_head is None else value_head(piece)
+            if len(part) > 2 * limit:
+                logprobs, entropy = scores(self.head, piece, part.tokens, part.temperature)
+                loss = loss_of(part, Outputs(logprobs, entropy, values))
+                loss.total.backward()
+            else:
+                with torch.no_grad():
+                    stretch = Stretch(head, piece, part.tokens, part.temperature)
+                stretch.logprobs.requires_grad_()
+                stretch.entropy.requires_grad_(entropy_gradient)
+                loss = loss_of(part, Outputs(stretch.logprobs, stretch.entropy, values))
+                loss.total.backward()
+                self._through_stretch(stretch, back[here])
+            if piece.grad is not None:
+                back[here] += piece.grad
+            for key, value in {"": loss.total.detach(), **loss.metrics}.items():
+                sums[key] = sums.get(key, 0.0) + value
+        total = sums.pop("")
+        assert isinstance(total, Tensor)
+        return Loss(total, sums), back
+
+    @torch.no_grad()
+    def _through_stretch(self, stretch: Stretch, back: Tensor) -> None:
+        """Carry the gradient of a stretch to the hidden states and to the head's weight."""
+        slope = stretch.logprobs.grad
+        if slope is None:
+            return
+        step = stretch.gradient(slope, stretch.entropy.grad)
+        torch.mm(step, stretch.head.weight, out=back)
+        own = self.anatomy.head
+        if not own.requires_grad:
+            return
+        if own.grad is None:
+            own.grad = torch.zeros_like(own)
+        if own.dtype == step.dtype:
+            own.grad.addmm_(step.t(), stretch.hidden)
+        else:
+            own.grad.add_(step.t() @ stretch.hidden)
+
+
+def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]]) -> list[Tensor]:
+    """What the heads read for batches of policies on one base, which is read once for all."""
+    first = jobs[0][0]
+    model = first.anatomy.model
+    again = model.training and is_checkpointing(model)
+    forest = [Plot(batch.tree, lean.adapter) for lean, batch in jobs]
+    return first.forward.hidden(forest, checkpointing=again)

@@ -1,0 +1,222 @@
+"""Stepping one policy: its optimiser, learning rate, gradient clipping and loss scaling. It does
+not know what the loss is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mrlm.core.process_group import ALONE, Peers
+from mrlm.learn.policy.loading import set_checkpointing
+from mrlm.learn.policy.shards import Shards
+
+CRITIC_RATE_LIMIT = 1e-3
+
+
+@dataclass(slots=True)
+class LearnerSettings:
+    """How one policy is optimised.
+
+    Args:
+        learning_rate: peak learning rate.
+        critic_learning_rate: that of value heads and critics; `None` as in `critic_rate`.
+        optimizer, betas, weight_decay: what steps.
+        max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
+        schedule, warmup_steps, total_steps: course of the learning rate over iterations.
+        max_tokens: grid cells of a micro-batch.
+        accumulation: parts an optimiser batch is cut into at least.
+        gradient_checkpointing: recompute activations instead of keeping them.
+        max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
+            stops.
+        dump_folder: where the batch is written that ended it.
+        rate_factor: what every learning rate is multiplied by; below 1 after the run has gone back
+            to a checkpoint.
+        peers: the processes that compute gradients together.
+    """
+
+    learning_rate: float = 1e-6
+    critic_learning_rate: float | None = None
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    total_steps: int = 0
+    max_tokens: int = 16384
+    accumulation: int = 1
+    gradient_checkpointing: bool = False
+    max_nonfinite_steps: int = 3
+    dump_folder: Path | None = None
+    rate_factor: float = 1.0
+    peers: Peers = ALONE
+
+    @property
+    def critic_rate(self) -> float:
+        """Learning rate of critics and value heads where it was not given: ten times the policy's,
+        but not beyond 1e-3, unless the policy's is. What is quick for an adapter throws a value
+        about: with 1e-1, ten times 1e-2, values miss by more than the returns differ."""
+        if self.critic_learning_rate:
+            return self.critic_learning_rate
+        return max(self.learning_rate, min(10 * self.learning_rate, CRITIC_RATE_LIMIT))
+
+
+class Steppable(Protocol):
+    """What has parameters that take gradients: a policy, or a network on top of one."""
+
+    value_head: Any
+    precision: Any
+    shards: Shards | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lives."""
+        ...
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """What is stepped."""
+        ...
+
+
+class Stepper:
+    """The optimiser of one policy.
+
+    Args:
+        policy: whose parameters are stepped; heads have a learning rate of their own.
+        settings: how.
+    """
+
+    def __init__(self, policy: Steppable, settings: LearnerSettings) -> None:
+        self.policy: Steppable = policy
+        self.settings: LearnerSettings = settings
+        head = policy.value_head
+        heads = [] if head is None else list(head.parameters())
+        known = {id(weight) for weight in heads}
+        own = [weight for weight in policy.parameters() if id(weight) not in known]
+        rows = [(own, settings.learning_rate), (heads, settings.critic_rate)]
+        groups = [{"params": each, "lr": rate, "peak_lr": rate} for each, rate in rows if each]
+        decay = settings.weight_decay
+        self.optimizer: torch.optim.Optimizer
+        if settings.optimizer == "sgd":
+            whole = policy.shards is None  # there is no fused step of shards
+            self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=whole)
+        else:
+            kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+            self.optimizer = kind(groups, betas=settings.betas, weight_decay=decay, fused=True)
+        scaled = policy.precision == "fp16"
+        self.scaler: torch.amp.GradScaler = torch.amp.GradScaler(policy.device.type, enabled=scaled)
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """What is stepped, in the order by which its state names it."""
+        return [weight for group in self.optimizer.param_groups for weight in group["params"]]
+
+    @property
+    def scale(self) -> float:
+        """What the loss is multiplied by; while it is above 1, a gradient that overflows is no
+        failure: the scale is lowered and the next step is tried."""
+        return self.scaler.get_scale()
+
+    def begin(self, step: int) -> float:
+        """Set the learning rates of an iteration; returns the policy's."""
+        share = self.schedule(step) * self.settings.rate_factor
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * share
+        return self.optimizer.param_groups[0]["lr"]
+
+    def schedule(self, step: int) -> float:
+        """Share of the peak learning rate at an iteration: linear warm-up, then constant, linear or
+        cosine to zero."""
+        settings = self.settings
+        if step < settings.warmup_steps:
+            return (step + 1) / settings.warmup_steps
+        span = max(1, settings.total_steps - settings.warmup_steps)
+        progress = min(1.0, (step - settings.warmup_steps) / span)
+        if settings.schedule == "linear":
+            return 1.0 - progress
+        if settings.schedule == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+        return 1.0
+
+    def clear(self) -> None:
+        """Forget gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a part of the loss."""
+        self.scaler.scale(loss).backward()
+
+    def norm(self) -> float:
+        """Norm of the whole gradient, which is clipped to `max_grad_norm`."""
+        self.scaler.unscale_(self.optimizer)
+        limit = self.settings.max_grad_norm
+        parameters = self.policy.parameters()
+        if self.policy.shards is not None:
+            return self.policy.shards.clip(parameters, limit or math.inf)
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit or math.inf))
+
+    def step(self, apply: bool) -> None:
+        """Move the weights (unless `apply` is false) and forget the gradients."""
+        if apply:
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.clear()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON-able rest of the state; parameters are named by their position."""
+        tensors: dict[str, Tensor] = {}
+        rest: dict[str, Any] = {}
+        for index, entry in self.optimizer.state_dict()["state"].items():
+            for key, value in entry.items():
+                target: dict[str, Any] = tensors if isinstance(value, Tensor) else rest
+                target[f"{index}.{key}"] = value
+        return tensors, {"values": rest, "scaler": self.scaler.state_dict()}
+
+    def load_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Inverse of `state`."""
+        state: dict[int, dict[str, Any]] = {}
+        weights, shards = self.weights, self.policy.shards
+        for name, value in {**tensors, **rest["values"]}.items():
+            index, key = name.split(".", 1)
+            if shards is not None and isinstance(value, Tensor):
+                value = shards.place(weights[int(index)], value)
+            state.setdefault(int(index), {})[key] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if rest["scaler"]:
+            self.scaler.load_state_dict(rest["scaler"])
+
+
+def seed_dropout(seed: int, device: torch.device) -> None:
+    """Seed what dropout on a device draws from. On a processor that is one generator; telling those
+    of absent accelerators too, as `torch.manual_seed` does, takes a millisecond."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
+class TrainingMode:
+    """The model in training mode (dropout, gradient checkpointing), and back in the mode it was in
+    afterwards."""
+
+    def __init__(self, model: Any, checkpointing: bool) -> None:
+        self.model: Any = model
+        self.checkpointing: bool = checkpointing
+
+    def __enter__(self) -> None:
+        self.was_training: bool = self.model.training
+        self.model.train()
+        if self.checkpointing:
+            set_checkpointing(self.model, True)
+
+    def __exit__(self, *exception: object) -> None:
+        if self.checkpointing:
+            set_checkpointing(self.model, False)
+        self.model.train(self.was_training)

@@ -1,0 +1,1 @@
+"""Policies: loading, adapters, references, copies, weight files."""

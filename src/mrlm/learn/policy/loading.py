@@ -1,0 +1,271 @@
+"""From a name, a folder or a live object to a causal language model with its tokenizer. Errors say
+what is missing where."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mrlm.config import load_config
+from mrlm.core.errors import ModelError
+from mrlm.core.tiny_model import resolve_model
+
+DTYPES: dict[str, Any] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "auto": "auto",
+}
+
+
+def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a hub id, folder or run folder (of its base model, for an adapter folder
+    without one).
+
+    Raises:
+        ModelError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    path = run_model(resolve_model(name))
+    _require_folder(path)
+    if Path(path).is_dir() and not _has_tokenizer(Path(path)):
+        base = adapter_base(path)
+        if base is not None:
+            return load_tokenizer(base, trust_remote_code)
+        raise ModelError(
+            f"{path}: the folder has no tokenizer (no tokenizer.json or tokenizer_config.json); "
+            "save it there with tokenizer.save_pretrained, or set model.tokenizer_name_or_path"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise ModelError(_not_loaded(name, path, "tokenizer", error)) from error
+
+
+def load_model(
+    name: str,
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    attn_implementation: str = "sdpa",
+    device: str = "auto",
+    scores: bool = False,
+) -> Any:
+    """A causal language model from a hub id, a folder, a run folder or an adapter folder (adapters
+    are merged into their base); with `scores` a sequence classifier.
+
+    Raises:
+        ModelError: it cannot be loaded; the message says what was looked for and where.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
+    path = run_model(resolve_model(name))
+    _require_folder(path)
+    base = adapter_base(path)
+    if base is not None:
+        return _merged(
+            path, load_model(base, dtype, trust_remote_code, attn_implementation, device)
+        )
+    try:
+        kind = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        with quietly():
+            model = kind.from_pretrained(
+                path,
+                dtype=DTYPES[dtype],
+                trust_remote_code=trust_remote_code,
+                attn_implementation=attn_implementation,
+            )
+    except Exception as error:
+        raise ModelError(_not_loaded(name, path, "model", error)) from error
+    return model.to(pick_device(device))  # pyright: ignore[reportArgumentType]
+
+
+def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
+    """Why a model or tokenizer cannot be loaded, with the file where it is one of a folder's."""
+    if not Path(path).is_dir():
+        hub = f"{name}: folder {path!r} does not exist, and the hub has no {what} of this name"
+        offline = "could not be asked" in (why := first_line(error)) or "connect" in why
+        return (
+            f"{name}: folder {path!r} does not exist, and the hub cannot be reached; give a local "
+            "folder"
+            if offline
+            else f"{hub}: {why}"
+        )
+    where = f"{name}: its {what} cannot be loaded"
+    files = damaged_files(Path(path))
+    if files:
+        return f"{where}: file {str(files[0])!r} is damaged or cut short; copy it again"
+    return f"{where}: {first_line(error)}"
+
+
+def damaged_files(folder: Path) -> list[Path]:
+    """The weight files of a model folder that are shorter than their headers say, and its JSON
+    files that are not JSON."""
+    found = [file for file in sorted(folder.glob("*.json")) if not _is_json(file)]
+    return found + [file for file in sorted(folder.glob("*.safetensors")) if _is_cut_short(file)]
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_cut_short(file: Path) -> bool:
+    """Whether a safetensors file has fewer bytes than its header says: 8 bytes of length, the
+    header, and the last tensor's end."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 + length:
+            return True
+        try:
+            header = json.loads(opened.read(length))
+            ends = [each["data_offsets"][1] for key, each in header.items() if key[0] != "_"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return True
+    return size < 8 + length + max(ends, default=0)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the progress bars of the loading library: models here are many and the console is the
+    run's."""
+    from transformers.utils import logging as hub
+
+    shown = hub.is_progress_bar_enabled()
+    hub.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hub.enable_progress_bar()
+
+
+def pick_device(name: str) -> torch.device:
+    """The device called `name`; `auto` is the first CUDA device, else the CPU.
+
+    Raises:
+        ModelError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(
+            f"model.device={name!r} is no device torch knows: {first_line(error)}"
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(
+            f"model.device={name!r}, but torch finds no CUDA device here; use 'cpu' or 'auto'"
+        )
+    return device
+
+
+def run_model(path: str) -> str:
+    """A model folder or hub id; for a run folder, its `final/`."""
+    final = Path(path) / "final"
+    return str(final) if final.is_dir() else path
+
+
+def adapter_base(path: str) -> str | None:
+    """The base model of an adapter folder; `None` if it is no adapter folder."""
+    config = Path(path) / "adapter_config.json"
+    if not config.is_file():
+        return None
+    base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    if os.path.isabs(base) and not Path(base).is_dir():
+        return _moved_base(Path(path), base)
+    return base
+
+
+def _moved_base(folder: Path, base: str) -> str:
+    """Where the base of an adapter is now, in a run folder that was moved together with it: the
+    config of the run says so."""
+    runs = [
+        parent for parent in folder.absolute().parents[:4] if (parent / "config.yaml").is_file()
+    ]
+    for run in runs[:1]:
+        config = load_config(run / "config.yaml")
+        sections = [config.model.model_name_or_path, *(p.model for p in config.policies.values())]
+        for named in sections:
+            if named and Path(named).is_dir() and Path(named).name == Path(base).name:
+                return named
+    return base
+
+
+def import_peft() -> Any:
+    """The peft library.
+
+    Raises:
+        ModelError: it is not installed.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError("LoRA needs the peft library: pip install 'mrlm[lora]'") from error
+    return peft
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it has none."""
+    return (str(error).strip().split("\n") or [""])[0] or type(error).__name__
+
+
+def _merged(path: str, base: Any) -> Any:
+    return import_peft().PeftModel.from_pretrained(base, path).merge_and_unload()
+
+
+def _require_folder(path: str) -> None:
+    """A path that is plainly a path must exist; anything else may be a hub id."""
+    if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(
+        path
+    ).expanduser().is_dir():
+        raise ModelError(
+            f"{path}: there is no such folder; give a folder with config.json, or a hub id"
+        )
+    if Path(path).is_dir() and not any(
+        (Path(path) / name).is_file() for name in ("config.json", "adapter_config.json")
+    ):
+        raise ModelError(
+            f"{path}: the folder has no config.json, so it holds no Hugging Face model"
+        )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+    return any((folder / name).is_file() for name in names)
+
+
+def set_checkpointing(model: Any, on: bool) -> None:
+    """Recompute activations in backward, or keep them. Older libraries call it by another name.
+
+    The hook that the library puts on the embedding, so that its output asks for gradients, is taken
+    away again: recomputing needs it in its reentrant form alone, and a model with hooks cannot go
+    the lean way."""
+    new = hasattr(model, "activation_checkpointing_enable")
+    kind = "activation" if new else "gradient"
+    if not on:
+        getattr(model, f"{kind}_checkpointing_disable")()
+        return
+    hooked = hasattr(model, "_require_grads_hook")
+    getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+    if not hooked and hasattr(model, "_require_grads_hook"):
+        model.disable_input_require_grads()
+
+
+def is_checkpointing(model: Any) -> bool:
+    """Whether activations are recomputed in backward."""
+    new = hasattr(model, "activation_checkpointing_enable")
+    return bool(model.is_activation_checkpointing if new else model.is_gradient_checkpointing)

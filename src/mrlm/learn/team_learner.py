@@ -1,0 +1,345 @@
+"""A team of policies in a user's own PyTorch loop: one loss for all of them and for the critic that
+sees every agent."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Group
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.credit.team_episodes import Played, TeamReader
+from mrlm.learn.credit.user_rollouts import TeamReward, check_trees, compared, with_greedy
+from mrlm.learn.critics.critic import CentralCritic, Critic, beside
+from mrlm.learn.critics.mixing_critic import MixedCritic, frozen_beside
+from mrlm.learn.data.batch import Batch
+from mrlm.learn.data.first_pass import FirstPass
+from mrlm.learn.data.own_loop_ranks import Across
+from mrlm.learn.data.samples import minibatches
+from mrlm.learn.learner import Learner
+from mrlm.learn.loss_tensor import LossTensor
+from mrlm.learn.optimizer import LearnerSettings
+from mrlm.learn.policy.policy import Policy, as_policy
+from mrlm.learn.schedule import Schedule
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+class TeamLearner:
+    """Trains the policies of several agents, with the critic of the team where the algorithm has
+    one (MAPPO, HAPPO, VDN, QMIX).
+
+    In a user's own loop: `team = TeamLearner({"a": (model_a, tokenizer), "b": (model_b,
+    tokenizer)}, MAPPO())`, an optimiser over `team.parameters()`, and then
+    `team.calculate_loss(episodes, rewards).backward()`. Algorithms that take several steps of their
+    own in an iteration (epochs; HAPPO's policies one after the other; VDN's critic before its
+    policies) give them by `for loss in team.losses(episodes, rewards): ...`, as their trainers
+    order them.
+
+    Args:
+        agents: agent -> `(model, tokenizer)`, `(model, tokenizer, adapter)` of a PEFT model, or a
+            `Policy`. Agents with the same model and adapter share one policy.
+        algorithm: credit and loss.
+        trained: agents whose policies are trained; all when `None`. The others are part of what a
+            critic of the team reads.
+        critic: `(model, tokenizer)` that the critic of the team starts from; the first agent's
+            model when `None`.
+        settings: sizes of micro-batches for annotation; not the optimiser.
+        seed: of the order of policies and mini-batches in `losses`, and of a mixer's first weights.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Any],
+        algorithm: Algorithm,
+        *,
+        trained: Sequence[str] | None = None,
+        critic: Any = None,
+        settings: LearnerSettings | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.settings: LearnerSettings = settings or LearnerSettings()
+        self.seed = seed
+        self.iteration: int = 0
+        policies = _policies(agents)
+        self.policy_of: dict[str, Policy] = policies
+        learning = _trained(agents, trained)
+        algorithm.check_cast({agent: policies[agent].name for agent in learning}, len(policies))
+        taught = {policies[agent].name: policies[agent] for agent in learning}
+        self.learners: list[Learner] = [
+            Learner(policy, None, algorithm, settings=self.settings) for policy in taught.values()
+        ]
+        self._reader = TeamReader(policies, frozenset(learning))
+        self._first = FirstPass()
+        self._warned = False
+        self.critics: list[Critic] = self._critics(critic)
+        if algorithm.topology == "mixed" and self._across is not None:
+            raise ConfigError(
+                f"{type(algorithm).__name__} in an own loop runs in one process: unwrap the "
+                "models, or use its trainer under torchrun"
+            )
+
+    def _critics(self, given: Any) -> list[Critic]:
+        """Those beside the policies, or the team's one."""
+        topology = self.algorithm.topology
+        if topology not in ("central", "mixed"):
+            return [each.critic for each in self.learners if each.critic is not None]
+        copied = frozen_beside if topology == "mixed" else beside
+        first = self.learners[0].weights_of
+        body = copied(first) if given is None else as_policy("critic", given)
+        chats = {policy.name: policy.chat for policy in self.policy_of.values()}
+        if topology == "central":
+            return [CentralCritic(body, self.settings, chats)]
+        agents = sorted(self._reader.trained)
+        mixing = self.algorithm.mixing
+        return [MixedCritic(body, self.settings, chats, agents, mixing, self.seed)]
+
+    # -- what is stepped ---------------------------------------------------------------------------
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What an optimiser should step: the trained policies' parameters with their heads, and
+        those of the critics."""
+        return [*self.policy_parameters(), *self.critic_parameters()]
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """Those of the policies alone, heads included, each once."""
+        found = [p for each in self.learners for p in each.weights_of.parameters()]
+        return list({id(parameter): parameter for parameter in found}.values())
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Those of critics with a network of their own; a mixer is usually stepped with 3e-4."""
+        return [p for each in self.critics for p in each.learned.parameters()]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers about the latest credit."""
+        return dict(self.algorithm.metrics)
+
+    def forget(self) -> None:
+        """Begin a new update: the next loss compares with the policies as they are now, also on
+        episodes that had a loss before."""
+        self._first.forget()
+
+    @property
+    def _across(self) -> Across | None:
+        """The processes, where models are inside `DistributedDataParallel`."""
+        return self.learners[0].weights_of.across
+
+    # -- losses ------------------------------------------------------------------------------------
+
+    def calculate_loss(
+        self,
+        episodes: Sequence[Played],
+        rewards: Sequence[TeamReward] | None = None,
+        group_by: Callable[[Any], Any] | None = None,
+    ) -> LossTensor:
+        """The loss of all policies and critics on some episodes, a scalar tensor.
+
+        Args:
+            episodes: recorded `Episode`s, mappings agent -> rollout, or transcripts whose MODEL
+                messages name their agents.
+            rewards: for each episode a number that every agent gets in the last joint step, or
+                agent -> its own reward; the turns' own rewards when `None`.
+            group_by: key of the episodes that are compared; by default the task, else the messages
+                before the first MODEL message.
+
+        Raises:
+            ConfigError: rewards of the wrong number or not finite, agents that are not part of the
+                team, or a group baseline with a single episode.
+        """
+        groups = self.credited(episodes, rewards, group_by)
+        if self.algorithm.default_order == "sequential" and len(self.learners) > 1:
+            self._warn_sequential()
+        found = self._policy_losses(self.learners, groups)
+        found.update(self._critic_losses(groups))
+        return _together(found)
+
+    def losses(
+        self,
+        episodes: Sequence[Played],
+        rewards: Sequence[TeamReward] | None = None,
+        group_by: Callable[[Any], Any] | None = None,
+    ) -> Iterator[LossTensor]:
+        """One iteration as the algorithm's trainer does it, one loss for every optimiser step: step
+        the optimiser before the next is asked for. Critics first, in their epochs; then the
+        policies in the algorithm's order, epochs and mini-batches. Arguments as in
+        `calculate_loss`."""
+        groups = self.credited(episodes, rewards, group_by, refined=False)
+        rng = random.Random(self.seed * 1_000_003 + self.iteration)
+        self.iteration += 1
+        yield from self._critic_steps(groups, rng)
+        self.algorithm.refine(groups, self.critics)
+        schedule = Schedule(order=self.algorithm.default_order)
+        order = self.algorithm.order(self.learners)
+        stages = schedule.stages(order, 0, rng.getrandbits(32))
+        for place, stage in enumerate(stages):
+            yield from self._stage_steps(stage, groups, rng)
+            waiting = [learner for later in stages[place + 1 :] for learner in later]
+            if waiting:
+                self.algorithm.metrics |= run_async(self.algorithm.carry(stage, waiting, groups))
+
+    def batches(
+        self,
+        episodes: Sequence[Played],
+        rewards: Sequence[TeamReward] | None = None,
+        group_by: Callable[[Any], Any] | None = None,
+    ) -> dict[str, Batch]:
+        """Policy -> its part of the episodes with credit, as `calculate_loss` packs it. Arguments
+        as there."""
+        groups = self.credited(episodes, rewards, group_by)
+        found: dict[str, Batch] = {}
+        for learner in self.learners:
+            samples = self.algorithm.samples(groups, learner.policy)
+            if samples:
+                found[learner.policy] = learner.packed(samples)
+        return found
+
+    def credited(
+        self,
+        episodes: Sequence[Played],
+        rewards: Sequence[TeamReward] | None = None,
+        group_by: Callable[[Any], Any] | None = None,
+        refined: bool = True,
+    ) -> list[Group]:
+        """The episodes in groups, with values and advantages on their turns. Arguments as in
+        `calculate_loss`.
+
+        Args:
+            refined: with what the critics know now, where advantages follow from a critic that has
+                learned from the same episodes (VDN, QMIX).
+        """
+        groups, sources = self._reader.groups(episodes, rewards, group_by)
+        if "siblings" in self.algorithm.requires:
+            groups = compared(groups, type(self.algorithm).__name__)
+        if "tree" in self.algorithm.requires:
+            check_trees(groups, type(self.algorithm).__name__)
+        if "greedy" in self.algorithm.requires:
+            groups = with_greedy(groups, type(self.algorithm).__name__)
+        known = [self._first.recall(rollout, turns) for rollout, turns in sources]
+        reads = self.algorithm.topology == "mixed"  # its rows are made when it annotates
+        if reads or not all(known):
+            for critic in self.critics:
+                critic.annotate(groups)
+            for learner in self.learners:
+                run_async(learner.annotate(groups, self.algorithm.needs))
+            for rollout, turns in sources:
+                self._first.recall(rollout, turns)
+                self._first.keep(rollout, turns)
+        self.algorithm.credit(groups)
+        if refined:
+            for critic in self.critics:
+                if isinstance(critic, MixedCritic):
+                    critic.take_returns(groups)
+            self.algorithm.refine(groups, self.critics)
+        return groups
+
+    # -- their parts -------------------------------------------------------------------------------
+
+    def _policy_losses(
+        self, learners: Sequence[Learner], groups: Sequence[Group]
+    ) -> dict[str, tuple[Tensor, dict[str, Any]]]:
+        """Policy -> its loss and its metrics."""
+        found: dict[str, tuple[Tensor, dict[str, Any]]] = {}
+        for learner in learners:
+            samples = self.algorithm.samples(groups, learner.policy)
+            if samples:
+                loss = learner.loss_of(samples)
+                found[learner.policy] = (loss.total, loss.metrics)
+        if not found:
+            raise ConfigError(
+                "there is nothing to train on: no episode has a MODEL message of a trained agent"
+            )
+        return found
+
+    def _critic_losses(self, groups: Sequence[Group]) -> dict[str, tuple[Tensor, dict[str, Any]]]:
+        found: dict[str, tuple[Tensor, dict[str, Any]]] = {}
+        for critic in self.critics:
+            loss = critic.loss(groups, self.algorithm, self._across)
+            found[f"critic/{critic.name}"] = (loss, {"value_loss": loss.detach()})
+        return found
+
+    def _critic_steps(self, groups: list[Group], rng: random.Random) -> Iterator[LossTensor]:
+        """The steps of critics with a network of their own, one critic after the other."""
+        for critic in self.critics:
+            for loss in critic.losses(groups, self.algorithm, rng, self._across):
+                yield LossTensor.of(loss, {f"value_loss/critic/{critic.name}": loss.detach()})
+
+    def _stage_steps(
+        self, stage: Sequence[Learner], groups: Sequence[Group], rng: random.Random
+    ) -> Iterator[LossTensor]:
+        """The steps of policies that update at the same time."""
+        algorithm, left = self.algorithm, list(stage)
+        for _ in range(algorithm.update_epochs):
+            parts = {
+                learner.policy: list(
+                    minibatches(
+                        algorithm.samples(groups, learner.policy), algorithm.num_minibatches, rng
+                    )
+                )
+                for learner in left
+            }
+            moved: dict[str, float] = {}
+            for number in range(max(map(len, parts.values()), default=0)):
+                found: dict[str, tuple[Tensor, dict[str, Any]]] = {}
+                for learner in left:
+                    if number < len(parts[learner.policy]):
+                        loss = learner.loss_of(parts[learner.policy][number])
+                        found[learner.policy] = (loss.total, loss.metrics)
+                        moved[learner.policy] = float(loss.metrics.get("approx_kl", 0.0))
+                yield _together(found)
+            limit = math.inf if algorithm.target_kl is None else algorithm.target_kl
+            left = [learner for learner in left if moved.get(learner.policy, 0.0) <= limit]
+
+    def _warn_sequential(self) -> None:
+        if not self._warned:
+            self._warned = True
+            name = type(self.algorithm).__name__
+            log.warning(
+                "%s updates policies one after the other; one loss for all of them is that of "
+                "policies of which none has moved yet (its factors are 1). Iterate "
+                "`for loss in team.losses(episodes, rewards)` for its own order",
+                name,
+            )
+
+
+def _policies(agents: Mapping[str, Any]) -> dict[str, Policy]:
+    """Agent -> its policy; agents with the same model and adapter have the same one."""
+    if not agents:
+        raise ConfigError("a team needs at least one agent: TeamLearner({'a': (model, tokenizer)})")
+    found: dict[str, Policy] = {}
+    known: dict[tuple[int, str | None], Policy] = {}
+    for agent, given in agents.items():
+        policy = as_policy(agent, given)
+        found[agent] = known.setdefault((id(policy.model), policy.adapter), policy)
+    return found
+
+
+def _trained(agents: Mapping[str, Any], trained: Sequence[str] | None) -> list[str]:
+    names = list(agents) if trained is None else list(trained)
+    unknown = [name for name in names if name not in agents]
+    if unknown or not names:
+        raise ConfigError(
+            f"trained={names}: name at least one of the agents {', '.join(agents)}, and no others"
+        )
+    return names
+
+
+def _together(found: Mapping[str, tuple[Tensor, Mapping[str, Any]]]) -> LossTensor:
+    """The sum of losses by name, with their metrics as `<metric>/<name>`."""
+    metrics = {
+        f"{metric}/{name}": value
+        for name, (_, row) in found.items()
+        for metric, value in row.items()
+    }
+    first, *others = (loss for loss, _ in found.values())
+    for loss in others:
+        first = first + loss
+    return LossTensor.of(first, metrics)

@@ -1,0 +1,108 @@
+"""What devices send each other in a step: gradients, shards of weights, new weights for engines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mrlm.planning import rates
+from mrlm.planning.devices import Device
+from mrlm.planning.plan import Plan
+from mrlm.planning.policy_weights import Weights
+from mrlm.planning.rates import Took, added, roofline
+from mrlm.planning.timing import Share, learned_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Devices that compute one thing together.
+
+    Args:
+        device: each of them.
+        inside: of a node.
+        nodes: how many there are.
+    """
+
+    device: Device
+    inside: int
+    nodes: int
+
+    @property
+    def members(self) -> int:
+        return self.inside * self.nodes
+
+    def gather(self, count: float, times: int = 1) -> Took:
+        """All-gather, or reduce-scatter, of so many bytes in all: everything passes each node's
+        network once, and each device's link."""
+        link = (self.inside - 1) / self.inside * count / (self.device.link * rates.LINK_SHARE)
+        network = (self.nodes - 1) / self.nodes * count / (self.device.network * rates.LINK_SHARE)
+        waits = rates.COLLECTIVE * math.log2(self.members) if self.members > 1 else 0.0
+        took = roofline({"link": link, "network": network})
+        bound = took.bound if took.seconds else "nothing"
+        return Took(times * (link + network + waits), bound)
+
+    def reduce(self, count: float) -> Took:
+        """All-reduce: a reduce-scatter and an all-gather."""
+        return added([self.gather(count)] * 2)
+
+
+def gradient_bytes(plan: Plan, weights: Weights) -> float:
+    """Bytes of what is reduced over devices; gradients in 16 bit are added up in float32."""
+    return 4.0 * (weights.trained + (weights.critic if weights.critic_learns else 0))
+
+
+def communication(share: Share, strategy: str, ring: Ring, computing: float) -> Took:
+    """Gradients, and where they are sharded weights, between the devices that learn: what of it the
+    devices wait for.
+
+    Args:
+        share: of the work.
+        strategy: `ddp`, `fsdp` or `fsdp-hybrid`.
+        ring: who learns.
+        computing: seconds of `forward_backward`, under which weights travel.
+    """
+    plan, steps = share.plan, share.plan.optimizer_steps
+    if ring.members == 1:
+        return Took()
+    inner = Ring(ring.device, ring.inside, 1 if strategy == "fsdp-hybrid" else ring.nodes)
+    outer = Ring(ring.device, 1, ring.nodes)
+    moving, reducing = [], []
+    for each in plan.weights:
+        if not each.trainable:
+            continue
+        count = gradient_bytes(plan, each)
+        if strategy == "ddp":
+            reducing += [ring.reduce(count)] * steps
+            continue
+        tokens, _ = learned_tokens(share, each)
+        passes = plan.epochs * max(1, math.ceil(tokens / plan.job.tokens))
+        layers = each.shape.layers if each.shape else 1
+        block = each.count * plan.job.computed / layers
+        moving.append(inner.gather(block, 2 * passes * layers))
+        reducing += [inner.gather(count)] * steps
+        if strategy == "fsdp-hybrid" and ring.nodes > 1:
+            reducing += [outer.reduce(count)] * steps
+    moved = added(moving)
+    left = max(moved.seconds * (1 - rates.OVERLAP), moved.seconds - rates.OVERLAP * computing)
+    return added([Took(left, moved.bound), *reducing])
+
+
+def hand_over(share: Share, strategy: str, ring: Ring, apart: bool) -> Took:
+    """New weights for the engines: copied where they are, gathered where they are sharded, sent
+    where engines are elsewhere."""
+    plan, device, found = share.plan, share.device, []
+    for each in plan.weights:
+        if not each.trainable or plan.rows:
+            continue
+        count = each.trained
+        sent = count * plan.job.computed
+        if strategy != "ddp" and ring.members > 1:
+            found.append(ring.gather(sent))
+        if apart and share.lengths.engine == "vllm":
+            found.append(Took(sent / rates.SERVER, "network"))
+        elif apart:
+            found.append(Took(sent / (device.network * rates.LINK_SHARE), "network"))
+        else:
+            moved = count * (plan.job.width + plan.job.computed)
+            found.append(Took(moved / (device.bandwidth * rates.UPDATE_SHARE), "memory"))
+    return added(found)

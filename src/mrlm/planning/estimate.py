@@ -1,0 +1,269 @@
+"""One step on so many devices: where what is placed, whether it fits, how long it takes; and the
+same for every number of devices up to a thousand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from mrlm.core.errors import ConfigError
+from mrlm.planning import communication, rates, timing
+from mrlm.planning.communication import Ring
+from mrlm.planning.devices import Device
+from mrlm.planning.layout import USABLE, Place, placed_memory
+from mrlm.planning.plan import Plan
+from mrlm.planning.rates import Took
+from mrlm.planning.timing import Lengths, Share
+
+STRATEGIES = ("ddp", "fsdp", "fsdp-hybrid", "ray")
+BETTER = 0.98
+"""A strategy that is more to set up has to take less than this share of the time."""
+SIDES = 16
+"""Ways to divide devices among learners and engines that are tried."""
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What a step needs in one place.
+
+    Args:
+        place: where.
+        memory: policy -> what -> bytes on the device that needs most.
+        seconds: part of the step -> what it takes.
+        fits: whether memory suffices.
+        trained_tokens, sampled_tokens: of a step; prompts count for every sequence.
+        needed: bytes at the worst moment on that device.
+        max_lag: iterations that playing may be ahead of learning.
+    """
+
+    place: Place
+    memory: dict[str, dict[str, int]]
+    seconds: dict[str, Took]
+    fits: bool
+    needed: int
+    max_lag: int = 0
+    trained_tokens: float = 0.0
+    sampled_tokens: float = 0.0
+    peak: float = 0.0
+    efficiency: float = 1.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> float:
+        """Seconds of an iteration; where playing is ahead of learning, of the longer of both."""
+        play = sum(self.seconds[name].seconds for name in ("prefill", "decode", "worlds"))
+        everything = sum(part.seconds for part in self.seconds.values())
+        return max(play, everything - play) if self.max_lag and self.place.engines else everything
+
+    @property
+    def share_of_peak(self) -> float:
+        """Useful operations over those that the devices could have done."""
+        useful = sum(
+            part.operations * (self.place.engines or self.place.devices)
+            if name in ("prefill", "decode")
+            else part.operations * self.place.learners
+            for name, part in self.seconds.items()
+        )
+        return useful / (self.step * self.peak * self.place.devices) if self.peak else 0.0
+
+
+def estimate(
+    plan: Plan, lengths: Lengths, device: Device, place: Place, needs: Needs, max_lag: int = 0
+) -> Estimate:
+    """What a step needs in a place.
+
+    Args:
+        plan: the counts of the run.
+        lengths: of prompts and completions.
+        device: each of the devices.
+        place: where what is.
+        needs: what the algorithm has computed before credit.
+        max_lag: iterations that playing may be ahead.
+    """
+    device = device.among(place.inside)
+    on_ray = place.strategy == "ray" and place.devices > 1
+    strategy = "ddp" if place.strategy == "ray" else place.strategy
+    ring = Ring(device, 1, 1) if on_ray else place.ring(device)
+    learning = Share(device, _dealt(plan, ring.members), plan, lengths)
+    players = place.engines or ring.members
+    playing = replace(learning, tasks=_dealt(plan, players))
+    if on_ray:  # one worker learns all of a policy, and the heaviest of them is waited for
+        learning = replace(learning, plan=_heaviest(plan, place.learners))
+        playing = playing if place.engines else learning
+    memory, needed, room = placed_memory(
+        learning, playing, strategy, place, ring, ahead=max_lag > 0
+    )
+    shards = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
+    both = timing.forward_backward(learning)
+    seconds = {
+        "prefill": timing.prefill(playing) if not plan.rows else Took(),
+        "decode": timing.decode(playing, room),
+        "worlds": timing.worlds(playing),
+        "annotate": timing.annotate(learning, needs.columns, needs.reads_old),
+        "forward_backward": both,
+        "optimizer": timing.optimizer(learning, shards),
+        "communication": communication.communication(learning, strategy, ring, both.seconds),
+        "hand_over": communication.hand_over(learning, strategy, ring, place.engines > 0),
+        "rest": Took(rates.ITERATION, "overhead"),
+    }
+    everything = Share(device, plan.tasks, _general(plan), lengths)
+    tokens = sum(timing.learned_tokens(everything, w)[0] for w in plan.weights if w.trainable)
+    return Estimate(
+        place,
+        memory,
+        seconds,
+        fits=needed <= USABLE * device.memory,
+        needed=needed,
+        max_lag=max_lag,
+        trained_tokens=tokens,
+        sampled_tokens=float(plan.model_calls * lengths.mean),
+        peak=device.peak(plan.job.computed),
+    )
+
+
+def _dealt(plan: Plan, devices: int) -> float:
+    """Tasks of the device that has most; where there are fewer tasks than devices, groups are
+    divided."""
+    if plan.tasks >= devices:
+        return math.ceil(plan.tasks / devices)
+    return math.ceil(plan.tasks * plan.samples / devices) / plan.samples
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Columns that an algorithm has computed before credit, and whether it reads old log-probs."""
+
+    columns: frozenset[str] = frozenset()
+    reads_old: bool = True
+
+
+def candidates(plan: Plan, strategy: str, devices: int, nodes: int, engine: str) -> list[Place]:
+    """Places of one strategy: with engines apart, every sensible way to divide the devices."""
+    if strategy == "fsdp-hybrid" and nodes == 1:
+        return []
+    if strategy == "ray":
+        return _on_ray(plan, devices, nodes)
+    if strategy != "ddp" and devices > 1 and any(each.lora for each in plan.weights):
+        return []  # adapters are not cut, and there is little to cut
+    if engine != "vllm" or plan.rows or devices == 1:
+        return [Place(strategy, devices, nodes)]
+    counts = sorted({max(1, round(devices * part / SIDES)) for part in range(1, SIDES)})
+    return [Place(strategy, devices, nodes, count) for count in counts if count < devices]
+
+
+def best(
+    plan: Plan,
+    lengths: Lengths,
+    device: Device,
+    strategy: str,
+    devices: int,
+    nodes: int,
+    needs: Needs,
+    max_lag: int = 0,
+) -> Estimate:
+    """The fastest place that fits; where none does, the one that needs least. `auto` looks at all
+    strategies, the simplest first."""
+    names = STRATEGIES if strategy == "auto" else (strategy,)
+    chosen: Estimate | None = None
+    least: Estimate | None = None
+    for name in names:
+        own = plan if name in ("ddp", "ray") or devices == 1 else _general(plan)
+        for place in candidates(plan, name, devices, nodes, lengths.engine):
+            found = estimate(own, lengths, device, place, needs, max_lag)
+            if least is None or found.needed < least.needed:
+                least = found
+            same = chosen is not None and chosen.place.strategy == name
+            limit = 1.0 if same else BETTER
+            if found.fits and (chosen is None or found.step < limit * chosen.step):
+                chosen = found
+    if chosen or least:
+        return chosen or least  # pyright: ignore[reportReturnType]
+    if any(each.lora for each in plan.weights) and devices > 1 and strategy != "ray":
+        why = "it cuts whole models, and there are adapters; use ddp"
+    elif strategy == "fsdp-hybrid":
+        why = "it cuts models within a node and copies them across nodes; set --nodes"
+    else:
+        why = f"there is nothing to place apart on {devices} device(s)"
+    raise ConfigError(f"--strategy {strategy}: {why}")
+
+
+def _general(plan: Plan) -> Plan:
+    """The same where models compute with their own forward, as they do where they are cut."""
+    return replace(plan, job=replace(plan.job, lean=False))
+
+
+def sweep(
+    plan: Plan,
+    lengths: Lengths,
+    device: Device,
+    strategy: str,
+    devices: int,
+    nodes: int,
+    needs: Needs,
+    max_lag: int = 0,
+) -> list[Estimate]:
+    """The same on 1, 2, 4, ... devices, and on as many as there are; efficiency is measured from
+    the fewest on which the run fits."""
+    inside = devices // nodes
+    found: list[Estimate] = []
+    for count in counts_up_to(devices):
+        many = max(1, math.ceil(count / inside))
+        if count % many:
+            continue
+        try:
+            found.append(best(plan, lengths, device, strategy, count, many, needs, max_lag))
+        except ConfigError:
+            continue  # a strategy that begins with more
+    first = next((each for each in found if each.fits), None)
+    for each in found:
+        each.efficiency = 0.0
+        if first is not None and each.fits:
+            done = first.step * first.place.devices
+            each.efficiency = done / (each.step * each.place.devices)
+    return found
+
+
+def counts_up_to(devices: int) -> list[int]:
+    """1, 2, 4, ... and `devices`."""
+    powers = [1 << power for power in range(devices.bit_length()) if 1 << power <= devices]
+    return sorted({*powers, devices})
+
+
+def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
+    """How many nodes devices are on.
+
+    Raises:
+        ConfigError: they cannot be divided among the nodes.
+    """
+    if devices < 1 or (nodes is not None and nodes < 1):
+        raise ConfigError(f"--devices {devices} --nodes {nodes}: both are at least 1")
+    many = nodes or max(1, math.ceil(devices / device.per_node))
+    if devices % many:
+        raise ConfigError(
+            f"--devices {devices}: they cannot be divided among {many} nodes; give "
+            f"--nodes a divisor of {devices}, or {math.ceil(devices / many) * many} devices"
+        )
+    return many
+
+
+# -- Ray -------------------------------------------------------------------------------------------
+
+
+def _on_ray(plan: Plan, devices: int, nodes: int) -> list[Place]:
+    """A worker for every base that is trained, and the rest play; or each worker does both for its
+    own policies."""
+    groups = sum(any(each.trainable for each in group) for group in timing.bases(plan.weights))
+    if devices == 1:
+        return []
+    found = [] if groups < 2 else [Place("ray", devices, nodes)]
+    if not plan.rows and groups:
+        learners = min(groups, devices - 1)
+        found.append(Place("ray", devices, nodes, devices - learners))
+    return found
+
+
+def _heaviest(plan: Plan, workers: int) -> Plan:
+    """The part of a run that its busiest worker has, where bases are dealt among workers."""
+    groups = sorted(timing.bases(plan.weights), key=lambda group: -group[0].count)
+    taken = groups[:: max(1, min(workers, len(groups)))]
+    return replace(plan, weights=[each for group in taken for each in group])

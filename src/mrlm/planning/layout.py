@@ -1,0 +1,126 @@
+"""Where the parts of a run are, and the bytes that they take there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mrlm.planning.communication import Ring
+from mrlm.planning.devices import Device
+from mrlm.planning.memory import (
+    ADAPTER_BYTES,
+    PASSING,
+    PLAYING,
+    Job,
+    Shards,
+    engine_copy,
+    parts_of,
+    peak,
+)
+from mrlm.planning.plan import Plan
+from mrlm.planning.timing import Share
+
+USABLE = 0.92
+"""Share of a device's memory that a run may take; the rest is for allocator and libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run runs.
+
+    Args:
+        strategy: one of `STRATEGIES`.
+        devices, nodes: in all.
+        engines: devices that only play; 0 where those that learn play, too.
+    """
+
+    strategy: str
+    devices: int
+    nodes: int = 1
+    engines: int = 0
+
+    @property
+    def learners(self) -> int:
+        """Devices that learn."""
+        return self.devices - self.engines
+
+    @property
+    def inside(self) -> int:
+        """Devices of a node."""
+        return self.devices // self.nodes
+
+    def ring(self, device: Device) -> Ring:
+        """Those that learn."""
+        if self.engines == 0:
+            return Ring(device, self.inside, self.nodes)
+        inside = min(self.inside, self.learners)
+        return Ring(device, inside, math.ceil(self.learners / inside))
+
+
+def placed_memory(
+    learning: Share,
+    playing: Share,
+    strategy: str,
+    place: Place,
+    ring: Ring,
+    ahead: bool,
+) -> tuple[dict[str, dict[str, int]], int, float]:
+    """Bytes on the device that needs most, those it needs at its worst moment, and the room there
+    is for keys and values on a device that plays. `ahead`: episodes are played while policies
+    learn, so that engines have copies of what is trained."""
+    plan, device = learning.plan, learning.device
+    usable = USABLE * device.memory
+    members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
+    shards = Shards(members, members, members, buckets=members == 1 and ring.members > 1)
+    job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
+    memory = {each.name: parts_of(each, job, shards) for each in plan.weights}
+    if job.plays:
+        _add_engine(memory, plan, job, sharded=members > 1, on_processor=device.shared)
+    if job.plays and ahead:
+        for each in plan.weights:
+            own = ADAPTER_BYTES if each.lora is not None else job.width
+            memory[each.name]["ahead"] = each.trained * own
+    if place.engines == 0:
+        standing = peak({name: _standing(parts) for name, parts in memory.items()})
+        return memory, peak(memory), max(0.0, usable - standing)
+    served = _served(plan, _job(plan, learning, playing, plays=True))
+    standing = peak({name: _standing(parts) for name, parts in served.items()})
+    worst = max(peak(memory), peak(served))
+    return (served if peak(served) > peak(memory) else memory), worst, max(0.0, usable - standing)
+
+
+def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> Job:
+    """The job of one device."""
+    job = plan.job
+    tokens = max(1, math.ceil(plan.trained_tokens * learning.part))
+    rows = max(1, math.ceil(plan.episodes * playing.part) * plan.agents)
+    return replace(job, plays=plays, tokens=min(job.tokens, tokens), rows=min(job.rows, rows))
+
+
+def _add_engine(
+    memory: Mapping[str, dict[str, int]], plan: Plan, job: Job, sharded: bool, on_processor: bool
+) -> None:
+    """What the engine of the same process keeps of the weights: a whole copy where they are sharded
+    among the devices, else what it stores in its own order."""
+    for each in plan.weights:
+        if each.owns and each.shape is not None:
+            whole = each.shape.parameters * job.computed
+            own = engine_copy(each.shape, job, on_processor) if job.lean else 0
+            memory[each.name]["engine"] = whole if sharded else own
+
+
+def _served(plan: Plan, job: Job) -> dict[str, dict[str, int]]:
+    """Bytes on a device that only plays."""
+    served: dict[str, dict[str, int]] = {}
+    for each in plan.weights:
+        parts = parts_of(replace(each, trainable=False, critic=0, stand_ins=0), job)
+        parts["weights"] = each.count * job.computed if each.owns else 0
+        served[each.name] = {
+            key: value for key, value in parts.items() if key not in PASSING or key in PLAYING
+        }
+    return served
+
+
+def _standing(parts: Mapping[str, int]) -> dict[str, int]:
+    return {key: value for key, value in parts.items() if key not in PASSING}

@@ -1,0 +1,294 @@
+"""What a run amounts to before it starts: plays, sequences, optimiser steps, memory. It loads no
+model and plays no world; what it cannot know it bounds, and says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrlm.config import ExperimentConfig, PolicyConfig
+from mrlm.planning.call_counts import played
+from mrlm.planning.memory import BYTES, Job, parts_of, peak
+from mrlm.planning.model_shape import ModelShape
+from mrlm.planning.policy_weights import Weights, weights_of
+
+MEMORY = (
+    "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
+    "optimizer 2*T*b (adam) + reference N*b + critic (its weights, gradients and optimizer) + "
+    "opponents (copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
+    "3*intermediate) + logits of a stretch + casts (weights in the type they are computed in) + "
+    "kv_cache rows*tokens*2*kv_width*layers*c + prefixes engine.cache_mib; N weights, T trained "
+    "ones, A those of an adapter, b and c bytes of a weight and of a computed value, M tokens of a "
+    "micro-batch. What learning and playing need in passing is not needed at once"
+)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The arithmetic of a run.
+
+    Args:
+        iterations: of the run; `None` where it depends on the number of tasks.
+        tasks, samples, agents, turns: per iteration; `turns` is the most joint steps of an episode.
+        branches: ways every episode goes on after each of them.
+        crossed: joint actions of a task beyond its samples, where every combination is played.
+        prunes: whether only one of several answers to a state is followed up.
+        greedy: episodes of a task that are played greedily and not trained on.
+        calls: completions of an episode at most, where the workflow says so; else every agent is
+            asked once in every joint step.
+        parts: sequences of an episode at most, where the workflow says so; else one per agent.
+        model_calls: completions sampled per iteration at most (0 when learning from rows).
+        sequences: sequences that are trained on per iteration at most, all policies together.
+        policies: how many are trained.
+        minibatches, epochs: optimiser steps per iteration and policy are their product.
+        microbatches: forward and backward passes per optimiser step, at least.
+        tokens: of the longest sequence, as far as it is known.
+        memory: policy -> what -> bytes.
+        weights: every policy that has weights here.
+        job: what memory depends on besides weights.
+        notes: what was assumed.
+    """
+
+    algorithm: str
+    iterations: int | None
+    tasks: int
+    samples: int
+    agents: int
+    trained_agents: int
+    turns: int
+    rows: bool
+    policies: int
+    minibatches: int
+    epochs: int
+    microbatches: int
+    tokens: int
+    branches: int = 1
+    greedy: int = 0
+    crossed: int = 0
+    prunes: bool = False
+    calls: int | None = None
+    parts: int | None = None
+    weights: list[Weights] = field(default_factory=list)
+    job: Job = field(default_factory=Job)
+    memory: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def episodes(self) -> int:
+        return self.tasks * (self._leaves + self.greedy + self.crossed)
+
+    @property
+    def _leaves(self) -> int:
+        """Trained episodes of a task."""
+        later = max(0, self.turns - 1)
+        if self.prunes:
+            return self.samples + (self.branches - 1) * later
+        return self.samples * self.branches**later
+
+    @property
+    def model_calls(self) -> int:
+        if self.calls is not None:
+            return 0 if self.rows else self.tasks * (self.samples + self.greedy) * self.calls
+        if self.prunes:
+            nodes = self.samples + self.branches * (self.turns - 1)
+        else:
+            nodes = self.samples * sum(self.branches**turn for turn in range(self.turns))
+        per_task = nodes + self.greedy * self.turns
+        return 0 if self.rows else self.tasks * self.agents * per_task
+
+    @property
+    def sequences(self) -> int:
+        if self.parts is not None:
+            trained = self.trained_agents / max(1, self.agents)
+            return math.ceil(self.tasks * self.samples * self.parts * trained)
+        return self.tasks * self._leaves * self.trained_agents
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens of these sequences, with what was read before them, at most."""
+        return self.sequences * self.tokens
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Per iteration and policy."""
+        return self.epochs * self.minibatches
+
+    @property
+    def total_memory(self) -> int:
+        """Bytes of all policies at the time when most are needed."""
+        return peak(self.memory)
+
+    def __str__(self) -> str:
+        what = "rows" if self.rows else "tasks"
+        deep = self.branches > 1 and self.turns > 1
+        forks = f" x {self.branches}^{self.turns - 1} branches" if deep else ""
+        if deep and self.prunes:
+            forks = f" (and {self.branches - 1} more in each of {self.turns - 1} later turns)"
+        played = self.tasks * self._leaves
+        lines = [f"one iteration of {self.algorithm}:"]
+        each = f"{self.trained_agents} trained agent(s)"
+        if self.parts is not None:
+            each += f", {self.parts} sequence(s) of {self.agents} agent(s) a play,"
+        lines.append(
+            f"  {self.tasks} {what} x {self.samples}{forks} = {played} episodes"
+            f" x {each} = {self.sequences} trained sequences"
+        )
+        if self.crossed:
+            more = self.tasks * self.crossed
+            lines.append(f"  and {more} episodes that combine the same answers in another way")
+        if self.greedy:
+            lines.append(f"  and {self.tasks * self.greedy} greedy episodes, not trained on")
+        if not self.rows:
+            each = f"{self.episodes} episodes x {self.agents} agent(s) x {self.turns} turn(s)"
+            if self.calls is not None:
+                tries = self.tasks * (self.samples + self.greedy)
+                each = f"{tries} plays x {self.calls} completions of {self.agents} agent(s)"
+            lines.append(f"  {each} = at most {self.model_calls} completions")
+        lines.append(
+            f"  {self.epochs} epoch(s) x {self.minibatches} mini-batch(es) = {self.optimizer_steps}"
+            f" optimizer step(s) per policy, each in at least {self.microbatches} micro-batch(es)"
+        )
+        steps = "as the tasks decide"
+        if self.iterations is not None:
+            steps = f"{self.iterations} iterations, {self.iterations * self.optimizer_steps}"
+            steps += f" optimizer steps per policy ({self.policies} trained)"
+        lines.append(f"the run: {steps}")
+        for policy, parts in self.memory.items():
+            total = sum(parts.values())
+            inside = ", ".join(f"{name} {size_text(count)}" for name, count in parts.items())
+            lines.append(f"memory of {policy}: about {size_text(total)} ({inside})")
+        if self.memory:
+            lines.append(f"memory at its most: about {size_text(self.total_memory)}")
+        return "\n".join([*lines, *(f"note: {each}" for each in self.notes)])
+
+
+def arithmetic(
+    config: ExperimentConfig,
+    *,
+    num_agents: int,
+    trained_agents: int,
+    iterations: int | None = None,
+    max_turns: int | None = None,
+    parameters: Mapping[str, int] | None = None,
+    shapes: Mapping[str, ModelShape] | None = None,
+    policies: Mapping[str, PolicyConfig] | None = None,
+    seats: Mapping[str, int] | None = None,
+) -> Plan:
+    """Count what one stage of an experiment will do.
+
+    Args:
+        config: the stage.
+        num_agents: agents that speak.
+        trained_agents: agents whose policies are trained.
+        iterations: of the run, where the number of tasks has been counted.
+        max_turns: most turns of an episode, where the worlds say so and the config does not.
+        parameters: policy -> number of weights, where it is known better than from its shape.
+        shapes: policy -> shape; read from the models' folders, or known by their names, where
+            `None`.
+        policies: those of the cast; those of the config where `None`.
+        seats: policy -> agents that speak with it; one each where `None`.
+    """
+    algorithm = config.algorithm_settings()
+    plan = _counted(config, algorithm, num_agents, trained_agents, max_turns)
+    plan.iterations = iterations or config.training.num_iterations
+    _say_what_is_open(plan, config, algorithm)
+    policies = policies or config.policies or {"policy": PolicyConfig()}
+    seats = seats or {"policy": num_agents}
+    plan.weights, unknown = weights_of(config, algorithm, policies, seats, parameters or {}, shapes)
+    plan.job = job_of(config, plan)
+    plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
+    plan.notes += unknown
+    if plan.memory:
+        plan.notes.append(MEMORY)
+    return plan
+
+
+def job_of(config: ExperimentConfig, plan: Plan, devices: int = 1) -> Job:
+    """What memory depends on besides weights, on one of several devices that share the tasks."""
+    training = config.training
+    precise = training.precision == "fp32"
+    share = math.ceil(plan.tasks / devices) / max(1, plan.tasks)
+    width = BYTES[config.model.torch_dtype]
+    several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
+    return Job(
+        width=width,
+        computed=width if precise else 2,
+        moments=0 if training.optimizer == "sgd" else 2,
+        tokens=min(
+            training.max_tokens_per_microbatch, max(1, math.ceil(plan.trained_tokens * share))
+        ),
+        checkpointing=training.gradient_checkpointing,
+        lean=config.model.lean and training.precision != "fp16",
+        plays=not plan.rows,
+        rows=min(config.engine.batch_size, math.ceil(plan.episodes * share) * plan.agents),
+        length=plan.tokens,
+        kept=config.engine.cache_mib << 20 if several_calls and config.engine.name == "lean" else 0,
+        agents=plan.agents,
+    )
+
+
+def _counted(
+    config: ExperimentConfig, algorithm: Any, agents: int, trained: int, max_turns: int | None
+) -> Plan:
+    """The counts of an iteration."""
+    training, generation = config.training, config.generation
+    rows = "rows" in algorithm.requires or config.data.dataset is not None
+    found = played(config, rows, agents, max_turns)
+    size = algorithm.group_size
+    learning = [name for name, policy in config.policies.items() if policy.trainable]
+    plan = Plan(
+        algorithm=training.algorithm,
+        iterations=None,
+        tasks=training.batch_size,
+        samples=size,
+        agents=agents,
+        trained_agents=trained,
+        turns=found.turns,
+        rows=rows,
+        policies=len(learning) or trained,
+        minibatches=algorithm.num_minibatches,
+        epochs=algorithm.update_epochs,
+        microbatches=training.gradient_accumulation_steps,
+        branches=found.branches,
+        prunes=found.prunes,
+        greedy=int("greedy" in algorithm.requires),
+        crossed=size**agents - size if algorithm.crosses and not rows else 0,
+        calls=found.calls,
+        parts=found.sequences,
+        tokens=(generation.max_prompt_tokens or 0) + found.turns * generation.max_new_tokens,
+        notes=found.notes,
+    )
+    steps = plan.policies * plan.minibatches
+    per_step = math.ceil(plan.sequences / steps) if steps else 0
+    together = max(1, training.max_tokens_per_microbatch // plan.tokens)
+    plan.microbatches = max(plan.microbatches, math.ceil(per_step / together))
+    return plan
+
+
+def _say_what_is_open(plan: Plan, config: ExperimentConfig, algorithm: Any) -> None:
+    """Notes on what the counts do not hold."""
+    if config.generation.max_prompt_tokens is None:
+        plan.notes.append(
+            "prompts are not counted in tokens: generation.max_prompt_tokens is not set"
+        )
+    if algorithm.refills:
+        plan.notes.append(
+            f"groups that teach nothing are replaced, so up to {1 + algorithm.refills} times as "
+            "many are played"
+        )
+    if (outer := algorithm.rounds(1, 1)) is not None:
+        plan.notes.append(
+            f"each round begins with one completion of every row, goes over them {outer.passes} "
+            f"time(s){' and over those of the round before' if outer.previous else ''}"
+        )
+
+
+def size_text(count: float) -> str:
+    """Bytes in a readable unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,143 @@
+"""The weights of a run: which policy has weights of its own, which is an adapter on a base that
+others use too, and what stands beside each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mrlm.config import ExperimentConfig, LoraConfig, PolicyConfig
+from mrlm.planning.model_shape import ModelShape, shape_of
+from mrlm.planning.models import known_shape
+
+
+@dataclass(slots=True)
+class Weights:
+    """One policy's weights.
+
+    Args:
+        name: of the policy.
+        shape: of its model; `None` where only the number of weights is known.
+        count: weights of its model.
+        base: policy that holds the copy of the model it uses: its own name, or another's.
+        lora: its adapter, where it is one.
+        trainable: whether it learns.
+        seats: agents that speak with it.
+        stand_ins: frozen copies that take its seats (`opponents:`).
+        reference: whether a frozen copy of the whole model scores what it says.
+        critic: weights of the network beside it that estimates values, 0 for none.
+        critic_learns: whether that network is trained.
+    """
+
+    name: str
+    shape: ModelShape | None
+    count: int
+    base: str
+    lora: LoraConfig | None = None
+    trainable: bool = True
+    seats: int = 1
+    stand_ins: int = 0
+    reference: bool = False
+    critic: int = 0
+    critic_learns: bool = True
+
+    @property
+    def adapter(self) -> int:
+        """Weights of its adapter, as far as the shape is known."""
+        return self.shape.adapter(self.lora) if self.lora and self.shape else 0
+
+    @property
+    def trained(self) -> int:
+        """Weights that learn."""
+        if not self.trainable:
+            return 0
+        return self.count if self.lora is None else self.adapter
+
+    @property
+    def owns(self) -> bool:
+        """Whether the copy of its model is counted here."""
+        return self.base == self.name
+
+
+def find_shape(path: str) -> ModelShape | None:
+    """The shape of a local folder, or of a public model by its name."""
+    return shape_of(path) or known_shape(path)
+
+
+def weights_of(
+    config: ExperimentConfig,
+    algorithm: Any,
+    policies: Mapping[str, PolicyConfig],
+    seats: Mapping[str, int],
+    parameters: Mapping[str, int],
+    shapes: Mapping[str, ModelShape] | None,
+) -> tuple[list[Weights], list[str]]:
+    """Every policy with weights here, and what is not known of others.
+
+    Args:
+        config: one stage of an experiment.
+        algorithm: its settings.
+        policies: those of the cast.
+        seats: policy -> how many agents speak with it.
+        parameters: policy -> number of weights, where it is known better than from its shape.
+        shapes: policy -> shape; found by the models' names where `None`.
+    """
+    notes: list[str] = []
+    found: list[Weights] = []
+    bases: dict[str, str] = {}
+    paths = {name: each.model or config.model.model_name_or_path for name, each in policies.items()}
+    for name, section in policies.items():
+        if section.endpoint is not None:
+            continue
+        path = paths[name]
+        shape = shapes.get(name) if shapes is not None else find_shape(path)
+        count = parameters.get(name) or (shape.parameters if shape else 0)
+        if not count:
+            notes.append(
+                f"memory of {name} is not known: {path} is neither a local folder nor a model that "
+                "is known by name; mrlm plan takes --params"
+            )
+            continue
+        lora = _lora(config, section)
+        shares = lora is not None or not section.trainable
+        base = bases.setdefault(path, name) if shares else name
+        if lora is not None and shape is None:
+            notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
+        found.append(Weights(name, shape, count, base, lora, section.trainable, seats.get(name, 1)))
+    _add_beside(config, algorithm, found, notes)
+    return found, notes
+
+
+def _lora(config: ExperimentConfig, policy: PolicyConfig) -> LoraConfig | None:
+    return (policy.lora or config.model.lora) if policy.trainable else None
+
+
+def _add_beside(
+    config: ExperimentConfig, algorithm: Any, found: Sequence[Weights], notes: list[str]
+) -> None:
+    """Write references, critics and stand-ins on the policies they belong to."""
+    opponents = config.opponents
+    learning = [each for each in found if each.trainable]
+    for each in learning:
+        each.reference = bool(algorithm.needs & {"ref_logprobs", "full_kl"}) and each.lora is None
+        if opponents.on and (opponents.policies is None or each.name in opponents.policies):
+            each.stand_ins = opponents.at_once
+    if "values" not in algorithm.needs or algorithm.topology == "shared" or not learning:
+        return
+    own = config.training.critic_model
+    if algorithm.topology == "separate":
+        for each in learning:
+            each.critic = each.trained
+        return
+    first = learning[0]
+    first.critic_learns = algorithm.topology != "mixed"
+    if own is None:  # a copy that never learns is the base itself, where there is an adapter
+        first.critic = first.trained if first.critic_learns else 0 if first.lora else first.count
+    elif (shape := find_shape(own)) is not None:
+        first.critic = shape.parameters
+    else:
+        notes.append(
+            "memory leaves the own model of the team's critic out: training.critic_model="
+            f"{own} is neither a local folder nor a model that is known by name"
+        )

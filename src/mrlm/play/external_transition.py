@@ -1,0 +1,259 @@
+"""The prompts between two turns, written by a function of the user's: the `external_transition` of
+CoMLRL. It knows how the function is called, not who calls it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from mrlm.core import registry
+from mrlm.core.environment import TURN_SETTINGS
+from mrlm.core.errors import ConfigError
+from mrlm.core.sync_async import in_thread
+from mrlm.core.types import Message, Observation
+
+ARGUMENTS = (
+    "prompt",
+    "agent_completions",
+    "num_agents",
+    "prompt_history_per_agent",
+    "response_history_per_agent",
+)
+"""What the function is called with, in order; the names are those of CoMLRL 1.4.3."""
+
+Mode = Literal["replace", "append"]
+"""`replace`: the text that is returned is the agent's whole next prompt. `append`: it is added to
+the agent's conversation, after its own answer."""
+
+
+class Transition:
+    """An `external_transition`, called by keyword where its parameters have the names of
+    `ARGUMENTS`, and by position otherwise. The histories are optional parameters. It may be a
+    coroutine function. Copies of an environment share it.
+
+    Args:
+        function: the function, or its name as `module:function`.
+
+    Raises:
+        ConfigError: it is not callable, or not with these arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any] | str) -> None:
+        self.where = "external_transition"
+        if isinstance(function, Transition):
+            function = function.function
+        if isinstance(function, str) and ":" in function:
+            self.where += f" {function}"
+            function = registry.load("workflows", function)
+        if not callable(function):
+            raise ConfigError(
+                f"{self.where}: expected a function or 'module:function', not {function!r}"
+            )
+        self.function: Callable[..., Any] = function
+        self._by_name, self._count = _calling_form(function, self.where)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Transition) and other.function == self.function
+
+    def __hash__(self) -> int:
+        return id(self.function)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Transition:
+        return self
+
+    async def __call__(
+        self,
+        prompt: str,
+        agents: Sequence[str],
+        prompts: Mapping[str, Sequence[str]],
+        answers: Mapping[str, Sequence[str]],
+        task: str,
+    ) -> dict[str, Any]:
+        """What the function returns: agent -> text or messages.
+
+        Args:
+            prompt: the task's text.
+            agents: in the order in which the function sees them.
+            prompts, answers: agent -> everything it was shown and answered so far.
+            task: id of the task, for errors.
+
+        Raises:
+            ConfigError: the function raised an error, or did not return one prompt per agent.
+        """
+        shown, said = ([list(part[name]) for name in agents] for part in (prompts, answers))
+        last = [each[-1] if each else "" for each in said]
+        given: dict[str, Any] = dict(
+            zip(ARGUMENTS, (prompt, last, len(agents), shown, said), strict=True)
+        )
+        try:
+            found = await self._called(given)
+        except Exception as error:  # a user's function may raise anything
+            raise ConfigError(f"{self.where}, task {task!r}: it raised {error!r}") from error
+        if isinstance(found, str) or not isinstance(found, Sequence) or len(found) != len(agents):
+            raise ConfigError(
+                f"{self.where}, task {task!r}: it returned {found!r}; return a list with one "
+                f"prompt for each of {', '.join(agents)}"
+            )
+        return dict(zip(agents, found, strict=True))
+
+    async def _called(self, given: Mapping[str, Any]) -> Any:
+        named = {name: given[name] for name in self._by_name}
+        listed = () if named else tuple(given.values())[: self._count]
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(*listed, **named)
+        found = await in_thread(lambda: self.function(*listed, **named))
+        return await found if inspect.isawaitable(found) else found
+
+
+def _calling_form(function: Callable[..., Any], where: str) -> tuple[tuple[str, ...], int]:
+    """The arguments that are passed by keyword, or else how many are passed by position."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some callables of C have no signature
+        return (), len(ARGUMENTS)
+    kinds = {each.kind for each in parameters}
+    keyword = {
+        each.name
+        for each in parameters
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }
+    needed = {
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    }
+    if needed <= keyword & set(ARGUMENTS):
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            return ARGUMENTS, 0
+        if keyword & set(ARGUMENTS):
+            return tuple(name for name in ARGUMENTS if name in keyword), 0
+    listed = [
+        each
+        for each in parameters
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    count = len(ARGUMENTS) if inspect.Parameter.VAR_POSITIONAL in kinds else len(listed)
+    least = sum(each.default is each.empty for each in listed)
+    only_named = any(each.kind is each.KEYWORD_ONLY and each.name in needed for each in parameters)
+    if only_named or count == 0 or least > len(ARGUMENTS):
+        raise ConfigError(
+            f"{where}: it is called with {', '.join(ARGUMENTS)}, by these names or in this order, "
+            f"and its parameters are ({', '.join(each.name for each in parameters)})"
+        )
+    return (), min(count, len(ARGUMENTS))
+
+
+class Dialogue:
+    """What every agent of one episode was shown and has answered, as texts.
+
+    Args:
+        agents: in the order in which the function sees them.
+    """
+
+    def __init__(self, agents: Sequence[str]) -> None:
+        self.agents = tuple(agents)
+        self.prompts: dict[str, list[str]] = {name: [] for name in agents}
+        self.answers: dict[str, list[str]] = {name: [] for name in agents}
+
+    def fork(self) -> Dialogue:
+        """A copy that goes its own way."""
+        return copy.deepcopy(self)
+
+    def show(self, agent: str, messages: Sequence[Message]) -> None:
+        """Note what an agent is shown before it answers."""
+        self.prompts[agent].append("\n".join(message.content for message in messages))
+
+    def answer(self, agent: str, message: Message) -> None:
+        """Note what an agent answered."""
+        self.answers[agent].append(message.content)
+
+    async def following(self, transition: Transition, prompt: str, task: str) -> dict[str, Any]:
+        """The prompts of the next turn: agent -> text or messages."""
+        return await transition(prompt, self.agents, self.prompts, self.answers, task)
+
+
+def observed(shown: Sequence[Message], mode: Mode) -> Observation:
+    """What an agent is shown in the next turn."""
+    return Observation(list(shown), info={"new_conversation": mode == "replace"})
+
+
+def check_mode(mode: str, where: str) -> None:
+    """Refuse an unknown `transition_mode`."""
+    if mode not in ("replace", "append"):
+        raise ConfigError(
+            f"{where}: transition_mode={mode!r} is not known; use 'replace' or 'append'"
+        )
+
+
+class Turning:
+    """The turns of an environment without rules of its own for them.
+
+    Args:
+        max_turns: turns of an episode; 1 when `None`.
+        external_transition: writes the prompts between two turns.
+        transition_mode, external_prompt_passthrough: how these are shown.
+    """
+
+    def __init__(
+        self,
+        max_turns: int | None = None,
+        external_transition: Any = None,
+        transition_mode: Mode = "replace",
+        external_prompt_passthrough: bool = False,
+    ) -> None:
+        check_mode(transition_mode, "environment reward")
+        if max_turns is not None and (isinstance(max_turns, bool) or max_turns < 1):
+            raise ConfigError(f"environment reward: max_turns must be at least 1, not {max_turns}")
+        given = external_transition
+        self.transition: Transition | None = None if given is None else Transition(given)
+        self.settings: dict[str, Any] = {
+            "max_turns": max_turns,
+            "external_transition": self.transition,
+            "transition_mode": transition_mode,
+            "external_prompt_passthrough": external_prompt_passthrough,
+        }
+        self.count: int = max_turns or 1
+        self.mode: Mode = transition_mode
+        self.formatted: bool = transition_mode == "replace" and not external_prompt_passthrough
+
+    def joined(self, others: Mapping[str, Any]) -> Turning:
+        """These settings with those of the workflow in the place of defaults.
+
+        Raises:
+            ConfigError: a setting has two values.
+        """
+        function = others.get("external_transition")
+        given = {
+            **others,
+            "external_transition": None if function is None else Transition(function),
+        }
+        found: dict[str, Any] = {}
+        for name, default in TURN_SETTINGS.items():
+            own, other = self.settings[name], given.get(name, default)
+            if default not in (own, other) and own != other:
+                raise ConfigError(
+                    f"environment reward: {name} is {own!r} here and {other!r} in the workflow; "
+                    "it is one setting, so keep one of them"
+                )
+            found[name] = other if own == default else own
+        return Turning(**found)
+
+    def check(self) -> None:
+        """Refuse several turns without prompts for them, and prompts that no turn reads.
+
+        Raises:
+            ConfigError: what to set.
+        """
+        if self.count > 1 and self.transition is None:
+            raise ConfigError(
+                f"environment reward: max_turns (num_turns)={self.count} needs "
+                "external_transition, the function that writes the prompts of the next turn; "
+                "give one, or set 1"
+            )
+        if self.count == 1 and self.transition is not None:
+            raise ConfigError(
+                "environment reward: external_transition writes the prompts of later turns, and "
+                "max_turns (num_turns) is 1, so it would never be called; set num_turns=2 or more"
+            )

@@ -1,0 +1,1 @@
+"""Sources of episode groups: played, read from rows, collected, paired."""

@@ -1,0 +1,75 @@
+"""Episodes that were played and kept for supervised learning. It does not know who learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrlm.core.errors import EpisodeError
+from mrlm.core.records import episode_of, episode_record
+from mrlm.core.types import Episode, Group
+from mrlm.play.sources.play import Play
+
+
+@dataclass(slots=True)
+class Collected:
+    """Episodes kept for supervised learning: played, filtered by reward, and handed out one by one
+    until it is time to collect anew.
+
+    Args:
+        play: where episodes come from.
+        batch: tasks played per collection.
+        every: calls of `take` after which to collect anew; 0 collects once.
+        min_reward: episodes with less are not kept; `None` keeps all.
+        most: how many are kept at most, newest first; `None` is no limit.
+    """
+
+    play: Play
+    batch: int
+    every: int = 1
+    min_reward: float | None = None
+    most: int | None = None
+    kept: list[Episode] = field(default_factory=list)
+    calls: int = 0
+    collections: int = 0
+    cursor: int = 0
+
+    def num_tasks(self) -> int | None:
+        return self.play.num_tasks()
+
+    async def take(self, count: int) -> list[Group]:
+        if not self.kept or (self.every and self.calls % self.every == 0):
+            await self._collect()
+        self.calls += 1
+        taken = [
+            self.kept[(self.cursor + i) % len(self.kept)] for i in range(min(count, len(self.kept)))
+        ]
+        self.cursor = (self.cursor + len(taken)) % len(self.kept)
+        return [Group([episode], episode.task.id) for episode in taken]
+
+    async def _collect(self) -> None:
+        groups = await self.play.take(self.batch)
+        played = [episode for group in groups for episode in group if not episode.failed]
+        good = [e for e in played if self.min_reward is None or e.reward >= self.min_reward]
+        self.kept = good + self.kept if self.every == 0 else good
+        if self.most is not None:
+            self.kept = self.kept[: self.most]
+        self.collections += 1
+        self.cursor = 0
+        if not self.kept:
+            best = max(episode.reward for episode in played)
+            raise EpisodeError(
+                f"none of {len(played)} episodes reached min_reward_threshold={self.min_reward:g} "
+                f"(the best had {best:g}); "
+                "lower it, or play more episodes"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = [episode_record(episode) for episode in self.kept]
+        state = {"play": self.play.state_dict(), "calls": self.calls, "cursor": self.cursor}
+        return state | {"kept": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.play.load_state_dict(state["play"])
+        self.calls, self.cursor = state["calls"], state["cursor"]
+        self.kept = [episode_of(record) for record in state["kept"]]

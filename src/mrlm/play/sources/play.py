@@ -1,0 +1,402 @@
+"""Where groups of episodes come from: `Play`, agents in worlds. Deadlines, retries and failed
+episodes are dealt with here; nothing here knows about learning."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from mrlm.core.environment import Environment
+from mrlm.core.errors import ConfigError, EndpointError
+from mrlm.core.process_group import ALONE, Peers, shares
+from mrlm.core.stepping import is_pending
+from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
+from mrlm.core.timing import span
+from mrlm.core.types import Episode, Group, StepResult, Task
+from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat
+from mrlm.play.engine import Batcher, Engine, Key, Pulse
+from mrlm.play.failure_log import Failures
+from mrlm.play.sources.answer_log import Ledger
+from mrlm.play.sources.oversampling import Race
+from mrlm.play.sources.task_sampler import Deck, Job, WorldSpec, count_tasks
+from mrlm.play.workflow import silent
+from mrlm.play.world import World
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+class Source(Protocol):
+    """Anything the loop can take groups from."""
+
+    async def take(self, count: int) -> list[Group]:
+        """The next `count` groups."""
+        ...
+
+    def num_tasks(self) -> int | None:
+        """Tasks in one epoch; `None` if they never end."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+Sit = Callable[[WorldSpec, int, Mapping[str, Seat]], Mapping[str, Seat]]
+"""(world, number of its task, who plays otherwise) -> who plays this task."""
+
+
+class Play:
+    """Plays groups of episodes: the same task and seed, `group_size` times, all at once.
+
+    Args:
+        worlds: what is played, in turn by weight.
+        seats: who plays, by agent name.
+        engines: policy -> what samples for it.
+        group_size: episodes of each task.
+        seed: of the run; every random number follows from it and the episode's place.
+        engine_timeout: seconds one engine call may take.
+        demonstrate: the worlds' own experts speak instead of the policies.
+        watched: note the worlds' states before every joint step.
+        greedy: play each training task once more, greedily; nobody learns from that episode.
+        persons: agents that somebody speaks for, and how that one is asked.
+        told: called with the world after every joint step.
+        sit: who plays a training task, where that is not always the same.
+        peers: the processes that share the tasks; every one gets all groups.
+        surplus: episodes of each training task that are begun besides `group_size`: the first to be
+            complete are kept, the others broken off.
+    """
+
+    def __init__(
+        self,
+        worlds: Sequence[WorldSpec],
+        seats: Mapping[str, Seat],
+        engines: Mapping[str, Engine],
+        group_size: int,
+        seed: int,
+        engine_timeout: float = 600.0,
+        demonstrate: bool = False,
+        watched: bool = False,
+        greedy: bool = False,
+        persons: Mapping[str, Ask] | None = None,
+        told: Callable[[World], None] | None = None,
+        sit: Sit | None = None,
+        peers: Peers = ALONE,
+        surplus: int = 0,
+    ) -> None:
+        self.persons: dict[str, Ask] = dict(persons or {})
+        self.told = told
+        self.worlds: list[WorldSpec] = list(worlds)
+        self.deck: Deck = Deck(worlds, seed)
+        self.seats: dict[str, Seat] = dict(seats)
+        self.group_size = group_size
+        self.demonstrate = demonstrate
+        self.watched = watched
+        self.greedy = greedy
+        self.sit: Sit | None = sit
+        self.peers: Peers = peers
+        self._length: dict[str, float] = {}
+        self.pulse: Pulse = Pulse()
+        self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
+        self.surplus = surplus
+        self.ledger: Ledger = Ledger()
+        self.failures: Failures = Failures()
+        self._warned: set[str] = set()
+        self._races: list[Race] = []
+        if surplus:
+            self.batcher.answers, self.batcher.gate = self.ledger, self._judged
+        for world in worlds:
+            if not world.reproducible:
+                log.warning(
+                    "environment %r: its reset takes neither seed nor task, so episodes cannot be "
+                    "reproduced; "
+                    "the episodes of a group are copies of one reset",
+                    world.name,
+                )
+
+    def num_tasks(self) -> int | None:
+        return count_tasks(self.worlds)
+
+    async def take(self, count: int) -> list[Group]:
+        """Play the next `count` tasks."""
+        jobs = [self._next() for _ in range(count)]
+        groups = await self._play(jobs)
+        for job in jobs:
+            self.ledger.forget(self.deck.key(job))
+        return groups
+
+    def begin(self) -> tuple[Key, Coroutine[Any, Any, Group]]:
+        """The next task: what the keys of its requests begin with, and what plays it."""
+        job = self._next()
+        return self.deck.key(job), self._group(job)
+
+    def _next(self) -> Job:
+        """The next task, whoever plays it."""
+        world, index = self.deck.deal()
+        seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
+        keep = self.group_size if self.surplus else None
+        return Job(world, "train", index, [seats] * (self.group_size + self.surplus), keep=keep)
+
+    async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
+        """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
+        `samples` times."""
+        seats = {name: seat.greedy() for name, seat in self.seats.items()} if greedy else self.seats
+        jobs = []
+        for number, world in enumerate(self.worlds):
+            share = (episodes + len(self.worlds) - 1 - number) // len(self.worlds)
+            known = world.template.num_tasks("eval")
+            if known is not None and share > known:
+                self._fewer(world.name, share, known)
+                share = known
+            lineups = [seats] * samples
+            jobs += [Job(world, "eval", index, lineups) for index in range(share)]
+        if not jobs:
+            raise ConfigError(
+                "there is no held-out task to evaluate on; give the environment a validation split"
+            )
+        return await self._play(jobs)
+
+    def _fewer(self, world: str, wanted: int, known: int) -> None:
+        """Warn, once, that there are fewer held-out tasks than are to be played."""
+        if known and world not in self._warned:
+            log.warning(
+                "evaluation: %d episodes of environment %r are asked for, and it has %d held-out "
+                "tasks; each is played once",
+                wanted,
+                world,
+                known,
+            )
+        self._warned.add(world)
+
+    async def matches(
+        self, world: WorldSpec, lineups: Sequence[Mapping[str, Seat]], tasks: int, greedy: bool
+    ) -> list[Group]:
+        """Play held-out tasks of a world, always the same ones, each with every one of `lineups`:
+        the episodes of a group differ in who sits where."""
+        if greedy:
+            lineups = [{name: s.greedy() for name, s in seats.items()} for seats in lineups]
+        known = world.template.num_tasks("eval")
+        count = tasks if known is None else min(tasks, known)
+        return await self._play([Job(world, "eval", index, lineups) for index in range(count)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken": dict(self.deck.taken), "tokens": self.batcher.tokens}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.deck.taken |= state["taken"]
+        self.batcher.tokens = state["tokens"]
+
+    # -- all groups --------------------------------------------------------------------------------
+
+    async def _play(self, jobs: Sequence[Job]) -> list[Group]:
+        """The groups of all jobs, whoever plays them: each process plays a share that is expected
+        to be as long as any other's, by what the episodes of its worlds came to so far. Where there
+        are fewer tasks than processes, several play parts of one."""
+        peers = self.peers
+        if peers.size > 1:
+            each = -(-peers.size // max(1, len(jobs)))
+            jobs = [part for job in jobs for part in self._parts(job, each)]
+        loads = [self._length.get(job.world.name, 1.0) * len(job.numbers) for job in jobs]
+        places = shares(loads, peers.size)
+        mine = [jobs[place] for place in places[peers.rank]]
+        played = await asyncio.gather(*(self._group(job) for job in mine))
+        if peers.size == 1:
+            return self.checked(list(played))
+        found: dict[int, Group] = {}
+        for chosen, groups in zip(places, await peers.exchange(list(played)), strict=True):
+            found |= dict(zip(chosen, groups, strict=True))
+        whole: list[Group] = []
+        for place, job in enumerate(jobs):
+            self._note(job.world, found[place])
+            if job.first:
+                whole.append(found[place])
+            else:
+                task = whole[-1].episodes[0].task
+                for episode in found[place]:
+                    episode.task = task
+                together = [*whole[-1].episodes, *found[place].episodes]
+                whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
+        return self.checked(whole)
+
+    def _parts(self, job: Job, count: int) -> list[Job]:
+        """A job in `count` parts at most; episodes that depend on one another stay together."""
+        whole = not job.world.reproducible or job.forks or job.keep is not None
+        size = len(job.numbers)
+        step = size if whole else -(-size // count)
+        return [replace(job, part=job.numbers[at : at + step]) for at in range(0, size, step)]
+
+    def _note(self, world: WorldSpec, group: Group) -> None:
+        """Take account of how many tokens an episode of a world has."""
+        tokens = sum(len(turn) for episode in group for turn in episode.turns)
+        each = tokens / max(1, len(group))
+        self._length[world.name] = 0.9 * self._length.get(world.name, each) + 0.1 * each
+
+    # -- one group, one episode --------------------------------------------------------------------
+
+    async def _group(self, job: Job) -> Group:
+        """The episodes of a task, one for each of its numbers, or the first of them that are
+        complete where not all are kept."""
+        world, lineups, task = job.world, job.lineups, self.deck.task(job)
+        key = self.deck.key(job)
+        opening: tuple[Environment, StepResult] | None = None
+        if not world.reproducible:
+            opening = await self._opening(world, task)
+        size = len(lineups)
+        first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
+        jobs: list[Coroutine[Any, Any, list[Episode]]] = [
+            self._tried(world, task, (*key, g), lineups[g], opening, siblings) for g in first_of
+        ]
+        if job.keep is not None:
+            jobs = [self._first(jobs, job.keep, key)]
+        if self.greedy and job.split == "train" and job.first:
+            own = lineups[0].items()
+            calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
+            jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))
+        played = await asyncio.gather(*jobs)
+        if opening is not None:
+            opening[0].close()
+        episodes = [episode for family in played for episode in family]
+        return Group(sorted(episodes, key=lambda episode: episode.path), task.id)
+
+    async def _opening(self, world: WorldSpec, task: Task) -> tuple[Environment, StepResult]:
+        """A world that was reset once for all siblings, who play copies of it."""
+        environment = world.make()
+
+        async def first() -> StepResult:
+            found = await in_thread(lambda: environment.reset(task, task.seed))
+            return await found if is_pending(found) else found
+
+        with span("environment", world.name):
+            return environment, await asyncio.wait_for(first(), world.timeout)
+
+    async def _first(
+        self, jobs: Sequence[Coroutine[Any, Any, list[Episode]]], keep: int, key: Key
+    ) -> list[Episode]:
+        """Of the plays of a task the first that are complete."""
+        plays = [asyncio.create_task(job) for job in jobs]
+        race = Race(plays, keep, lambda number: self.ledger.rounds.get((*key, number), 0))
+        self._races.append(race)
+        try:
+            families = await race.won
+        finally:
+            race.stop()
+            self._races.remove(race)
+        return [episode for family in families for episode in family]
+
+    def judge(self) -> bool:
+        """Break off what need not be played on; returns whether anything was. Called where
+        everybody waits for the engine."""
+        decided = [race.judge() for race in self._races]
+        return any(decided)
+
+    async def _judged(self) -> None:
+        await self.batcher.settled()
+        self.judge()
+
+    async def _tried(
+        self,
+        world: WorldSpec,
+        task: Task,
+        key: Key,
+        seats: Mapping[str, Seat],
+        opening: tuple[Environment, StepResult] | None,
+        siblings: int = 1,
+        greedy: bool = False,
+    ) -> list[Episode]:
+        """An episode, with those that a workflow forked from it."""
+        family = await self._episode(world, task, key, seats, opening, siblings)
+        for attempt in range(world.retries):
+            if not all(episode.failed for episode in family):
+                break
+            first = family[0]
+            log.info("episode %s: attempt %d", first.id, attempt + 2)
+            family = await self._episode(world, task, key, seats, opening, siblings)
+        for episode in family:
+            episode.greedy = greedy
+        return family
+
+    async def _episode(
+        self,
+        world: WorldSpec,
+        task: Task,
+        key: Key,
+        seats: Mapping[str, Seat],
+        opening: tuple[Environment, StepResult] | None,
+        siblings: int,
+    ) -> list[Episode]:
+        number = key[-1]
+        assert isinstance(number, int)
+        episode = Episode(
+            "/".join(map(str, key[1:])),
+            task,
+            environment=world.name,
+            path=(number,),
+            policies={name: seat.policy for name, seat in seats.items()},
+        )
+        environment, first = copy.deepcopy(opening) if opening else (world.make(), None)
+        agents = Agents(
+            {name: self._agent(seat, episode, environment, key) for name, seat in seats.items()}
+        )
+        scene = World(
+            environment,
+            episode,
+            agents,
+            world.timeout,
+            self.pulse,
+            first,
+            self.watched,
+            forking=key[1] == "train",
+            siblings=siblings,
+            told=self.told,
+        )
+        try:
+            await world.workflow(task, agents, scene)
+            for each in scene.family:
+                if each.episode.status == "running":
+                    each.end(truncated=not each.result.done)
+                if each.failure is None and not list(each.episode.turns):
+                    each.fail(silent(world.workflow, each))
+        except (ConfigError, EndpointError):
+            raise
+        except BaseException as error:  # whatever went wrong in a world or workflow is data
+            if is_interrupt(error):
+                raise
+            for each in scene.family:
+                each.fail(as_failure(error))
+        finally:
+            for each in scene.family:
+                each.environment.close()
+        for each in scene.family:
+            for agent in each.agents.values():
+                agent.close()
+            if each.failure is not None:
+                self.failures.note(each.episode, each.failure)
+        return [each.episode for each in scene.family]
+
+    def _agent(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> Agent:
+        if seat.name in self.persons:
+            return Person(seat, episode, key, self.persons[seat.name])
+        if self.demonstrate:
+            return Demonstrator(seat, episode, environment, key)
+        stops = environment.stops.get(seat.name, ())
+        stops = tuple(dict.fromkeys((*seat.sampling.stop, *stops)))
+        if stops != seat.sampling.stop:
+            seat = replace(seat, sampling=replace(seat.sampling, stop=stops))
+        return Agent(seat, episode, self.batcher, key)
+
+    def checked(self, groups: list[Group]) -> list[Group]:
+        """The groups. A few failures are data; if nothing succeeded something is wrong with the
+        set-up."""
+        episodes = [episode for group in groups for episode in group]
+        if episodes and all(episode.failed or _unread(episode) for episode in episodes):
+            raise self.failures.all(episodes) from self.failures.latest
+        return groups
+
+
+def _unread(episode: Episode) -> bool:
+    """Whether an episode was cut short before anybody spoke: its first prompt is too long."""
+    too_long = episode.metrics.get("prompt_too_long", 0.0) > 0
+    return too_long and not any(rollout.turns for rollout in episode.rollouts.values())

@@ -1,0 +1,243 @@
+"""Where groups come from that nobody plays: the rows of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from mrlm.core.errors import ConfigError
+from mrlm.core.transcripts import transcript_turns
+from mrlm.core.types import Episode, Group, Message, Role, Rollout, Task, Turn
+from mrlm.data.tasks import row_messages
+from mrlm.play.agent import Seat, seed_of
+
+ROW_FORMS: list[tuple[str, ...]] = [
+    ("messages",),
+    ("prompt", "completion"),
+    ("prompt", "chosen", "rejected"),
+]
+"""Columns a row may consist of."""
+OnLongRow = Literal["raise", "truncate"]
+
+
+class Grouping:
+    """Makes a group of a row: a preference pair becomes a group of two (chosen first), any other
+    row a group of one. A row has `messages`, or `prompt` and `completion`, or `prompt`, `chosen`
+    and `rejected`; `agent` says whose words they are. A pair of conversations needs no `prompt`:
+    it is what both begin with.
+
+    Args:
+        seats: who is trained; a row without `agent` goes to the trained seats that its messages
+            name, or to every trained seat of a different policy.
+        pairs: whether every row must be a preference pair.
+        where: what errors call the data.
+        on_long_row: what is done with a row that its policy cannot read whole: `raise`, or
+            `truncate`: cut the beginning of its prompt, never an answer.
+    """
+
+    def __init__(
+        self,
+        seats: Mapping[str, Seat],
+        pairs: bool = False,
+        where: str = "the data set",
+        on_long_row: OnLongRow = "raise",
+    ) -> None:
+        self.on_long_row = on_long_row
+        self.pairs = pairs
+        self.where = where
+        self._seats = {name: seat for name, seat in seats.items() if seat.chat is not None}
+        trained = [seat for seat in seats.values() if seat.trained]
+        self._trained = trained
+        self._default = list({seat.policy: seat for seat in reversed(trained)}.values())
+
+    def check(self, row: Mapping[str, Any], index: int) -> None:
+        """Refuse row number `index` if it lacks what it needs.
+
+        Raises:
+            ConfigError: it does, or names an agent there is not.
+        """
+        forms = [("prompt", "chosen", "rejected")] if self.pairs else ROW_FORMS
+        if row.get("prompt") is None and _shared(row):
+            forms = [("chosen", "rejected")]
+        if not any(all(row.get(name) is not None for name in form) for form in forms):
+            needed = ", or ".join(" and ".join(f"`{name}`" for name in form) for form in forms)
+            raise ConfigError(
+                f"{self.where}, row {index + 1}: it needs {needed}; it has {', '.join(row)} "
+                "(columns can be renamed with data.columns)"
+            )
+        agent = row.get("agent")
+        if agent is not None and agent not in self._seats:
+            known = ", ".join(self._seats)
+            raise ConfigError(
+                f"{self.where}, row {index + 1}: agent {agent!r} is not one of the agents of this "
+                f"run ({known})"
+            )
+
+    def group(self, row: Mapping[str, Any], index: int) -> Group:
+        """The group of row number `index`."""
+        if row.get("messages") is not None and not self.pairs:
+            conversations = [(row_messages(row["messages"]), float(row.get("reward") or 0.0))]
+        elif row.get("chosen") is not None:
+            given = row.get("prompt")
+            prompt = _shared(row) if given is None else row_messages(given)
+            conversations = [
+                (_answered(prompt, row["chosen"]), 1.0),
+                (_answered(prompt, row["rejected"]), 0.0),
+            ]
+        else:
+            conversations = [(_answered(row_messages(row["prompt"]), row["completion"]), 0.0)]
+        name = f"row-{index}"
+        parts: list[dict[str, Rollout]] = [{} for _ in conversations]
+        for seat in self._speakers(row, [messages for messages, _ in conversations]):
+            assert seat.chat is not None
+            views = [_view(messages, seat) for messages, _ in conversations]
+            said = [
+                transcript_turns(seat.chat, view, seat.name, seat.policy, {seat.name})
+                for view in views
+            ]
+            self._fit(index, seat, said)
+            for part, view, turns, (_, paid) in zip(parts, views, said, conversations, strict=True):
+                if turns:
+                    turns[-1].reward = paid
+                part[seat.name] = Rollout(seat.name, seat.policy, name, turns, view)
+        episodes = [
+            Episode.recorded(f"{name}/{side}", Task(name), part, paid)
+            for side, (part, (_, paid)) in enumerate(zip(parts, conversations, strict=True))
+        ]
+        return Group(episodes, name)
+
+    def _speakers(self, row: Mapping[str, Any], sides: Sequence[list[Message]]) -> list[Seat]:
+        """Whose words of a row are trained: those of the agent it is for, or of the trained agents
+        that its messages name, or of one agent of every trained policy."""
+        if row.get("agent") is not None:
+            return [self._seats[row["agent"]]]
+        named = {message.agent for messages in sides for message in messages}
+        return [seat for seat in self._trained if seat.name in named] or self._default
+
+    def _fit(self, index: int, seat: Seat, sides: Sequence[list[Turn]]) -> None:
+        """Make what is too long fit: all sides lose the same tokens, from the beginning.
+
+        Raises:
+            ConfigError: it does not fit, and may not be cut or cannot be without cutting an answer.
+        """
+        whole = max(
+            (len(turn.prompt_ids) + len(turn) for side in sides for turn in side), default=0
+        )
+        limit = seat.max_prompt_tokens + seat.sampling.max_new_tokens
+        room = seat.max_prompt_tokens if self.on_long_row == "truncate" else limit
+        opening = max((len(side[0].prompt_ids) for side in sides if side), default=0)
+        cut = max(whole - limit, opening - room)
+        if cut <= 0:
+            return
+        where = f"{self.where}, row {index + 1}: "
+        if self.on_long_row != "truncate":
+            raise ConfigError(
+                f"{where}{whole} tokens, but policy {seat.policy!r} reads {limit} at most; "
+                "shorten the row or drop it, or let data.on_long_row=truncate cut its prompt"
+            )
+        if cut >= min(len(side[0].prompt_ids) for side in sides if side):
+            raise ConfigError(
+                f"{where}{whole} tokens, of which policy {seat.policy!r} reads {limit} at most, "
+                "cannot be had by cutting the prompt; shorten the answer or drop the row"
+            )
+        for turn in (turn for side in sides for turn in side):
+            turn.prompt_ids = turn.prompt_ids[cut:]
+
+
+class Rows:
+    """Groups made of the rows of a data set, which are all there; epoch follows epoch.
+
+    Args:
+        rows: the rows, as `Grouping` takes them.
+        seats, pairs, where, on_long_row: those of `Grouping`.
+        seed: of the order, which is new in every epoch.
+        shuffle: whether rows are put in random order.
+
+    Raises:
+        ConfigError: a row lacks what it needs or names an agent there is not.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        seats: Mapping[str, Seat],
+        seed: int,
+        shuffle: bool = True,
+        pairs: bool = False,
+        where: str = "the data set",
+        on_long_row: OnLongRow = "raise",
+    ) -> None:
+        self.rows = rows
+        self.where = where
+        self.seed = seed
+        self.shuffle = shuffle
+        self._taken = 0
+        self._grouping = Grouping(seats, pairs, where, on_long_row)
+        if not rows:
+            raise ConfigError(f"{where} has no rows")
+        for index, row in enumerate(rows):
+            self._grouping.check(row, index)
+        self.group(0)
+
+    def num_tasks(self) -> int | None:
+        return len(self.rows)
+
+    async def take(self, count: int) -> list[Group]:
+        groups = []
+        while len(groups) < count:
+            group = self.group(self.place(self._taken))
+            self._taken += 1
+            groups.append(group)
+        return groups
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"taken": self._taken}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._taken = state["taken"]
+
+    def place(self, index: int) -> int:
+        """Number of the row that comes as number `index`, when epoch follows epoch."""
+        epoch, place = divmod(index, len(self.rows))
+        if not self.shuffle:
+            return place
+        key = seed_of((self.seed, "rows", epoch))
+        return int(np.random.Generator(np.random.Philox(key)).permutation(len(self.rows))[place])
+
+    def group(self, index: int) -> Group:
+        """The group of row number `index`."""
+        return self._grouping.group(self.rows[index], index)
+
+
+def _view(messages: list[Message], seat: Seat) -> list[Message]:
+    """A conversation as an agent sees it: what other agents say is read as a user's."""
+    seen = [
+        replace(each, role=Role.USER)
+        if each.role is Role.ASSISTANT and each.agent not in (None, seat.name)
+        else each
+        for each in messages
+    ]
+    if seat.system_prompt and messages[0].role is not Role.SYSTEM:
+        seen.insert(0, Message(seat.system_prompt, Role.SYSTEM))
+    return seen
+
+
+def _shared(row: Mapping[str, Any]) -> list[Message]:
+    """What the two conversations of a pair begin with, if each goes on from there."""
+    sides = [row.get(name) for name in ("chosen", "rejected")]
+    if not all(isinstance(side, list) for side in sides):
+        return []
+    first, second = map(row_messages, sides)
+    count = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
+    return first[:count]
+
+
+def _answered(prompt: list[Message], answer: Any) -> list[Message]:
+    """The prompt with the answer after it, as one conversation."""
+    if isinstance(answer, str):
+        return [*prompt, Message(answer, "assistant")]  # type: ignore[arg-type]
+    messages = row_messages(answer)
+    return messages if messages[: len(prompt)] == prompt else [*prompt, *messages]

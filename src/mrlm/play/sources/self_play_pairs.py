@@ -1,0 +1,188 @@
+"""Where pairs come from for self-play on a data set: the answers its rows give, against those that
+the policies give themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mrlm.core.chat import Chat
+from mrlm.core.errors import ConfigError
+from mrlm.core.process_group import ALONE, Peers
+from mrlm.core.rounds import Rounds
+from mrlm.core.types import (
+    Completion,
+    Episode,
+    Group,
+    Message,
+    Role,
+    Rollout,
+    SamplingParams,
+    Turn,
+)
+from mrlm.play.agent import Seat, seed_of
+from mrlm.play.engine import Batcher, Engine, Pulse, Request
+from mrlm.play.sources.rows import Rows
+
+AT_ONCE = 256
+"""Rows that are answered together."""
+Said = dict[int, dict[str, list[int]]]
+"""row -> agent -> the ids it answered with."""
+
+
+class Opposed:
+    """Pairs of a row's answer (chosen, reward 1) and a sampled one (rejected, reward 0).
+
+    At the start of a round the policies, as they are then, answer the round's rows; the pairs of
+    the round (and of the one before) are handed out in random order. Both answers of a pair end
+    with the same end token, and are scored at temperature 1.
+
+    Args:
+        rows: the data set.
+        seats: who answers, and how it samples.
+        engines: policy -> what samples for it.
+        rounds: how long a round is; `take` is called once per iteration.
+        seed: of the run.
+        timeout: seconds one engine call may take.
+        peers: the processes that share the rows; every one gets all answers.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        seats: Mapping[str, Seat],
+        engines: Mapping[str, Engine],
+        rounds: Rounds,
+        seed: int,
+        timeout: float = 600.0,
+        peers: Peers = ALONE,
+    ) -> None:
+        self.rows = rows
+        self.seats: dict[str, Seat] = dict(seats)
+        self.rounds = rounds
+        self.seed = seed
+        self.peers: Peers = peers
+        self.batcher: Batcher = Batcher(engines, timeout, Pulse())
+        self.calls: int = 0
+        self.said: dict[int, Said] = {}
+        """round -> its answers; of the current round and the one before."""
+
+    def num_tasks(self) -> int | None:
+        return self.rows.num_tasks()
+
+    async def take(self, count: int) -> list[Group]:
+        number, done = self.rounds.at(self.calls)
+        if number not in self.said:
+            await self._begin(number)
+        pool = [(of, row) for of in sorted(self.said) for row in self.said[of]]
+        first = done * self.rounds.batch
+        chosen = [pool[self._place(number, first + i, len(pool))] for i in range(count)]
+        self.calls += 1
+        return [self._pair(of, row) for of, row in chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        said = [[number, row, by] for number, rows in self.said.items() for row, by in rows.items()]
+        return {"calls": self.calls, "said": said, "tokens": self.batcher.tokens}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.calls, self.batcher.tokens = state["calls"], state["tokens"]
+        self.said = {}
+        for number, row, by in state["said"]:
+            self.said.setdefault(number, {})[row] = by
+
+    def _place(self, number: int, index: int, size: int) -> int:
+        """Which pair of the pool comes as number `index` of a round: a new order in every pass."""
+        turn, place = divmod(index, size)
+        key = seed_of((self.seed, "pairs", number, turn))
+        return int(np.random.Generator(np.random.Philox(key)).permutation(size)[place])
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    async def _begin(self, number: int) -> None:
+        """Answer the rows of a round; what is older than the round before is forgotten."""
+        first = number * self.rounds.rows
+        places = [self.rows.place(first + i) for i in range(self.rounds.rows)]
+        own: Said = {}
+        mine = places[self.peers.rank :: self.peers.size]
+        for start in range(0, len(mine), AT_ONCE):
+            chunk = dict.fromkeys(mine[start : start + AT_ONCE])
+            found = await asyncio.gather(*(self._answers(number, row) for row in chunk))
+            own |= dict(zip(chunk, found, strict=True))
+        everywhere: Said = {}
+        for part in await self.peers.exchange(own):
+            everywhere |= part
+        said = {row: everywhere[row] for row in places}
+        kept = (number - 1,) if self.rounds.previous else ()
+        self.said = {of: self.said[of] for of in kept if of in self.said} | {number: said}
+
+    async def _answers(self, number: int, row: int) -> dict[str, list[int]]:
+        """What the agents of a row say to it."""
+        asked = {
+            agent: rollout.turns[-1]
+            for agent, rollout in self.rows.group(row).episodes[0].rollouts.items()
+            if rollout.turns
+        }
+        jobs = [self._answer(number, row, self.seats[agent], turn) for agent, turn in asked.items()]
+        said = await asyncio.gather(*jobs)
+        return {
+            agent: completion.token_ids if completion.finish_reason != "abort" else []
+            for agent, completion in zip(asked, said, strict=True)
+        }
+
+    async def _answer(self, number: int, row: int, seat: Seat, turn: Turn) -> Completion:
+        if len(turn.prompt_ids) > seat.max_prompt_tokens:
+            raise ConfigError(
+                f"{self.rows.where}, row {row + 1}: a prompt of {len(turn.prompt_ids)} tokens, but "
+                f"policy {seat.policy!r} answers {seat.max_prompt_tokens} at most; shorten the "
+                "row, or let data.on_long_row=truncate cut its prompt"
+            )
+        key = (self.seed, "opponent", number, row, seat.name)
+        request = Request(seat.policy, turn.prompt_ids, seat.sampling, seed_of(key), key)
+        return await self.batcher.generate(request)
+
+    # -- pairs -------------------------------------------------------------------------------------
+
+    def _pair(self, number: int, row: int) -> Group:
+        """The group of a row: what it gives itself, and what was sampled in a round."""
+        group = self.rows.group(row)
+        given = group.episodes[0]
+        parts: tuple[dict[str, Rollout], ...] = (dict(given.rollouts), {})
+        for agent, ids in self.said[number][row].items():
+            rollout = given.rollouts[agent]
+            real, chat = rollout.turns[-1], self.seats[agent].chat
+            assert chat is not None
+            eos = chat.tokenizer.eos_token_id
+            body, end = parted(chat, real.completion_ids)
+            end = end or ([] if eos is None else [eos])
+            turns = [
+                replace(real, completion_ids=[*body, *end], reward=1.0),
+                replace(real, completion_ids=[*parted(chat, ids)[0], *end], reward=0.0),
+            ]
+            texts = [real.message.content if real.message else "", chat.decode(ids)]
+            for part, turn, text in zip(parts, turns, texts, strict=True):
+                turn.sampling = SamplingParams()
+                turn.message = Message(text, Role.ASSISTANT, agent=agent)
+                messages = [*rollout.messages[:-1], turn.message]
+                part[agent] = replace(rollout, turns=[turn], messages=messages)
+        stem, task = given.id[:-1], given.task
+        pair = [
+            Episode.recorded(given.id, task, parts[0], 1.0),
+            Episode.recorded(f"{stem}{number + 1}", task, parts[1], 0.0),
+        ]
+        return Group(pair, group.task_id)
+
+
+def parted(chat: Chat, ids: Sequence[int]) -> tuple[list[int], list[int]]:
+    """What an answer says, and the token that ends it; whitespace that a template puts after that
+    is neither."""
+    for place in range(len(ids) - 1, -1, -1):
+        text = chat.decode(ids[place : place + 1])
+        if not text:
+            return list(ids[:place]), [ids[place]]
+        if text.strip():
+            break
+    return list(ids), []

@@ -1,0 +1,90 @@
+"""Rows that are read while they are learned from: a few of a data set are in memory at a time, and
+their order follows from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mrlm.core.types import Group
+from mrlm.data.tasks import Reading, Row
+from mrlm.play.agent import Seat, seed_of
+from mrlm.play.sources.rows import Grouping, OnLongRow
+
+
+class Streamed:
+    """Groups made of the rows of a data set that is read row after row; when it ends, it begins
+    anew. Every epoch has another order: a buffer is filled, and each row that is taken from it, at
+    random, makes place for the next one. A run that goes on reads the epoch it is in again, up to
+    where it was.
+
+    Args:
+        reading: the data set.
+        seats, pairs, where, on_long_row: those of `Grouping`.
+        seed: of the order.
+        buffer: rows that are in memory; 1 keeps the order of the data set.
+
+    Raises:
+        ConfigError: from `take`; a row lacks what it needs, or cannot be read.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        seats: Mapping[str, Seat],
+        seed: int,
+        buffer: int,
+        pairs: bool = False,
+        where: str = "the data set",
+        on_long_row: OnLongRow = "raise",
+    ) -> None:
+        self.reading = reading
+        self.seed = seed
+        self.buffer = buffer
+        self._grouping = Grouping(seats, pairs, where, on_long_row)
+        self._epoch, self._place = 0, 0
+        self._rows: Iterator[tuple[int, Row]] | None = None
+
+    def num_tasks(self) -> int | None:
+        return None
+
+    async def take(self, count: int) -> list[Group]:
+        return [self._next() for _ in range(count)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "place": self._place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._epoch, self._place = state["epoch"], 0
+        self._rows = self._shuffled()
+        while self._place < state["place"]:
+            next(self._rows)
+            self._place += 1
+
+    def _next(self) -> Group:
+        if self._rows is None:
+            self._rows = self._shuffled()
+        found = next(self._rows, None)
+        if found is None:
+            self._epoch, self._place, self._rows = self._epoch + 1, 0, None
+            return self._next()
+        self._place += 1
+        index, row = found
+        self._grouping.check(row, index)
+        return self._grouping.group(row, index)
+
+    def _shuffled(self) -> Iterator[tuple[int, Row]]:
+        """The rows of an epoch with their numbers, in its order."""
+        generator = np.random.Generator(np.random.Philox(seed_of((self.seed, "rows", self._epoch))))
+        held: list[tuple[int, Row]] = []
+        for numbered in enumerate(self.reading):
+            if len(held) < self.buffer:
+                held.append(numbered)
+                continue
+            place = int(generator.integers(self.buffer))
+            yield held[place]
+            held[place] = numbered
+        for place in generator.permutation(len(held)):
+            yield held[place]

@@ -1,0 +1,129 @@
+"""`check_workflow`: a workflow played without a model, before a run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mrlm.core import registry
+from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.errors import ConfigError
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Episode, Message, SamplingParams
+from mrlm.play.agent import Seat
+from mrlm.play.failure_log import AllFailedError
+from mrlm.play.sources.play import Play
+from mrlm.play.sources.task_sampler import WorldSpec
+
+Answers = str | Mapping[str, str] | Callable[[str, Sequence[Message]], str]
+
+
+def check_workflow(
+    workflow: Any,
+    environment: Any,
+    agents: Sequence[str] | None = None,
+    answers: Answers = "yes",
+    seed: int = 0,
+) -> None:
+    """Play one task with fixed answers and check that the workflow keeps the contract: it can be
+    awaited, an agent speaks in it, the environment is stepped, and two plays with one seed are the
+    same. No model is loaded.
+
+    Args:
+        workflow: a coroutine function `(task, agents, env)`, an instance or class with such a
+            `__call__`, or a workflow's name.
+        environment: what it is played in, as a trainer takes it.
+        agents: names of the agents; those of the workflow, else of the environment, when `None`.
+        answers: what every agent answers, or what each does by name, or a function
+            `(agent, messages) -> str`.
+        seed: of the task.
+
+    Raises:
+        ConfigError: what is wrong and where (a reward that is not finite, too); an exception of the
+            workflow or the environment is the cause.
+
+    Example:
+        check_workflow(two_drafts, Spell, agents=("editor", "writer"))
+    """
+    workflow = _callable(workflow)
+    title = getattr(workflow, "__name__", type(workflow).__name__)
+    (first, steps), (second, _) = (
+        _played(workflow, environment, agents, answers, seed) for _ in range(2)
+    )
+    if not steps:
+        raise ConfigError(
+            f"workflow {title!r} ended without a step of the environment, so no agent gets a "
+            "reward: end with `await env.finish({agent: message})`, or `await env.step(...)`"
+        )
+    if _transcript(first) != _transcript(second):
+        raise ConfigError(
+            f"workflow {title!r}: two plays with seed {seed} differ; everything must follow from "
+            "the task, so draw random numbers from random.Random(task.seed)"
+        )
+
+
+def _callable(workflow: Any) -> Any:
+    if isinstance(workflow, str):
+        workflow = registry.load("workflows", workflow)
+    made = workflow() if inspect.isclass(workflow) else workflow
+    function = made if inspect.isfunction(made) else getattr(made, "__call__", None)  # noqa: B004
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"{workflow!r} is no workflow: write `async def my_workflow(task, agents, env)`"
+        )
+    return made
+
+
+def _played(
+    workflow: Any,
+    environment: Any,
+    agents: Sequence[str] | None,
+    answers: Answers,
+    seed: int,
+) -> tuple[Episode, int]:
+    """One episode with fixed answers, and how often its environment was stepped."""
+    template = as_environment(environment)
+    live = isinstance(environment, Environment | SimulatedEnvironment)
+    fresh = template.spawn if live else lambda: as_environment(environment)
+    steps: list[None] = []
+
+    def make() -> Environment:
+        made = fresh()
+
+        class Counted(type(made)):  # also of the copies that a workflow makes
+            def step(self, actions: dict[str, Message]) -> Any:
+                steps.append(None)
+                return super().step(actions)
+
+        Counted.__name__ = Counted.__qualname__ = type(made).__name__
+        made.__class__ = Counted
+        return made
+
+    name = template.name or type(template).__name__
+    world = WorldSpec(name, template, make, workflow)
+    names = tuple(agents or world.agents)
+    sampling = SamplingParams(max_new_tokens=1)
+    seats = {each: Seat(each, each, None, sampling, 0, trained=False) for each in names}
+    play = Play([world], seats, {}, 1, seed, persons=dict.fromkeys(names, _asked(answers)))
+    try:
+        (group,) = run_async(play.take(1))
+    except AllFailedError as error:
+        raise ConfigError(str(error.episodes[0].error)) from error.__cause__
+    return group.episodes[0], len(steps)
+
+
+def _asked(answers: Answers) -> Callable[[str, Sequence[Message]], str]:
+    if callable(answers):
+        return answers
+    if isinstance(answers, str):
+        return lambda agent, messages: answers
+    return lambda agent, messages: answers[agent]
+
+
+def _transcript(episode: Episode) -> list[tuple[str, float, list[str]]]:
+    """Who saw and said what, and the reward of each."""
+    return [
+        (agent, rollout.reward, [message.content for message in rollout.messages])
+        for agent, rollout in episode.rollouts.items()
+    ]

@@ -1,0 +1,1 @@
+"""Re-execution of a recorded run."""

@@ -1,0 +1,393 @@
+"""Playing an episode of the past again: from the checkpoint before it, by training as the run did
+up to its step, in a folder of its own. What was played then is compared with what the log says."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mrlm.build.async_play import beside_play
+from mrlm.build.policies import Parts
+from mrlm.build.run import build
+from mrlm.config import ExperimentConfig, load_config
+from mrlm.core.errors import ConfigError
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Episode
+from mrlm.experiment import MODELS
+from mrlm.learn.checkpoint import checkpoints, step_of, verify
+from mrlm.play.engine import Remote
+from mrlm.replays.recorded_engine import Recorded, recorded_words
+from mrlm.runs import policies_of, threads
+from mrlm.tracking.run_log import EPISODES, METRICS, redacted, secrets, summary
+from mrlm.train import evaluate, train
+from mrlm.training.metrics import component_sums
+from mrlm.training.rollback import rollbacks
+from mrlm.training.run import Callback, Run
+
+COMPARED = ("loss", "grad_norm", "reward/mean")
+"""Metrics by which a repeated step is known to be the one of the log."""
+
+
+@dataclass(slots=True)
+class Replay:
+    """An episode that was played again.
+
+    Args:
+        episode: as it was played now.
+        step: the step of the log that it belongs to.
+        origin: where the weights came from, as a sentence.
+        logged: what the log says of it.
+        played: the same of what was played now.
+        differences: what is not equal, the first thing first; empty if everything is.
+        notes: what should be known about the comparison.
+    """
+
+    episode: Episode
+    step: int
+    origin: str
+    logged: dict[str, Any]
+    played: dict[str, Any]
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Whether everything is as the log says."""
+        return not self.differences
+
+    def record(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "step": self.step,
+            "origin": self.origin,
+            "same": self.same,
+            "differences": self.differences,
+            "notes": self.notes,
+            "episode": self.played,
+            "logged": self.logged,
+        }
+
+    def __str__(self) -> str:
+        played = self.played
+        lines = [
+            f"episode {played['id']} of step {self.step}, environment {played['environment']}, "
+            f"task {played['task_id']}: {played['status']}",
+            self.origin,
+        ]
+        for name, agent in played["agents"].items():
+            lines += ["", f"-- {name} (policy {agent['policy']}) --"]
+            for message in agent["messages"]:
+                speaker = message["agent"] or message["role"]
+                lines.append(f"{speaker}: {message['content']}")
+        lines += ["", f"reward {_number(played['reward'])}"]
+        parts = component_sums(self.episode)
+        for name, agent in played["agents"].items():
+            made = "".join(f", {key} {value:g}" for key, value in parts.get(name, {}).items())
+            lines.append(f"  {name} {_number(agent['reward'])}{made}")
+        lines += [*([""] if self.notes else []), *(f"note: {note}" for note in self.notes), ""]
+        turns = [turn for agent in played["agents"].values() for turn in agent["turns"]]
+        count = sum(len(turn["ids"] or ()) for turn in turns)
+        if self.same:
+            lines.append(f"equal to the log: {len(turns)} turns, {count} tokens, all rewards")
+        else:
+            lines += ["not what the log says:", *(f"  {each}" for each in self.differences)]
+        return "\n".join(lines)
+
+
+def replay(
+    run: str | os.PathLike[str],
+    episode: str,
+    step: int | None = None,
+    *,
+    parts: Parts | None = None,
+) -> Replay:
+    """Play an episode of a run again, with the weights it was played with, and compare it with the
+    log. Nothing in the run's folder is touched.
+
+    Args:
+        run: a run folder, or that of a stage.
+        episode: its `id` in `episodes.jsonl`.
+        step: its `step` there, where the id stands in several.
+        parts: live objects that stood for sections of the config, as they were at the beginning.
+
+    Raises:
+        ConfigError: there is no such episode, or several; or the run cannot be put together again.
+    """
+    folder, rows = _find(Path(run), episode)
+    logged, notes = _chosen(rows, episode, step)
+    number, evaluated = logged["step"], episode.startswith("eval/")
+    config = load_config(folder / "config.yaml")
+    if parts is None and not config.environments and config.data.dataset is None:
+        raise ConfigError(
+            f"{folder}: the worlds or rows of this run were live objects of a program; call "
+            "mrlm.replay(..., parts=mrlm.build.policies.Parts(worlds=[...])) with them"
+        )
+    origin = _origin(folder, number if evaluated else number - 1)
+    if config.distributed.enabled:
+        notes.append("the run was distributed; it is played again in one process")
+    watch = _Watch(folder, episode, number)
+    with (
+        tempfile.TemporaryDirectory(prefix="mrlm-replay-") as place,
+        redirect_stdout(io.StringIO()),
+    ):
+        config = _quiet(config, Path(place) / "run", _evaluations_matter(config))
+        made = build(config, _with_models(folder, parts, watch), origin, checked=False)
+        begun = made.step
+        try:
+            notes += _record_apis(made, folder, rows)
+            with threads(config, policies_of(made)), beside_play(made):
+                run_async(_go(made, number, evaluated))
+        except _FoundError:
+            pass
+        finally:
+            made.log.close()
+    if watch.found is None:
+        raise ConfigError(
+            f"{folder}: step {number} was played again, and episode {episode!r} was not in it; the "
+            "run's config, its data or its environments are not what they were"
+        )
+    played = json.loads(json.dumps(redacted(watch.line, secrets())))
+    start = "the initial weights" if origin is None else origin.name
+    repeated = (number if evaluated else number - 1) - begun
+    again = f", then {repeated} steps of training again" if repeated else ""
+    told = f"played with the weights after {begun + repeated} steps: {start}{again}"
+    differences = list(differing(logged, played))
+    return Replay(watch.found, number, told, logged, played, differences, [*notes, *watch.notes])
+
+
+class _FoundError(Exception):
+    """The episode was played; nobody needs to learn from it."""
+
+
+class _Watch(Callback):
+    """Waits for an episode, and looks whether the steps before it are those of the log."""
+
+    def __init__(self, folder: Path, episode: str, step: int) -> None:
+        self.episode, self.step = episode, step
+        self.found: Episode | None = None
+        self.line: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self._returns = rollbacks(folder)
+        rows = (json.loads(line) for line in _whole_lines(folder / METRICS))
+        self._logged = {row["step"]: row for row in rows}
+
+    def on_step_begin(self, run: Run) -> None:
+        for each in self._returns:
+            if each.to == run.step and each.count > run.rollbacks:
+                run.ease(each.count)
+
+    def on_episodes(self, run: Run, step: int, episodes: Sequence[Episode]) -> None:
+        for each in episodes if step == self.step else ():
+            if each.id == self.episode:
+                self.found = each
+                self.line = {"step": step, **summary(each, run.population.standing())}
+                raise _FoundError
+
+    def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
+        known = self._logged.get(run.step, {})
+        for name in COMPARED:
+            if name in known and name in metrics and known[name] != metrics[name]:
+                self.notes.append(
+                    f"step {run.step} of the training did not come out as it is logged ({name} "
+                    f"{metrics[name]!r}, logged {known[name]!r}): other hardware, other threads "
+                    "or other libraries compute other bits"
+                )
+                self._logged = {}  # what follows from it differs too
+                return
+
+
+async def _go(run: Run, step: int, evaluated: bool) -> None:
+    """Train up to a step, and evaluate there if that is where the episode was."""
+    run.total_steps = step
+    await train(run)
+    if evaluated:
+        await evaluate(run)
+
+
+# -- which episode ---------------------------------------------------------------------------------
+
+
+def _find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder whose log has an episode, and the lines about it: of a pipeline that of a
+    stage."""
+    folders = [run] if (run / "config.yaml").is_file() else []
+    stages = sorted(path.parent for path in run.glob("*/config.yaml"))
+    folders = folders or [each for each in stages if not _begun_anew(each)]
+    logs = [folder for folder in folders if (folder / EPISODES).is_file()]
+    if not logs:
+        raise ConfigError(
+            f"{run}: it has no config.yaml with {EPISODES} beside it, so it is no run folder"
+        )
+    found = {folder: rows for folder in logs if (rows := _rows(folder, episode))}
+    if not found:
+        some = next((json.loads(line)["id"] for line in _whole_lines(logs[0] / EPISODES)), "none")
+        raise ConfigError(
+            f"{run}: there is no episode {episode!r} in {EPISODES}; ids there look like {some!r}"
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{run}: several stages have an episode {episode!r}; give the folder of one: "
+            f"{', '.join(map(str, found))}"
+        )
+    return next(iter(found.items()))
+
+
+def _begun_anew(stage: Path) -> bool:
+    """Whether a folder is what was left of a stage that was killed before its first checkpoint."""
+    name, dot, number = stage.name.rpartition(".")
+    return bool(dot) and number.isdigit() and stage.with_name(name).is_dir()
+
+
+def _rows(folder: Path, episode: str) -> list[dict[str, Any]]:
+    mark = json.dumps(episode)
+    lines = (json.loads(line) for line in _whole_lines(folder / EPISODES) if mark in line)
+    return [row for row in lines if row["id"] == episode]
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    """The lines of a file that may be written just now."""
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from (line for line in file if line.endswith("\n"))
+
+
+def _chosen(
+    rows: Sequence[dict[str, Any]], episode: str, step: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The line that is meant, and what should be known about it."""
+    steps = sorted({row["step"] for row in rows})
+    if step is not None and step not in steps:
+        raise ConfigError(
+            f"--step {step}: episode {episode!r} is logged in step {', '.join(map(str, steps))}"
+        )
+    notes = []
+    if len(steps) > 1 and episode.startswith("train/"):  # it was kept and learned from again
+        step = steps[0]
+        notes.append(f"it was played in step {step}, kept, and learned from in later steps too")
+    if step is None and len(steps) > 1:
+        shown = ", ".join(map(str, steps[:20])) + (", ..." if len(steps) > 20 else "")
+        raise ConfigError(f"episode {episode!r} is logged in steps {shown}; --step says which")
+    wanted = steps[0] if step is None else step
+    return next(row for row in rows if row["step"] == wanted), notes
+
+
+# -- the run it comes from -------------------------------------------------------------------------
+
+
+def _origin(folder: Path, step: int) -> Path | None:
+    """The newest undamaged checkpoint of at most so many steps; `None` is the beginning."""
+    early = (each for each in checkpoints(folder) if step_of(each) <= step)
+    return next((each for each in early if verify(each) is None), None)
+
+
+def _evaluations_matter(config: ExperimentConfig) -> bool:
+    """Whether evaluations change what is played later: past players are drawn by their results."""
+    return config.opponents.on
+
+
+def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> ExperimentConfig:
+    """The config of a run that writes elsewhere and does nothing but what weights follow from."""
+    changes: dict[str, Any] = {
+        "output_dir": str(place),
+        "distributed.enabled": False,
+        "training.report_to": [],
+        "training.profile": False,
+        "training.checks": "off",
+        "training.save_steps": None,
+    }
+    if not evaluates:
+        changes |= {"evaluation.every": None, "evaluation.at_start": False}
+    for name, section in config.policies.items():
+        if section.endpoint is not None:  # nobody is asked
+            changes[f"policies.{name}.endpoint.api_key_env"] = None
+    return config.merged(changes)
+
+
+def _with_models(folder: Path, parts: Parts | None, watch: Callback) -> Parts:
+    """Parts of the run: with the models that a stage took over from the one before it."""
+    known = parts or Parts()
+    taken: dict[str, Any] = {}
+    if (folder / MODELS).is_file():
+        for name, path in json.loads((folder / MODELS).read_text(encoding="utf-8")).items():
+            if not (folder / path).is_dir():
+                raise ConfigError(f"{folder / path}: the model that the stage began with is gone")
+            taken[name] = (str((folder / path).resolve()), None)
+    return replace(known, models={**taken, **known.models}, callbacks=(watch,))
+
+
+def _record_apis(run: Run, folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Let policies behind an API say what they said; sentences about it."""
+    remote = [name for name, engine in run.engines.items() if isinstance(engine, Remote)]
+    if not remote:
+        return []
+    if run.population:
+        raise ConfigError(
+            f"{folder}: games against past players are not logged word by word, so a run with "
+            f"opponents and policies behind an API ({', '.join(remote)}) cannot be played again"
+        )
+    words = recorded_words(map(json.loads, _whole_lines(folder / EPISODES)))
+    for name in remote:
+        run.engines[name] = Recorded(name, words, run)
+    said = ", ".join(remote)
+    return [f"behind an API ({said}) nothing can be sampled again: the recorded words were used"]
+
+
+# -- the comparison --------------------------------------------------------------------------------
+
+
+def differing(logged: Mapping[str, Any], played: Mapping[str, Any]) -> Iterator[str]:
+    """What is not as it is logged: tokens first, then what follows from them.
+
+    Args:
+        logged: a line of `episodes.jsonl`.
+        played: the same of what was played now.
+    """
+    was, now = logged["agents"], played["agents"]
+    for name in dict.fromkeys([*was, *now]):
+        if name not in now or name not in was:
+            yield f"agent {name!r} {'did not speak' if name in was else 'spoke'} this time"
+            continue
+        yield from _differing_turns(name, was[name], now[name])
+    for name in was.keys() & now.keys():
+        for key in ("policy", "reward"):
+            if key in was[name] and was[name][key] != now[name][key]:
+                yield f"agent {name!r}: {key} {now[name][key]}, logged {was[name][key]}"
+        if was[name]["messages"] != now[name]["messages"]:
+            yield f"agent {name!r}: the conversation is another one"
+    for key in ("status", "reward", "error", "environment", "task_id"):
+        if logged[key] != played[key]:
+            yield f"{key} {played[key]}, logged {logged[key]}"
+
+
+def _differing_turns(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    before, after = was.get("turns"), now["turns"]
+    if before is None:  # a log of an earlier version: texts are compared
+        return
+    for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
+        where = f"agent {name!r}, turn {number}"
+        if one.get("text") != other.get("text"):
+            yield f"{where}: {other.get('text')!r}, logged {one.get('text')!r}"
+        elif one["digest"] != other["digest"]:
+            yield f"{where}: {_first_token(one['ids'], other['ids'])}"
+    if len(before) != len(after):
+        yield f"agent {name!r}: {len(after)} turns, logged {len(before)}"
+
+
+def _first_token(was: Sequence[int] | None, now: Sequence[int] | None) -> str:
+    if was is None or now is None:
+        return "other tokens (the log does not show them, since they hold a secret)"
+    for place, (one, other) in enumerate(zip(was, now, strict=False), 1):
+        if one != other:
+            return f"token {place} is {other}, logged {one}"
+    return f"{len(now)} tokens, logged {len(was)}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"

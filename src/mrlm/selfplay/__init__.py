@@ -1,0 +1,1 @@
+"""Self-play populations: past policies as opponents, matchmaking and ratings."""

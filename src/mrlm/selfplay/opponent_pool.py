@@ -1,0 +1,426 @@
+"""Past selves as opponents: snapshots of the policies of a run are taken, kept on disk, met in
+matches and rated. Where a run has none, everything here does nothing.
+
+A snapshot is a folder; to speak, it is read into a *stand-in*, a frozen policy that the engines
+know like any other: an adapter beside those of the base, or a whole model, always the same few. So
+a run with a hundred snapshots holds no more weights than one with two.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mrlm.config import OpponentsConfig
+from mrlm.core.errors import CheckpointError
+from mrlm.core.process_group import ALONE, Peers
+from mrlm.core.statistics import Interval
+from mrlm.core.timing import span
+from mrlm.core.types import Group
+from mrlm.learn.checkpoint import (
+    MANIFEST,
+    checkpoints,
+    clear_temporaries,
+    read_state,
+    verify,
+    write_folder,
+    write_json,
+    writing,
+)
+from mrlm.learn.frozen import Frozen
+from mrlm.learn.policy.copies import adopt
+from mrlm.learn.policy.policy import Policy
+from mrlm.play.agent import Seat, seed_of
+from mrlm.play.engine import Engine
+from mrlm.play.sources.play import Play
+from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.selfplay.matchmaking import Result, drawn, heroes, match_number, results_of, seated
+from mrlm.selfplay.ratings import MovingRatings, Results, fitted, record, report
+
+FOLDER = "snapshots"
+RATINGS = "ratings.json"
+MEMORY = 0.99
+"""What an older game counts, compared with the next, in the share of lost games (AlphaStar's)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A player of the past.
+
+    Args:
+        name: `<policy>@<step>`, or `<policy>@<name of a source>`; also the name of its folder.
+        policy: whose seats it takes.
+        step: iterations that were done when it was taken; `None` for one from elsewhere.
+    """
+
+    name: str
+    policy: str
+    step: int | None
+
+
+class Population:
+    """The past players of a run, what is known about them, and the stand-ins they speak through.
+
+    Args:
+        folder: of the run.
+        seed: of the run.
+        settings: the section `opponents`.
+        trained: the policies that learn, by name.
+        stand_ins: policy -> the frozen policies that take its seats; policies that are not there
+            have no past.
+        engines: policy -> what samples for it; stand-ins are among them.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        seed: int = 0,
+        settings: OpponentsConfig | None = None,
+        trained: Mapping[str, Policy] | None = None,
+        stand_ins: Mapping[str, Sequence[Policy]] | None = None,
+        engines: Mapping[str, Engine] | None = None,
+        peers: Peers = ALONE,
+    ) -> None:
+        self.peers: Peers = peers
+        self.run_folder: Path = folder or Path()
+        self.folder: Path = self.run_folder / FOLDER
+        self.seed: int = seed
+        self.settings: OpponentsConfig = settings or OpponentsConfig()
+        self.trained: dict[str, Policy] = dict(trained or {})
+        self.stand_ins: dict[str, Sequence[Policy]] = dict(stand_ins or {})
+        self.engines: dict[str, Engine] = dict(engines or {})
+        self.past: dict[str, list[Past]] = {name: [] for name in self.stand_ins}
+        """policy -> its past players, the first taken first."""
+        self.results: Results = Results()
+        """Of evaluations: games between players whose weights do not change."""
+        first = "0" if self.settings.every is not None else "source"
+        self.anchor: str = f"{next(iter(self.stand_ins), '')}@{first}"
+        """The player that is rated 1000."""
+        self.moving: MovingRatings = MovingRatings(self.anchor)
+        """Of all games; the policies that learn are players under their own names."""
+        self.settled: dict[str, Interval] = {}
+        """Players whom nobody meets any more, with the last ratings they had."""
+        self.form: dict[str, dict[str, list[float]]] = {name: {} for name in self.trained}
+        """policy -> past player -> games against that one and their score, older ones fading."""
+        self.facing: dict[str, list[Past]] = {}
+        """policy -> whom its stand-ins stand for now."""
+        self.exchange: Callable[[Sequence[Frozen]], Awaitable[None]] = self._exchange
+        """Gives the engines the weights of stand-ins; a run also proves that they arrived."""
+
+    def __bool__(self) -> bool:
+        return bool(self.stand_ins)
+
+    # -- who plays ---------------------------------------------------------------------------------
+
+    def sit(self, world: WorldSpec, task: int, seats: Mapping[str, Seat]) -> Mapping[str, Seat]:
+        """Who plays a training task: past players have all seats but one in every match, and that
+        one moves on from match to match."""
+        players = {seat.policy for seat in seats.values() if seat.trained}
+        number = match_number(task, 1.0 - self.settings.self)
+        if number is None:
+            return seats
+        stands_in = self._stand_ins(0)
+        agents = heroes(world.template, seats, players, stands_in)
+        if not agents:
+            return seats
+        turn, place = divmod(number, len(agents))
+        return seated(world.template, seats, agents[place], self._stand_ins(turn))
+
+    def _stand_ins(self, turn: int) -> dict[str, str]:
+        """policy -> the stand-in that takes its seats; where there are several, in turn."""
+        return {
+            name: self.stand_ins[name][turn % len(past)].name
+            for name, past in self.facing.items()
+            if past
+        }
+
+    async def meet(self, step: int) -> None:
+        """Draw the opponents of an iteration and load them."""
+        wanted: dict[str, list[Past]] = {}
+        for name, past in self.past.items():
+            rng = random.Random(seed_of((self.seed, "opponents", name, step)))
+            losses = {each.name: self._losses(each.name) for each in past}
+            settings = self.settings
+            chosen = drawn(
+                [each.name for each in past],
+                settings.at_once,
+                settings.matchmaking,
+                losses,
+                settings.power,
+                rng,
+            )
+            by_name = {each.name: each for each in past}
+            wanted[name] = [by_name[each] for each in chosen]
+        await self._load(wanted)
+        for name, chosen in wanted.items():
+            del self.facing[name][len(chosen) :]
+
+    def _losses(self, other: str) -> float:
+        """The share of games against a past player that are lost, by those who learn; a game that
+        nobody has played yet counts as a draw."""
+        known = [form[other] for form in self.form.values() if other in form]
+        games, score = (sum(each[i] for each in known) for i in (0, 1))
+        return 1.0 - (score + 0.5) / (games + 1.0)
+
+    async def _load(self, wanted: Mapping[str, Sequence[Past]]) -> None:
+        """Let stand-ins stand for past players, policy by policy: whom they stood for before is
+        overwritten."""
+        loaded: list[Frozen] = []
+        for name, chosen in wanted.items():
+            known = self.facing.get(name, [])
+            for place, past in enumerate(chosen):
+                policy = self.stand_ins[name][place]
+                if past not in known[place : place + 1]:
+                    with span("opponents"):
+                        policy.load(self.folder / past.name)
+                loaded.append(Frozen(policy, past.step or 0))
+            self.facing[name] = [*chosen, *known[len(chosen) :]]
+        if loaded:
+            await self.exchange(loaded)
+
+    async def _exchange(self, loaded: Sequence[Frozen]) -> None:
+        for each in loaded:
+            await self.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
+
+    def standing(self) -> dict[str, str]:
+        """stand-in -> whom it stands for."""
+        return {
+            policy.name: past.name
+            for name, faced in self.facing.items()
+            for policy, past in zip(self.stand_ins[name], faced, strict=False)
+        }
+
+    # -- what comes of it --------------------------------------------------------------------------
+
+    def note(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Take account of training games; numbers to log."""
+        if not self:
+            return {}
+        standing = self.standing()
+        episodes = [episode for group in groups for episode in group if not episode.greedy]
+        scores: dict[str, list[float]] = {}
+        for episode in episodes:
+            for result in results_of([episode], self.trained, standing):
+                self._rate(result)
+                scores.setdefault(result.player, []).append(result.score)
+        met = sum(bool(standing.keys() & set(each.policies.values())) for each in episodes)
+        shares = {"opponents/share": met / max(1, len(episodes))}
+        return shares | {
+            f"opponents/{name}/score": float(np.mean(found)) for name, found in scores.items()
+        }
+
+    def _rate(self, result: Result) -> None:
+        self.moving.add(result.player, result.other, result.score)
+        form = self.form[result.player].setdefault(result.other, [0.0, 0.0])
+        form[0], form[1] = MEMORY * form[0] + 1.0, MEMORY * form[1] + result.score
+
+    async def evaluate(self, play: Play, step: int, greedy: bool) -> dict[str, float]:
+        """Let the policies as they are play held-out tasks against every past player, each task
+        with every way to sit; rate everybody anew; numbers to log."""
+        if not self:
+            return {}
+        found: dict[str, list[Result]] = {}
+        for name, members in self.past.items():
+            for past in members:
+                await self._load({name: [past]})
+                for result in await self._match(play, step, name, greedy):
+                    found.setdefault(result.player, []).append(result)
+        metrics: dict[str, float] = {}
+        for name, results in found.items():
+            for result in results:
+                self._rate(result)
+                player = self._as_of(name, step)
+                self.results.add(player, result.other, result.score, result.reward)
+            metrics[f"eval/opponents/{name}/score"] = float(np.mean([r.score for r in results]))
+            metrics[f"eval/opponents/{name}/reward"] = float(np.mean([r.reward for r in results]))
+        ratings = self.ratings()
+        for name in self.trained:
+            if self._as_of(name, step) in ratings:
+                rating, low, high = ratings[self._as_of(name, step)]
+                metrics |= {f"rating/{name}": rating}
+                metrics |= {f"rating/{name}/low": low, f"rating/{name}/high": high}
+                metrics[f"rating/{name}/moving"] = self.moving[name]
+        self.write()
+        meets = self._kept() | {self.anchor} | {self._as_of(name, step) for name in self.trained}
+        self.settled |= {name: each for name, each in ratings.items() if name not in meets}
+        return metrics
+
+    async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[Result]:
+        """Matches against the past player that the first stand-in of a policy stands for."""
+        (past, *_), stands_in = self.facing[name], {name: self.stand_ins[name][0].name}
+        others = {each for each in self.trained if self._as_of(each, step) != past.name}
+        found: list[Result] = []
+        for world in play.worlds:
+            agents = heroes(world.template, play.seats, others, stands_in)
+            lineups = [seated(world.template, play.seats, each, stands_in) for each in agents]
+            if lineups:
+                each, standing = self.settings.tasks_per_game, {stands_in[name]: past.name}
+                groups = await play.matches(world, lineups, self.settings.games * each, greedy)
+                for first in range(0, len(groups), each):
+                    game = [episode for group in groups[first : first + each] for episode in group]
+                    found += results_of(game, others, standing)
+        return found
+
+    @staticmethod
+    def _as_of(policy: str, step: int) -> str:
+        """What a policy is called as it is after `step` iterations."""
+        return f"{policy}@{step}"
+
+    def ratings(self) -> dict[str, Interval]:
+        """Player -> rating and its 95 % interval, from all evaluations; of every policy the oldest
+        first."""
+        found = fitted(self.results, self.anchor, settled=self.settled)
+        return {name: found[name] for name in sorted(found, key=_by_age)}
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def grow(self, step: int) -> None:
+        """Take a snapshot of every policy, if it is time; before the first iteration, take in those
+        from elsewhere as well. What is not needed any more is removed."""
+        settings = self.settings
+        for name in self.past:
+            if settings.every is not None and step % settings.every == 0:
+                self._enter(Past(self._as_of(name, step), name, step))
+            for place, source in enumerate(settings.source if step == 0 else ()):
+                label = "source" if place == 0 else f"source-{place + 1}"
+                self._enter(Past(f"{name}@{label}", name, None), source)
+            self._thin(name)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what neither this run nor a checkpoint of it needs any more."""
+        if self:
+            self.peers.first(self._tidy)
+
+    def _enter(self, past: Past, source: str | None = None) -> None:
+        members = self.past[past.policy]
+        if past in members:
+            return
+        with span("opponents"), writing(self.folder / past.name):
+            if source is None:
+                self._write_folder(past.name, self.trained[past.policy].save)
+            else:
+                stand_in = self.stand_ins[past.policy][0]
+                self.facing.pop(past.policy, None)
+                adopt(stand_in, source)
+                self._write_folder(past.name, stand_in.save)
+        members.append(past)
+        if source is None:
+            self.moving.enter(past.name, past.policy)
+
+    def _write_folder(self, name: str, fill: Callable[[Path], None]) -> None:
+        self.peers.first(lambda: write_folder(self.folder / name, fill))
+
+    def _thin(self, name: str) -> None:
+        """Forget snapshots beyond those that are kept: each time the one whose neighbours are
+        closest together, the older of equals; never the first or the newest."""
+        while True:
+            taken = [each for each in self.past[name] if each.step is not None]
+            if len(taken) <= self.settings.keep:
+                return
+            steps = [each.step or 0 for each in taken]
+            place = min(range(1, len(taken) - 1), key=lambda i: steps[i + 1] - steps[i - 1])
+            self.past[name].remove(taken[place])
+
+    def _tidy(self) -> None:
+        """Remove folders of players that neither this run nor a checkpoint of it remembers."""
+        needed = self._kept()
+        for checkpoint in checkpoints(self.run_folder):
+            try:
+                needed |= _members(read_state(checkpoint)["parts"]["population"])
+            except ValueError:  # what a damaged one remembers is not known: nothing is removed
+                return
+        for folder in self.folder.glob("*@*"):
+            if folder.name not in needed:
+                shutil.rmtree(folder)
+
+    # -- what is kept ------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write ratings and pay-offs into the run's folder, all at once."""
+        if not self.peers.main:
+            return
+        data = {"anchor": self.anchor, **record(self.results, self.ratings(), self._kept())}
+        target = self.run_folder / RATINGS
+        with writing(target):
+            write_json(target, data)
+
+    def report(self) -> str:
+        """Ratings and pay-off matrix as lines of text; empty where nobody was rated."""
+        if not self.results.players():
+            return ""
+        return report(self.results, self.ratings(), self._kept())
+
+    def _kept(self) -> set[str]:
+        return {past.name for members in self.past.values() for past in members}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; the weights lie in folders of their own."""
+        members = {name: [asdict(past) for past in found] for name, found in self.past.items()}
+        return {
+            "past": members,
+            "results": self.results.state_dict(),
+            "moving": self.moving.state_dict(),
+            "form": self.form,
+            "settled": {name: list(rating) for name, rating in self.settled.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any], run_folder: Path) -> None:
+        """Inverse of `state_dict`; snapshots that lie in another run's folder are copied.
+
+        Raises:
+            CheckpointError: a snapshot is damaged or gone.
+        """
+        self.past = {name: [Past(**row) for row in rows] for name, rows in state["past"].items()}
+        self.results.load_state_dict(state["results"])
+        self.moving.load_state_dict(state["moving"])
+        settled = state.get("settled", {})
+        self.settled = {name: (mean, low, high) for name, (mean, low, high) in settled.items()}
+        self.form, self.facing = {k: dict(v) for k, v in state["form"].items()}, {}
+        if not self:
+            return
+        self.peers.first(lambda: self._find(sorted(_members(state)), run_folder))
+
+    def _find(self, names: Sequence[str], run_folder: Path) -> None:
+        """Make sure that past players are here, and copy them if they are elsewhere."""
+        clear_temporaries(self.folder)
+        for name in names:
+            if not (self.folder / name).is_dir():
+                there = run_folder / FOLDER / name
+                write_folder(self.folder / name, _copying(there))
+            damage = verify(self.folder / name)
+            if damage is not None:
+                raise CheckpointError(
+                    f"{self.folder / name}: an opponent of the run is damaged ({damage}), so the "
+                    "run cannot go on as it would have"
+                )
+        self._tidy()
+
+
+def _members(state: Mapping[str, Any]) -> set[str]:
+    """The past players that a saved state remembers."""
+    return {row["name"] for rows in state["past"].values() for row in rows}
+
+
+def _copying(source: Path) -> Callable[[Path], None]:
+    """What fills a folder with the files of another one."""
+
+    def fill(temporary: Path) -> None:
+        if not source.is_dir():
+            raise CheckpointError(f"{source}: an opponent of the run is not there any more")
+        shutil.copytree(
+            source, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST)
+        )
+
+    return fill
+
+
+def _by_age(name: str) -> tuple[str, int]:
+    policy, _, step = name.rpartition("@")
+    return policy, int(step) if step.isdigit() else -1

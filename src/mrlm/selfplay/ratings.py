@@ -1,0 +1,300 @@
+"""How strong players are, from who scored how much against whom: a table of results, ratings fitted
+to all of it with their intervals, and ratings that move game by game.
+
+A score is 1 for a win, 0.5 for a draw, 0 for a loss. It knows neither games nor models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mrlm.core.statistics import Interval, Z
+
+ANCHOR = 1000.0
+"""Rating of the player that all others are measured against."""
+SCALE = 400.0 / math.log(10.0)
+"""Rating points of one unit of log-odds: 400 points are odds of 10 to 1 (Elo 1978)."""
+STEP = 8.0
+"""Points a single game can move a rating by, where ratings move game by game."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one player did against another.
+
+    Args:
+        games: how many.
+        score: sum of its scores.
+        reward: sum of how much more it was paid than the other.
+    """
+
+    games: float = 0.0
+    score: float = 0.0
+    reward: float = 0.0
+
+    @property
+    def mean_score(self) -> float:
+        return self.score / self.games
+
+    @property
+    def mean_reward(self) -> float:
+        return self.reward / self.games
+
+
+class Results:
+    """Every result between any two players, each pair once.
+
+    Example:
+        >>> results = Results()
+        >>> results.add("new", "old", 1.0, reward=2.0)
+        >>> results.between("old", "new")
+        Tally(games=1.0, score=0.0, reward=-2.0)
+    """
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[str, str], Tally] = {}
+
+    def add(self, player: str, other: str, score: float, reward: float = 0.0) -> None:
+        """Note a game of `player` against `other`.
+
+        Raises:
+            ValueError: a player against itself, or a score outside 0..1.
+        """
+        if player == other or not 0.0 <= score <= 1.0:
+            raise ValueError(f"no result: {player!r} against {other!r}, score {score!r}")
+        turned = (other, player) in self._pairs
+        key = (other, player) if turned else (player, other)
+        tally = self._pairs.setdefault(key, Tally())
+        tally.games += 1.0
+        tally.score += 1.0 - score if turned else score
+        tally.reward += -reward if turned else reward
+
+    def between(self, player: str, other: str) -> Tally:
+        """What `player` did against `other`; nothing where they never met."""
+        found = self._pairs.get((player, other))
+        if found is not None:
+            return Tally(found.games, found.score, found.reward)
+        turned = self._pairs.get((other, player), Tally())
+        return Tally(turned.games, turned.games - turned.score, 0.0 - turned.reward)
+
+    def players(self) -> list[str]:
+        """Everybody who has played, in the order of first games."""
+        return list(dict.fromkeys(name for pair in self._pairs for name in pair))
+
+    def pairs(self) -> Iterable[tuple[str, str, Tally]]:
+        """Each pair that has met, once."""
+        return ((one, other, tally) for (one, other), tally in self._pairs.items())
+
+    def state_dict(self) -> list[list[Any]]:
+        """JSON-able."""
+        return [[a, b, t.games, t.score, t.reward] for (a, b), t in self._pairs.items()]
+
+    def load_state_dict(self, state: Sequence[Sequence[Any]]) -> None:
+        """Inverse of `state_dict`."""
+        self._pairs = {(a, b): Tally(*numbers) for a, b, *numbers in state}
+
+
+def fitted(
+    results: Results,
+    anchor: str,
+    prior: float = 1.0,
+    settled: Mapping[str, Interval] | None = None,
+) -> dict[str, Interval]:
+    """The ratings under which all results are most likely (Bradley and Terry 1952; a draw counts as
+    half a win), with 95 % intervals from the Fisher information.
+
+    Whoever has won every game would have no finite rating: every pair that has met is given `prior`
+    more games that ended in a draw.
+
+    Args:
+        results: of any number of players.
+        anchor: who is rated 1000, exactly; the intervals of the others are those of their distance
+            to it.
+        prior: drawn games that are added to every pair; 0 for the plain maximum, which must exist.
+        settled: players who meet nobody any more, with their last ratings, which they keep: games
+            against them count, and the effort grows with the number of all others only.
+
+    Returns:
+        Player -> rating and its interval. Who is not connected with the anchor by any chain of
+        games has no rating.
+    """
+    settled = {name: known for name, known in (settled or {}).items() if name != anchor}
+    reached = _connected(results, anchor)
+    names = [name for name in reached if name not in settled]
+    place = {name: number for number, name in enumerate(names)}
+    games, score = np.zeros((len(names),) * 2), np.zeros((len(names),) * 2)
+    fixed = _against(results, place, settled, prior)
+    for one, other, tally in results.pairs():
+        if one in place and other in place:
+            i, j = place[one], place[other]
+            games[i, j] = games[j, i] = tally.games + prior
+            score[i, j] = tally.score + prior / 2
+            score[j, i] = tally.games - tally.score + prior / 2
+    strength = np.zeros(len(names))
+    for _ in range(200):
+        gradient, information = _slope(strength, games, score, fixed)
+        step = np.zeros(len(names))
+        if len(names) > 1:
+            step[1:] = np.linalg.solve(information[1:, 1:], gradient[1:])
+        # a step is kept short: far out, where all is won, the curvature says little
+        strength += step * min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))
+        if np.abs(step).max(initial=0.0) < 1e-10:
+            break
+    _, information = _slope(strength, games, score, fixed)
+    spread = np.zeros(len(names))
+    if len(names) > 1:
+        spread[1:] = np.sqrt(np.diag(np.linalg.inv(information[1:, 1:])))
+    found: dict[str, Interval] = {}
+    for name, mean, half in zip(names, SCALE * strength, Z * SCALE * spread, strict=True):
+        rating = ANCHOR + float(mean)
+        found[name] = (rating, rating - float(half), rating + float(half))
+    return found | {name: settled[name] for name in reached if name in settled}
+
+
+def _against(
+    results: Results, place: Mapping[str, int], settled: Mapping[str, Interval], prior: float
+) -> np.ndarray:
+    """Games of players (whose numbers `place` gives) against settled ones: rows of (number of the
+    player, strength of the other, games, score)."""
+    rows: list[tuple[float, float, float, float]] = []
+    for one, other, tally in results.pairs():
+        for player, met, won in (
+            (one, other, tally.score),
+            (other, one, tally.games - tally.score),
+        ):
+            if player in place and met in settled:
+                strength = (settled[met][0] - ANCHOR) / SCALE
+                rows.append((place[player], strength, tally.games + prior, won + prior / 2))
+    return np.array(rows).reshape(-1, 4)
+
+
+def _connected(results: Results, anchor: str) -> list[str]:
+    """The anchor, then everybody a chain of games leads to from it."""
+    met: dict[str, list[str]] = {anchor: []}
+    for one, other, _ in results.pairs():
+        met.setdefault(one, []).append(other)
+        met.setdefault(other, []).append(one)
+    found, waiting = {anchor: None}, [anchor]
+    while waiting:
+        for name in met[waiting.pop()]:
+            if name not in found:
+                found[name] = None
+                waiting.append(name)
+    return list(found)
+
+
+def _slope(
+    strength: np.ndarray, games: np.ndarray, score: np.ndarray, fixed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient (P,) and Fisher information (P, P) of the log-likelihood of strengths (P,); `fixed`
+    as `_against` gives it."""
+    gaps = strength[:, None] - strength[None]
+    expected = 1.0 / (1.0 + np.exp(-gaps))
+    gradient = (score - games * expected).sum(1)
+    weight = games * expected * (1.0 - expected)
+    information = np.diag(weight.sum(1)) - weight
+    player, other, played, won = fixed.T
+    player = player.astype(int)
+    expected = 1.0 / (1.0 + np.exp(other - strength[player]))
+    np.add.at(gradient, player, won - played * expected)
+    np.add.at(information, (player, player), played * expected * (1.0 - expected))
+    return gradient, information
+
+
+class MovingRatings:
+    """Ratings that move a little after every game, as chess players' do (Elo 1978): the winner
+    takes points from the loser, the more the less it was expected to win. A player that goes on
+    learning is followed without looking back.
+
+    Args:
+        anchor: the player whose rating is 1000 at any time: only distances mean anything.
+    """
+
+    def __init__(self, anchor: str) -> None:
+        self.anchor: str = anchor
+        self._points: dict[str, float] = {anchor: 0.0}
+
+    def __getitem__(self, player: str) -> float:
+        """A player's rating; 1000 until its first game."""
+        return ANCHOR + self._points.get(player, 0.0) - self._points[self.anchor]
+
+    def enter(self, player: str, equal: str) -> None:
+        """Let a player begin with the rating of another."""
+        self._points[player] = self._points.get(equal, 0.0)
+
+    def add(self, player: str, other: str, score: float) -> None:
+        """Take account of a game."""
+        mine, theirs = self._points.get(player, 0.0), self._points.get(other, 0.0)
+        moved = STEP * (score - 1.0 / (1.0 + math.exp((theirs - mine) / SCALE)))
+        self._points[player], self._points[other] = mine + moved, theirs - moved
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"anchor": self.anchor, "points": dict(self._points)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        self.anchor, self._points = state["anchor"], dict(state["points"])
+
+
+def record(
+    results: Results, ratings: Mapping[str, Interval], kept: Collection[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Ratings and pay-offs as JSON has them: `players` and `payoffs`.
+
+    Args:
+        results: of all games.
+        ratings: player -> rating and interval.
+        kept: players who can still be met.
+    """
+    players = [
+        {"name": name, "rating": rating, "low": low, "high": high, "kept": name in kept}
+        for name, (rating, low, high) in ratings.items()
+    ]
+    payoffs = [
+        {"player": one, "other": other, "games": tally.games}
+        | {"score": tally.mean_score, "reward": tally.mean_reward}
+        for one, other, tally in results.pairs()
+    ]
+    return {"players": players, "payoffs": payoffs}
+
+
+def report(results: Results, ratings: Mapping[str, Interval], kept: Collection[str]) -> str:
+    """Ratings and pay-off matrix as lines of text: of those that are kept, and of the latest player
+    of every policy. Arguments are those of `record`."""
+    latest = {name.rpartition("@")[0]: name for name in results.players()}.values()
+    shown = [name for name in ratings if name in kept or name in latest]
+    cells = [["player", "rating", "95 %"]]
+    for name in shown:
+        rating, low, high = ratings[name]
+        cells.append([name, f"{rating:.0f}", f"{low:.0f}..{high:.0f}"])
+    matrix = matrix_table(results, shown)
+    return f"{aligned(cells)}\n\nmean score of the row against the column (games)\n{matrix}"
+
+
+def matrix_table(results: Results, players: Sequence[str]) -> str:
+    """The pay-off matrix as lines of text: mean score of the row against the column, and games."""
+    cells = [["", *players]]
+    for row in players:
+        line = [row]
+        for column in players:
+            met = results.between(row, column)
+            line.append(f"{met.mean_score:.2f} ({met.games:.0f})" if met.games else "-")
+        cells.append(line)
+    return aligned(cells)
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> str:
+    """Rows of texts as columns: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for first, *rest in cells:
+        shown = [first.ljust(widths[0])]
+        shown += [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join(shown).rstrip())
+    return "\n".join(lines)

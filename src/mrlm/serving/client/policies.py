@@ -1,0 +1,256 @@
+"""Asks an MRLM server for what its policies say, and gives them new weights. It knows neither torch
+nor who is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from mrlm.core.errors import ConfigError, EndpointError, EngineError
+from mrlm.core.types import Completion
+from mrlm.play.engine import Request
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.client.calling import short
+from mrlm.serving.protocol.security import bearer
+
+CHUNK = 1 << 20
+"""Bytes of weights that travel in one message."""
+PORTION = 3 << 20
+"""Bytes of requests and their answers that travel in one message, about."""
+PROMPT_BYTES, ANSWER_BYTES = 4, 16
+"""Of a token of a prompt, and of one of an answer with its log-prob and text, about."""
+FIRST_WAIT = 0.2
+LONGEST_WAIT = 30.0
+PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
+"""Answers after which it is worth asking again."""
+FINAL = {
+    grpc.StatusCode.UNAUTHENTICATED: "check the token",
+    grpc.StatusCode.PERMISSION_DENIED: "ask whoever runs the server",
+    grpc.StatusCode.NOT_FOUND: "check the names of the policies on the server",
+    grpc.StatusCode.UNIMPLEMENTED: "start the server with policies",
+}
+"""Answers that every other request would get too, and the fix."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What a server says of one of its policies."""
+
+    name: str
+    model: str
+    max_context: int
+    version: int
+    fingerprint: tuple[float, ...]
+
+
+class PolicyClient:
+    """One server. Calls that fail for a reason that may pass (no connection, no room) are repeated,
+    with twice the wait each time.
+
+    Args:
+        address: `host:port`.
+        token: shown with every call.
+        ca: a file of PEM certificates to trust; TLS is used where one is given, or with `tls`.
+        tls: use TLS with the certificates that the system trusts.
+        timeout: seconds that one call may take.
+        max_retries: how often a call is repeated.
+        max_message: bytes of the largest message.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str | None = None,
+        ca: str | None = None,
+        tls: bool = False,
+        timeout: float = 600.0,
+        max_retries: int = 4,
+        max_message: int = 64 << 20,
+    ) -> None:
+        self.address: str = address.removeprefix("grpc://")
+        self.timeout = timeout
+        self.max_retries = max_retries
+        self.lost: int = 0
+        """How often the server could not be reached, or was another one, so far: it may have the
+        weights that it began with."""
+        self._epoch: str = ""
+        self._token = token
+        self._secure = tls or ca is not None
+        self._options = [
+            ("grpc.max_receive_message_length", max_message),
+            ("grpc.max_send_message_length", max_message),
+        ]
+        try:
+            self._ca = None if ca is None else Path(ca).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{ca}: no certificates can be read: {error.strerror}") from error
+
+    # -- what can be asked -------------------------------------------------------------------------
+
+    async def list(self) -> tuple[dict[str, Known], str]:
+        """The policies by name, and the epoch of the server's start."""
+        reply = await self._call("List", pb.ListRequest())
+        found = {
+            each.name: Known(
+                each.name, each.model, each.max_context, each.version, tuple(each.fingerprint)
+            )
+            for each in reply.policies
+        }
+        self._note(reply.epoch)
+        return found, reply.epoch
+
+    async def tokenizer_files(self, policy: str) -> dict[str, bytes]:
+        """The files of a policy's tokenizer, by name."""
+        reply = await self._call("GetTokenizer", pb.PolicyName(policy=policy))
+        return dict(reply.files)
+
+    async def generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
+        """One completion for each request, in order. What is too large for one message goes in
+        several."""
+        parts: Sequence[Sequence[Request]] = _portions(requests)
+        found = await asyncio.gather(*(self._generate(policy, each) for each in parts))
+        return [completion for each in found for completion in each]
+
+    async def _generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
+        prompts = [
+            pb.Prompt(
+                token_ids=each.prompt_ids,
+                sampling=pb.Sampling(
+                    max_new_tokens=each.sampling.max_new_tokens,
+                    temperature=each.sampling.temperature,
+                    top_p=each.sampling.top_p,
+                    top_k=each.sampling.top_k,
+                    min_p=each.sampling.min_p,
+                    stop=each.sampling.stop,
+                ),
+                seed=each.seed % (1 << 64),
+            )
+            for each in requests
+        ]
+        reply = await self._call("Generate", pb.GenerateRequest(policy=policy, prompts=prompts))
+        if len(reply.completions) != len(requests):
+            raise EngineError(
+                f"{self._title} answered {len(reply.completions)} of {len(requests)} prompts"
+            )
+        self._note(reply.epoch)
+        return [_completion(each) for each in reply.completions]
+
+    async def update(self, policy: str, file: Path, version: int) -> int:
+        """Give a policy the weights of a safetensors file; its version from then on."""
+        digest = await asyncio.to_thread(_sha256, file)
+        header = pb.WeightsHeader(
+            policy=policy, version=version, num_bytes=file.stat().st_size, sha256=digest
+        )
+
+        def chunks() -> AsyncIterator[Any]:
+            return _chunks(header, file)
+
+        reply = await self._call("UpdateWeights", chunks)
+        return reply.version
+
+    # -- one call ----------------------------------------------------------------------------------
+
+    def _note(self, epoch: str) -> None:
+        """Which start of the server has answered."""
+        self.lost += self._epoch not in ("", epoch)
+        self._epoch = epoch
+
+    @property
+    def _title(self) -> str:
+        return f"the server at {self.address}"
+
+    async def _call(self, method: str, message: Any | Callable[[], AsyncIterator[Any]]) -> Any:
+        failure = ""
+        for attempt in range(self.max_retries + 1):
+            try:
+                async with self._stub() as stub:
+                    sent = message() if callable(message) else message
+                    return await getattr(stub, method)(
+                        sent, timeout=self.timeout, metadata=bearer(self._token)
+                    )
+            except grpc.aio.AioRpcError as error:
+                code, said = error.code(), shown(short(error.details() or ""))
+                failure = f"{code.name.lower()}: {said}"
+                if code in FINAL:
+                    raise EndpointError(
+                        f"{self._title} refuses {method}, {failure}; {FINAL[code]}"
+                    ) from None
+                if code not in PASSING:
+                    raise EngineError(f"{self._title} failed at {method}, {failure}") from None
+                self.lost += code is grpc.StatusCode.UNAVAILABLE
+                wait = _retry_after(error) or FIRST_WAIT * 2**attempt
+            if attempt < self.max_retries:
+                await asyncio.sleep(min(wait, LONGEST_WAIT))
+        raise EngineError(
+            f"{self._title}: no answer to {method} after {self.max_retries + 1} tries: {failure}"
+        )
+
+    @asynccontextmanager
+    async def _stub(self) -> AsyncIterator[Any]:
+        """A line that belongs to the running event loop."""
+        if self._secure:
+            trust = grpc.ssl_channel_credentials(self._ca)
+            channel = grpc.aio.secure_channel(self.address, trust, options=self._options)
+        else:
+            channel = grpc.aio.insecure_channel(self.address, options=self._options)
+        async with channel:
+            yield mrlm_pb2_grpc.PoliciesStub(channel)
+
+
+def shown(text: str | None) -> str:
+    """A short line of what somebody else said."""
+    clean = "".join(each if each.isprintable() else " " for each in (text or "")[:1000])
+    return " ".join(clean.split())[:300]
+
+
+def _portions(requests: Sequence[Request]) -> list[list[Request]]:
+    """Requests whose messages and answers are no larger than `PORTION`, in order."""
+    found: list[list[Request]] = [[]]
+    size = 0
+    for each in requests:
+        own = PROMPT_BYTES * len(each.prompt_ids) + ANSWER_BYTES * each.sampling.max_new_tokens
+        if found[-1] and size + own > PORTION:
+            found.append([])
+            size = 0
+        found[-1].append(each)
+        size += own
+    return found
+
+
+def _completion(found: Any) -> Completion:
+    ids, logprobs = [*found.token_ids], [*found.logprobs]
+    if len(ids) != len(logprobs) or not ids:
+        raise EngineError(f"{len(ids)} tokens came with {len(logprobs)} log-probs")
+    reason = "length" if found.finish_reason == "length" else "stop"
+    return Completion(ids, logprobs, found.text, reason, found.version)
+
+
+def _retry_after(error: grpc.aio.AioRpcError) -> float | None:
+    for name, value in error.trailing_metadata() or ():
+        if name == "retry-after":
+            try:
+                return float(value)
+            except ValueError:
+                return None
+    return None
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+async def _chunks(header: Any, file: Path) -> AsyncIterator[Any]:
+    yield pb.WeightsChunk(header=header)
+    with file.open("rb") as data:
+        while part := data.read(CHUNK):
+            yield pb.WeightsChunk(data=part)

@@ -1,0 +1,57 @@
+"""Asking a server how it is, once, from a command line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import grpc
+import grpc.aio
+
+from mrlm.core.errors import MRLMError
+from mrlm.core.sync_async import run_async
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.client.calling import Access, Address, Broken
+
+PAUSE = 0.2
+"""Seconds between two attempts."""
+LEAST = 5.0
+"""Seconds that one attempt gets, however short the wait."""
+
+
+def server_info(address: Address, wait: float, access: Access) -> pb.InfoReply:
+    """What a server has and how it is.
+
+    Args:
+        address: the server.
+        wait: seconds to keep trying while nobody answers.
+        access: who asks.
+
+    Raises:
+        MRLMError: nobody answers in time, or the server turns us away.
+        ConfigError: the token would travel in the clear.
+    """
+    return run_async(_asked(address, wait, access))
+
+
+async def _asked(address: Address, wait: float, access: Access) -> pb.InfoReply:
+    deadline = time.monotonic() + wait
+    async with access.channel(address) as channel:
+        stub = mrlm_pb2_grpc.EnvironmentsStub(channel)
+        while True:
+            left = max(deadline - time.monotonic(), LEAST)
+            call = stub.Info(pb.InfoRequest(), timeout=left, metadata=access.metadata())
+            try:
+                return await call
+            except grpc.aio.AioRpcError as error:
+                broken = Broken.of(error)
+                final = broken.final(address)
+                if final is not None:
+                    raise MRLMError(final) from error
+                if time.monotonic() + PAUSE > deadline:
+                    hint = "" if access.tls_ca else "; if it speaks TLS, give --tls-ca"
+                    raise MRLMError(
+                        f"no server answers at {address} within {wait:g} s ({broken}){hint}"
+                    ) from error
+            await asyncio.sleep(PAUSE)

@@ -1,0 +1,1 @@
+"""The environment server: gRPC, sessions and workers."""

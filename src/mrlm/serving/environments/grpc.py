@@ -1,0 +1,171 @@
+"""The service `Environments` as gRPC sees it. Requests are passed on as the bytes they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving.environments.ipc import Op
+from mrlm.serving.environments.sessions import Sessions
+from mrlm.serving.protocol.failures import told
+from mrlm.serving.protocol.statuses import STATUS, trailers
+
+NAME = "mrlm.v1.Environments"
+"""As health and clients call it."""
+
+QUIET = 2.0
+"""Leases after which a stream is ended on which nothing was said."""
+
+M = TypeVar("M", bound=Message)
+Context = Any
+Unary = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+class EnvironmentsService:
+    """Answers calls with what sessions say.
+
+    Args:
+        sessions: whom it asks.
+        info: what the server has and how it is, now.
+    """
+
+    def __init__(self, sessions: Sessions, info: Callable[[], pb.InfoReply]) -> None:
+        self._sessions, self._info = sessions, info
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Let a server answer for this service."""
+        unary = {
+            "Info": self._tell_info,
+            "Describe": self._asked(Op.DESCRIBE),
+            "GetTask": self._asked(Op.TASK),
+            "Call": self._call,
+            "Renew": self._renew,
+        }
+        handlers: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(guarded(function))
+            for name, function in unary.items()
+        }
+        handlers["Play"] = grpc.stream_stream_rpc_method_handler(self._play)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
+
+    async def _tell_info(self, data: bytes, context: Context) -> bytes:
+        return self._info().SerializeToString()
+
+    def _asked(self, op: Op) -> Unary:
+        async def ask(data: bytes, context: Context) -> bytes:
+            answer = await self._sessions.asked(op, data)
+            if answer.failure is not None:
+                await refuse(context, answer.failure)
+            return answer.data
+
+        return ask
+
+    async def _call(self, data: bytes, context: Context) -> bytes:
+        answer = await self._sessions.answer(data)
+        if answer.failure is not None:
+            await refuse(context, answer.failure)
+        return answer.data
+
+    async def _renew(self, data: bytes, context: Context) -> bytes:
+        request = await parsed(pb.RenewRequest, data, context)
+        if len(request.sessions) > self._sessions.rules.max_sessions:
+            text = f"there are at most {self._sessions.rules.max_sessions} sessions to renew"
+            await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
+        lost = self._sessions.renew(list(request.sessions))
+        return pb.RenewReply(lost=lost, epoch=self._sessions.rules.epoch).SerializeToString()
+
+    async def _play(self, requests: Any, context: Context) -> None:
+        watch = Watch(QUIET * self._sessions.rules.lease)
+        try:
+            async for data in requests:
+                watch.listens = False
+                try:
+                    answer = await self._sessions.answer(data)
+                except Exception as error:
+                    await _broken(context, error)
+                    raise
+                await context.write(answer.data)
+                watch.begin()
+        except asyncio.CancelledError:
+            if not watch.ended:
+                raise
+            text = f"nothing was said on this stream for {watch.seconds:g} s"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+        finally:
+            watch.close()
+
+
+class Watch:
+    """Breaks off a task that has listened to somebody who says nothing. A stream of a client that
+    vanished without a word would be there for ever; one that still is there opens another.
+
+    Args:
+        seconds: how long it may listen.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds: float = seconds
+        self.listens: bool = True
+        self.ended: bool = False
+        """Whether this broke it off, and nobody else."""
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self.begin()
+        self._look()
+
+    def begin(self) -> None:
+        """It listens from now on."""
+        self.listens, self._since = True, self._loop.time()
+
+    def close(self) -> None:
+        """It is over."""
+        self._handle.cancel()
+
+    def _look(self) -> None:
+        passed = self._loop.time() - self._since if self.listens else 0.0
+        if passed >= self.seconds and self._task is not None:
+            self.ended = True
+            self._task.cancel()
+        else:
+            self._handle = self._loop.call_later(self.seconds - passed, self._look)
+
+
+async def refuse(context: Context, failure: pb.Failure) -> None:
+    """End a unary call with a failure."""
+    await context.abort(STATUS[failure.kind], failure.message, trailers(failure))
+
+
+async def parsed(kind: type[M], data: bytes, context: Context) -> M:
+    """The message that the bytes of a request are; others end the call."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        text = f"that is no {kind.DESCRIPTOR.name}"
+        await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
+        raise
+
+
+def guarded(function: Unary) -> Unary:
+    """A handler whose unexpected errors stay in the server's log."""
+
+    async def call(data: bytes, context: Context) -> bytes:
+        try:
+            return await function(data, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            await _broken(context, error)
+            raise
+
+    return call
+
+
+async def _broken(context: Context, error: Exception) -> None:
+    failure = pb.Failure(message=told(error, "the server"))
+    await refuse(context, failure)

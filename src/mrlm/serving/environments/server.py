@@ -1,0 +1,325 @@
+"""The environment server: its settings, its parts, its beginning and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from mrlm.core import registry
+from mrlm.core.errors import ConfigError, PluginError
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving.environments.grpc import NAME, EnvironmentsService
+from mrlm.serving.environments.sessions import Rules, Sessions
+from mrlm.serving.environments.worker_pool import Pool
+from mrlm.serving.protocol import channel_options
+from mrlm.serving.protocol.prometheus import Metrics, Prometheus
+from mrlm.serving.protocol.security import TokenInterceptor, check_exposure, server_credentials
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A world that is served.
+
+    Args:
+        name: what clients call it.
+        reference: an environment's name, or `module:Class`; its name where not given.
+        arguments: of its constructor, which clients cannot change.
+        timeout: seconds a call may take; the server's where not given.
+        whole: the arguments are all that it needs, and are checked when the server starts.
+    """
+
+    name: str
+    reference: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server is set up.
+
+    Args:
+        environments: what it serves: names, `module:Class`, or `Served`.
+        host: where it listens; another address than this machine's needs TLS and a token.
+        port: where it listens; 0 takes a free one.
+        token: what callers must know.
+        tls_cert, tls_key: PEM files of its certificate (with the chain) and private key.
+        client_ca: PEM file of those who certify clients, which then need certificates.
+        max_sessions: open at once.
+        max_calls: under way at once.
+        lease: seconds a session lives without a call.
+        workers: processes that hold the worlds.
+        timeout: seconds a world may take for one call.
+        stall: seconds beyond, after which a worker that gives no sign of life is killed.
+        max_message_bytes: of requests and answers.
+        metrics_port: where Prometheus asks, on 127.0.0.1; 0 takes a free one.
+        arguments: whether clients may give worlds arguments.
+        hidden: environment variables that workers do not get.
+    """
+
+    environments: Sequence[str | Served] = ()
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    tls_cert: str | Path | None = None
+    tls_key: str | Path | None = None
+    client_ca: str | Path | None = None
+    max_sessions: int = 4096
+    max_calls: int = 1024
+    lease: float = 60.0
+    workers: int = 2
+    timeout: float = 60.0
+    stall: float = 10.0
+    max_message_bytes: int = channel_options.MOST_BYTES
+    metrics_port: int | None = None
+    arguments: bool = True
+    hidden: Sequence[str] = ("MRLM_TOKEN",)
+
+    def __post_init__(self) -> None:
+        for name in ("max_sessions", "max_calls", "lease", "workers", "timeout", "stall"):
+            if not getattr(self, name) > 0:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} must be above 0, not {getattr(self, name)!r}")
+
+    @property
+    def served(self) -> dict[str, Served]:
+        """The worlds by name.
+
+        Raises:
+            ConfigError: two have one name, or a name is none of ours.
+        """
+        found: dict[str, Served] = {}
+        for each in self.environments:
+            world = Served(each) if isinstance(each, str) else each
+            if world.name in found:
+                raise ConfigError(f"two environments are called {world.name!r}; name them apart")
+            reference = world.reference or world.name
+            known = registry.names("environments")
+            if ":" not in reference and reference not in known:
+                raise PluginError(registry.unknown(reference, known, "environments"))
+            found[world.name] = world
+        return found
+
+
+class Server:
+    """A server in this process, with its workers in others.
+
+    Args:
+        settings: how it is set up.
+        services: further things that are added to the gRPC server: called with it before it starts.
+        policies: names of the policies that they serve.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        services: Sequence[Callable[[grpc.aio.Server], None]] = (),
+        policies: Sequence[str] = (),
+    ) -> None:
+        self.settings = settings
+        self.epoch: str = secrets.token_hex(8)
+        self.port: int = settings.port
+        self.metrics_port: int | None = settings.metrics_port
+        self.worlds: dict[str, Served] = settings.served
+        self.policies: list[str] = list(policies)
+        self._services = list(services)
+        check_exposure(settings.host, settings.token, settings.tls_cert is not None)
+        self._credentials = server_credentials(
+            settings.tls_cert, settings.tls_key, settings.client_ca
+        )
+        self._metrics = Metrics() if settings.metrics_port is None else Prometheus()
+        rules = Rules(self.epoch, settings.max_sessions, settings.max_calls, settings.lease)
+        times = [world.timeout or settings.timeout for world in self.worlds.values()]
+        self.pool: Pool = Pool(
+            settings.workers if self.worlds else 0,
+            self._hello(),
+            lambda ids: self.sessions.lost(ids),
+            max(times, default=0.0) + settings.stall,
+            settings.hidden,
+        )
+        self.sessions: Sessions = Sessions(self.pool, rules, self._metrics)
+        self._health: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+        self._server: grpc.aio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, `HOST:PORT`."""
+        return channel_options.address_of(self.settings.host, self.port)
+
+    def info(self) -> pb.InfoReply:
+        """What it has and how it is."""
+        return pb.InfoReply(
+            version=_version(),
+            epoch=self.epoch,
+            environments=list(self.worlds),
+            sessions=len(self.sessions),
+            max_sessions=self.settings.max_sessions,
+            lease_seconds=self.settings.lease,
+            max_message_bytes=self.settings.max_message_bytes,
+            draining=self.sessions.rules.draining,
+            policies=self.policies,
+            workers=len(self.pool.workers),
+        )
+
+    async def start(self) -> None:
+        """Load the worlds, then listen.
+
+        Raises:
+            ConfigError: a world cannot be loaded, or the address cannot be taken.
+            MRLMError: the workers do not start.
+        """
+        settings = self.settings
+        await self.pool.start()
+        try:
+            self._listen()
+            assert self._server is not None
+            await self._server.start()
+            if settings.metrics_port is not None:
+                self.metrics_port = self._metrics.serve(settings.metrics_port, self._readings)
+            await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        except BaseException:
+            await self.stop()
+            raise
+        self._sweeping = asyncio.ensure_future(self.sessions.sweep())
+
+    async def drain(self, grace: float) -> None:
+        """Take no new sessions, and wait until those that are open have ended.
+
+        Args:
+            grace: seconds to wait at most.
+        """
+        self.sessions.rules.draining = True
+        await self._health.enter_graceful_shutdown()
+        deadline = time.monotonic() + grace
+        while len(self.sessions) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+
+    async def stop(self) -> None:
+        """End, whatever is open."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if self._server is not None:
+            await self._server.stop(0.5)
+        self._metrics.close()
+        await self.pool.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    def _listen(self) -> None:
+        settings = self.settings
+        checks = [] if settings.token is None else [self._token_check(settings.token)]
+        server = grpc.aio.server(
+            interceptors=checks, options=channel_options.server_options(settings.max_message_bytes)
+        )
+        EnvironmentsService(self.sessions, self.info).add_to(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        for add in self._services:
+            add(server)
+        try:
+            if self._credentials is None:
+                self.port = server.add_insecure_port(self.address)
+            else:
+                self.port = server.add_secure_port(self.address, self._credentials)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"cannot listen on {self.address}: another program has the port, or the address "
+                "is not of this machine; give another --port or --host"
+            ) from error
+        self._server = server
+
+    def _token_check(self, token: str) -> TokenInterceptor:
+        return TokenInterceptor(token, self._metrics.denied)
+
+    async def _set_health(self, status: Any) -> None:
+        await self._health.set(health.OVERALL_HEALTH, status)
+        await self._health.set(NAME, status)
+
+    def _hello(self) -> dict[str, Any]:
+        """What workers are told first."""
+        settings = self.settings
+        return {
+            "path": sys.path,
+            "worlds": {
+                name: {
+                    "reference": world.reference or name,
+                    "arguments": dict(world.arguments),
+                    "timeout": world.timeout or settings.timeout,
+                    "whole": world.whole,
+                }
+                for name, world in self.worlds.items()
+            },
+            "most_bytes": settings.max_message_bytes,
+            "arguments": settings.arguments,
+            "beat": min(1.0, settings.stall / 4),
+        }
+
+    def _readings(self) -> dict[str, float]:
+        return {
+            "sessions": len(self.sessions),
+            "calls_running": self.sessions.calls,
+            "workers": sum(worker.ready for worker in self.pool.workers),
+            "draining": self.sessions.rules.draining,
+            "restarts": self.pool.restarts,
+        }
+
+
+def serve(server: Server, grace: float, started: Callable[[Server], None]) -> None:
+    """Serve until SIGTERM or SIGINT comes, then drain; a second one ends the process at once.
+
+    Args:
+        server: what serves.
+        grace: seconds that open sessions get.
+        started: called once it listens.
+    """
+    asyncio.run(_serve(server, grace, started))
+
+
+async def _serve(server: Server, grace: float, started: Callable[[Server], None]) -> None:
+    asked = asyncio.Event()
+
+    def ask(number: int) -> None:
+        if asked.is_set():
+            os._exit(128 + number)  # the workers see that and end, too
+        asked.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask, number)
+    async with server:
+        started(server)
+        await asked.wait()
+        count = len(server.sessions)
+        log.info(
+            "draining: %d sessions are open and get %g s; a second signal ends it", count, grace
+        )
+        await server.drain(grace)
+
+
+def _version() -> str:
+    try:
+        return version("mrlm")
+    except PackageNotFoundError:
+        return "unknown"

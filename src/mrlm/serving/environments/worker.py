@@ -1,0 +1,107 @@
+"""A worker process of an environment server: worlds, one instance for every session. It is told
+what to do over a socket; it knows no network, no leases and no numbers of calls.
+
+Started as `python -m mrlm.serving.environments.worker DESCRIPTOR`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+from typing import Any
+
+from mrlm.core.errors import MRLMError
+from mrlm.serving.environments.ipc import NOBODY, End, Frame, Frames, Op
+from mrlm.serving.environments.worker_sessions import Host
+
+log: logging.Logger = logging.getLogger("mrlm")
+ENDING = 5.0
+"""Seconds a worker may go on after its server is gone."""
+
+
+class Worker:
+    """Answers the frames of its server.
+
+    Args:
+        over: set when the server is gone.
+    """
+
+    def __init__(self, over: asyncio.Event) -> None:
+        self.frames: Frames = Frames(self._heard, over.set)
+        self._host: Host | None = None
+        self._pause = 1.0
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    def _heard(self, frame: Frame) -> None:
+        job = asyncio.ensure_future(self._answer(frame))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _answer(self, frame: Frame) -> None:
+        if frame.kind == Op.HELLO:
+            end, body = self._begin(json.loads(frame.body))
+        else:
+            assert self._host is not None
+            end, body = await self._host.answer(frame.kind, frame.session, frame.body)
+        self.frames.send(frame.number, end, frame.session, body)
+
+    def _begin(self, hello: dict[str, Any]) -> tuple[End, bytes]:
+        """Load the worlds."""
+        sys.path[:] = hello["path"]
+        try:
+            self._host = Host(hello["worlds"], hello["most_bytes"], hello["arguments"])
+        except MRLMError as error:
+            return End.REFUSED, str(error).encode()
+        except Exception as error:  # a module of a user's, at its import
+            log.error("the worlds cannot be loaded", exc_info=error)
+            return End.REFUSED, f"the worlds cannot be loaded: {error!r}".encode()
+        self._pause = hello["beat"]
+        return End.DONE, b""
+
+    async def beat(self) -> None:
+        """Say now and then that the event loop runs."""
+        while True:
+            self.frames.send(0, End.DONE, NOBODY, b"")
+            await asyncio.sleep(self._pause)
+
+    def close(self) -> None:
+        """Close the worlds that are open."""
+        if self._host is not None:
+            self._host.close()
+
+
+def _outlive(seconds: float) -> None:
+    """End with the server, which holds the other end of standard input, whatever a world does."""
+    while os.read(0, 1024):
+        pass
+    threading.Event().wait(seconds)
+    os._exit(1)
+
+
+async def _work(descriptor: int) -> None:
+    over = asyncio.Event()
+    worker = Worker(over)
+    loop = asyncio.get_running_loop()
+    await loop.create_unix_connection(lambda: worker.frames, sock=socket.socket(fileno=descriptor))
+    beating = asyncio.ensure_future(worker.beat())
+    await over.wait()
+    beating.cancel()
+    worker.close()
+
+
+def main() -> None:
+    """Serve until the server is gone."""
+    logging.basicConfig(format=f"worker {os.getpid()}: %(message)s", level=logging.WARNING)
+    log.setLevel(logging.INFO)
+    threading.Thread(target=_outlive, args=(ENDING,), daemon=True).start()
+    asyncio.run(_work(int(sys.argv[1])))
+    os._exit(0)  # threads of worlds that hang do not keep it
+
+
+if __name__ == "__main__":
+    main()

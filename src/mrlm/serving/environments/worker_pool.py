@@ -1,0 +1,297 @@
+"""The worker processes of a server: started, watched, asked, and started again. What their sessions
+are about it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from mrlm.core.errors import ConfigError, MRLMError
+from mrlm.serving.environments.ipc import NOBODY, End, Frame, Frames, Op
+
+log: logging.Logger = logging.getLogger("mrlm")
+STARTING = 120.0
+"""Seconds a worker may take to load its worlds."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two starts of a worker that does not come up."""
+
+
+class LostError(Exception):
+    """The worker that was asked is gone, or there is none."""
+
+
+class Worker:
+    """One process.
+
+    Args:
+        hello: what it is told first: the worlds, and where modules are found.
+        ended: called once, when it is gone.
+        hidden: environment variables that it does not get.
+    """
+
+    def __init__(
+        self,
+        hello: Mapping[str, Any],
+        ended: Callable[[Worker], None],
+        hidden: Iterable[str] = (),
+    ) -> None:
+        self.sessions: set[bytes] = set()
+        self.ready: bool = False
+        self.retired: bool = False
+        self.heard: float = time.monotonic()
+        self._hello, self._ended = hello, ended
+        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._numbers = itertools.count(1)
+        self._frames = Frames(self._answered, self._lost)
+        self._gone = False
+        mine, theirs = socket.socketpair()
+        self._socket: socket.socket = mine
+        environment = {name: text for name, text in os.environ.items() if name not in set(hidden)}
+        with theirs:
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                [sys.executable, "-m", "mrlm.serving.environments.worker", str(theirs.fileno())],
+                stdin=subprocess.PIPE,  # closed when this process ends, however it ends
+                stdout=2,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env=environment,
+            )
+
+    @property
+    def waiting(self) -> float:
+        """Seconds since it was last heard, while somebody waits for it; else 0."""
+        return time.monotonic() - self.heard if self._pending else 0.0
+
+    async def start(self) -> None:
+        """Wait until its worlds are loaded.
+
+        Raises:
+            ConfigError: there is no such world.
+            LostError: it does not come up.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: self._frames, sock=self._socket)
+        try:
+            body = json.dumps(self._hello).encode()
+            end, said = await asyncio.wait_for(self.ask(Op.HELLO, NOBODY, body), STARTING)
+        except TimeoutError as error:
+            self.kill()
+            raise LostError(f"a worker did not start within {STARTING:g} s") from error
+        if end != End.DONE:
+            self.kill()
+            raise ConfigError(said.decode())
+        self.ready = True
+
+    async def ask(self, op: Op, session: bytes, body: bytes) -> tuple[End, bytes]:
+        """What it answers.
+
+        Raises:
+            LostError: it ended first.
+        """
+        if self._gone:
+            raise LostError("the worker is gone")
+        if not self._pending:
+            self.heard = time.monotonic()
+        number = next(self._numbers)
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._pending[number] = future
+        self._frames.send(number, op, session, body)
+        try:
+            frame = await future
+        finally:
+            self._pending.pop(number, None)
+        return End(frame.kind), frame.body
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self._frames.close()
+
+    async def stop(self, seconds: float = 2.0) -> None:
+        """Let it close its worlds, then end it."""
+        self._frames.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+
+    def _answered(self, frame: Frame) -> None:
+        self.heard = time.monotonic()
+        future = self._pending.get(frame.number)
+        if future is not None and not future.done():
+            future.set_result(frame)
+
+    def _lost(self) -> None:
+        self._gone, self.ready = True, False
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(LostError("the worker ended"))
+        self._ended(self)
+
+
+class Pool:
+    """So many workers, always.
+
+    Args:
+        count: how many; none where there are no worlds.
+        hello: what each is told first.
+        lost: called with the sessions of a worker that ended.
+        patience: seconds after which a worker that gives no sign of life, while it is asked, is
+            taken to hang.
+        hidden: environment variables that workers do not get.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        hello: Mapping[str, Any],
+        lost: Callable[[set[bytes]], None],
+        patience: float,
+        hidden: Iterable[str] = (),
+    ) -> None:
+        self.count = count
+        self.restarts: int = 0
+        self._hello, self._lost, self._patience, self._hidden = hello, lost, patience, hidden
+        self.workers: list[Worker] = []
+        self._retired: list[Worker] = []
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Start them all.
+
+        Raises:
+            ConfigError: there is no such world.
+            MRLMError: they do not come up.
+        """
+        self.workers = [self._new() for _ in range(self.count)]
+        try:
+            await asyncio.gather(*(worker.start() for worker in self.workers))
+        except LostError as error:
+            await self.stop()
+            raise MRLMError(f"the workers do not start ({error}); see above") from error
+        except BaseException:
+            await self.stop()
+            raise
+        self._run(self._watch())
+
+    async def stop(self) -> None:
+        """End them all."""
+        self._closing = True
+        for job in self._jobs:
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        workers = [*self.workers, *self._retired]
+        self.workers, self._retired = [], []
+        await asyncio.gather(*(worker.stop() for worker in workers))
+
+    def pick(self) -> Worker:
+        """The one with the fewest sessions.
+
+        Raises:
+            LostError: none is ready.
+        """
+        ready = [worker for worker in self.workers if worker.ready]
+        if not ready:
+            raise LostError("no worker is ready")
+        return min(ready, key=lambda worker: len(worker.sessions))
+
+    def release(self, worker: Worker, session: bytes) -> None:
+        """A session has ended; a retired worker goes with its last one."""
+        worker.sessions.discard(session)
+        if worker.retired and not worker.sessions:
+            worker.kill()
+
+    def retire(self, worker: Worker) -> None:
+        """Give a worker in which something hangs no new sessions, and put another in its place."""
+        if worker.retired or self._closing:
+            return
+        worker.retired = True
+        self.workers.remove(worker)
+        self._retired.append(worker)
+        log.warning("worker %d has a world that hangs; another takes its place", worker.process.pid)
+        self._run(self._replace())
+        if not worker.sessions:
+            worker.kill()
+        elif len(self._retired) > self.count:
+            self._retired[0].kill()
+
+    def _new(self) -> Worker:
+        return Worker(self._hello, self._ended, self._hidden)
+
+    def _run(self, work: Any) -> None:
+        job = asyncio.ensure_future(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    def _ended(self, worker: Worker) -> None:
+        """It is gone: its sessions are lost, and another is started."""
+        if self._closing:
+            return
+        if worker in self._retired:
+            self._retired.remove(worker)
+        self._run(self._reap(worker))
+        if worker in self.workers:
+            log.warning(
+                "worker %d is gone with %d sessions; it is started again",
+                worker.process.pid,
+                len(worker.sessions),
+            )
+            self.workers.remove(worker)
+            self._run(self._replace())
+        sessions, worker.sessions = worker.sessions, set()
+        self._lost(sessions)
+
+    async def _reap(self, worker: Worker) -> None:
+        with suppress(ProcessLookupError):
+            worker.process.kill()
+        await asyncio.to_thread(worker.process.wait)
+        if worker.process.stdin is not None:
+            worker.process.stdin.close()
+
+    async def _replace(self) -> None:
+        """Start another worker, with growing pauses where that fails."""
+        self.restarts += 1
+        pause = 0.1
+        while not self._closing:
+            worker = self._new()
+            try:
+                await worker.start()
+            except (LostError, ConfigError) as error:
+                log.error("a worker cannot be started again: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            except BaseException:
+                worker.kill()
+                worker.process.wait()
+                raise
+            self.workers.append(worker)
+            return
+
+    async def _watch(self) -> None:
+        """Kill workers that hang so that nothing in them can say so."""
+        pause = min(self._patience / 4, 1.0)
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(pause)
+            if time.monotonic() - before > 2 * pause + 1:
+                continue  # this process did not run either
+            for worker in [*self.workers, *self._retired]:
+                if worker.waiting > self._patience:
+                    log.error("worker %d does not answer; it is killed", worker.process.pid)
+                    worker.kill()

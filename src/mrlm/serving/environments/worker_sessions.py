@@ -1,0 +1,382 @@
+"""Worlds and their sessions inside a worker: what is made of a request, and what of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from mrlm.config.plugins import accepted, fitted_arguments
+from mrlm.core import registry
+from mrlm.core.environment import Environment, as_environment, validated_reward
+from mrlm.core.errors import EpisodeError
+from mrlm.core.stepping import is_async, is_pending
+from mrlm.core.sync_async import in_thread
+from mrlm.core.types import StepResult
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving.environments.ipc import End, Op
+from mrlm.serving.protocol import codec
+from mrlm.serving.protocol.failures import RefusedError, SlowError, failure_of, told
+
+log: logging.Logger = logging.getLogger("mrlm")
+MOST_TEMPLATES = 64
+"""Worlds with different arguments that are kept ready."""
+SPLITS = ("train", "eval")
+
+
+@dataclass(slots=True)
+class Seated:
+    """A session: its instance.
+
+    Args:
+        environment: it, and nobody else's.
+        name: of the world.
+        timeout: seconds a call may take.
+        with_state: say the state with every result.
+        begun: it was reset.
+    """
+
+    environment: Environment
+    name: str
+    timeout: float
+    with_state: bool
+    begun: bool = False
+
+
+@dataclass(slots=True)
+class Template:
+    """A world with its arguments, from which instances are copied, one after the other."""
+
+    environment: Environment
+    name: str
+    timeout: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def answered(self, what: str, call: Callable[[], Any]) -> Any:
+        """What it answers, once nobody else asks it."""
+        async with self.lock:
+            return await _answered(self.environment, what, call, self.timeout)
+
+
+class Host:
+    """The sessions of one worker.
+
+    Args:
+        worlds: name -> `reference` (of the plug-in), `arguments`, `timeout`, and whether the
+            arguments are all there are (`whole`).
+        most_bytes: how long an answer may be.
+        arguments: whether clients may give worlds arguments.
+
+    Raises:
+        ConfigError: there is no such world, or its arguments do not fit.
+    """
+
+    def __init__(self, worlds: Mapping[str, Any], most_bytes: int, arguments: bool) -> None:
+        self._worlds = worlds
+        self._plugins = {
+            name: registry.load("environments", world["reference"])
+            for name, world in worlds.items()
+        }
+        self._most_bytes, self._arguments = most_bytes, arguments
+        for name, world in worlds.items():
+            if world["whole"]:
+                self._fitted(name, self._given(name, ""))
+        self._sessions: dict[bytes, Seated] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._templates: OrderedDict[tuple[str, str], asyncio.Task[Template]] = OrderedDict()
+
+    async def answer(self, op: int, session: bytes, body: bytes) -> tuple[End, bytes]:
+        """Do what is asked.
+
+        Returns:
+            how it went, and the protocol's message: what was asked for, or a `Failure`. A `CALL` is
+            answered by a whole `Reply`.
+        """
+        seated = self._sessions.get(session)
+        what = "the world" if seated is None else f"the world {seated.name!r}"
+        opening = op in (Op.OPEN, Op.DESCRIBE, Op.TASK)
+        try:
+            if op == Op.CALL:
+                request = pb.Request.FromString(body)
+                what = f"{what}: {request.WhichOneof('call')}"
+                found = await self._call(self._sessions[session], request)
+            else:
+                what = f"{what}: {Op(op).name.lower()}"
+                found = await self._other(op, session, body)
+            self._check_size(found)
+            return End.DONE, found
+        except DecodeError:
+            return self._failed(session, RefusedError("that is no message of the protocol"), what)
+        except Exception as error:  # whatever a world raises ends its session, and nothing else
+            return self._failed(session, error, what, opening)
+
+    def close(self) -> None:
+        """Close every instance."""
+        for seated in self._sessions.values():
+            with suppress(Exception):
+                seated.environment.close()
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    async def _other(self, op: int, session: bytes, body: bytes) -> bytes:
+        if op == Op.OPEN:
+            opened = pb.Open.FromString(body)
+            template = await self._template(opened.world)
+            environment = await template.answered("spawn", template.environment.spawn)
+            self._sessions[session] = Seated(
+                environment, template.name, template.timeout, opened.with_state
+            )
+        elif op == Op.FORK:
+            seated = self._sessions[session]
+            environment = seated.environment
+            twin = await _answered(
+                environment, "fork", lambda: copy.deepcopy(environment), seated.timeout
+            )
+            self._sessions[body] = Seated(
+                twin, seated.name, seated.timeout, seated.with_state, seated.begun
+            )
+        elif op == Op.CLOSE:
+            seated = self._sessions.pop(session, None)
+            if seated is not None:
+                await _closed(seated)
+        elif op == Op.DESCRIBE:
+            return _description(await self._template(pb.World.FromString(body)))
+        else:
+            return await self._task(pb.TaskRequest.FromString(body))
+        return b""
+
+    async def _task(self, request: pb.TaskRequest) -> bytes:
+        template = await self._template(request.world)
+        if request.split not in SPLITS:
+            raise RefusedError(f"there is no split {request.split!r} (there are: train, eval)")
+        split = "eval" if request.split == "eval" else "train"
+        world = template.environment
+        count = world.num_tasks(split)
+        if count is not None and request.seed >= count:
+            raise RefusedError(
+                f"the world {template.name!r} has {count} {split} tasks, no number {request.seed}"
+            )
+        task = await template.answered("task", lambda: world.task(request.seed, split))
+        return codec.to_task(task).SerializeToString()
+
+    async def _call(self, seated: Seated, request: pb.Request) -> bytes:
+        reply = pb.Reply(session=request.session, seq=request.seq)
+        kind, environment = request.WhichOneof("call"), seated.environment
+        if kind == "reset":
+            call = _reset(environment, request.reset)
+            result = await _answered(environment, "reset", call, seated.timeout)
+            seated.begun = True
+            reply.result.CopyFrom(await _told(seated, result))
+            return reply.SerializeToString()
+        if not seated.begun:
+            raise RefusedError(f"the world {seated.name!r} was not reset yet; reset it first")
+        if kind == "step":
+            call = _step(environment, request.step)
+            result = await _answered(environment, "step", call, seated.timeout)
+            reply.result.CopyFrom(await _told(seated, result))
+        elif kind == "expert":
+            call = _expert(environment, request.expert)
+            text = await _answered(environment, "expert", call, seated.timeout)
+            reply.said.CopyFrom(pb.Said(text=text))
+        else:
+            text = await _answered(environment, "state", environment.state, seated.timeout)
+            reply.said.CopyFrom(pb.Said(text=text))
+        return reply.SerializeToString()
+
+    def _check_size(self, answer: bytes) -> None:
+        if len(answer) > self._most_bytes:
+            raise EpisodeError(
+                f"an answer of {len(answer)} bytes is longer than a message may be "
+                f"({self._most_bytes}); start the server, and its clients, with a higher limit"
+            )
+
+    def _failed(
+        self, session: bytes, error: Exception, what: str, opening: bool = False
+    ) -> tuple[End, bytes]:
+        failure = failure_of(error, what, opening).SerializeToString()
+        if isinstance(error, RefusedError):
+            return End.REFUSED, failure
+        seated = self._sessions.pop(session, None)
+        hung = isinstance(error, SlowError) and error.hung
+        if seated is not None and not hung:
+            job = asyncio.ensure_future(_closed(seated))
+            self._closing.add(job)
+            job.add_done_callback(self._closing.discard)
+        return End.HUNG if hung else End.OVER, failure
+
+    # -- templates ---------------------------------------------------------------------------------
+
+    async def _template(self, world: pb.World) -> Template:
+        """The world with these arguments, made once."""
+        if world.environment not in self._worlds:
+            known = list(self._worlds)
+            raise RefusedError(registry.unknown(world.environment, known, "this server"))
+        key = (world.environment, world.arguments_json)
+        task = self._templates.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._made(*key))
+            self._templates[key] = task
+            if len(self._templates) > MOST_TEMPLATES:
+                self._templates.popitem(last=False)
+        else:
+            self._templates.move_to_end(key)
+        try:
+            return await asyncio.shield(task)
+        except BaseException:
+            self._templates.pop(key, None)
+            raise
+
+    async def _made(self, name: str, arguments_json: str) -> Template:
+        world, plugin = self._worlds[name], self._plugins[name]
+        given = self._given(name, arguments_json)
+        timeout = float(world["timeout"])
+
+        def make() -> Environment:
+            environment = as_environment(plugin(**self._fitted(name, given)))
+            if not environment.name:
+                environment.name = world["reference"].rsplit(":", 1)[-1].lower()
+            for split in SPLITS:  # a data set is read now, not with the first task
+                environment.num_tasks(split)
+            return environment
+
+        try:
+            made = await asyncio.wait_for(in_thread(make), timeout)
+        except TimeoutError as error:
+            raise SlowError(timeout, hung=True) from error
+        return Template(made, name, timeout)
+
+    def _fitted(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        return fitted_arguments(self._plugins[name], given, f"environment {name!r}")
+
+    def _given(self, name: str, arguments_json: str) -> dict[str, Any]:
+        """The arguments of the server and the client, as they were written."""
+        own = dict(self._worlds[name]["arguments"])
+        try:
+            more = codec.json_of(arguments_json, "arguments") or {}
+        except EpisodeError as error:
+            raise RefusedError(str(error)) from error
+        if not isinstance(more, dict):
+            raise RefusedError("arguments must be an object")
+        if more and not self._arguments:
+            raise RefusedError("this server takes no arguments for its worlds")
+        for key, value in more.items():
+            if key in own and own[key] != value:
+                raise RefusedError(f"environment {name!r}: {key!r} is set by the server")
+        named, _ = accepted(self._plugins[name])
+        found = own | more
+        if "max_turns" in found and "max_turns" not in named:
+            limit = found.pop("max_turns")  # of the workflow, where the world has none
+            if "max_attempts" in named:
+                found.setdefault("max_attempts", limit)
+        return found
+
+
+def _description(template: Template) -> bytes:
+    world = template.environment
+    return pb.Description(
+        name=world.name,
+        agents=world.agents,
+        max_turns=world.max_turns,
+        train_tasks=world.num_tasks("train"),
+        eval_tasks=world.num_tasks("eval"),
+        reproducible=world.seeded,
+        counts_turns=world.counts_turns,
+    ).SerializeToString()
+
+
+# -- one call of one world -------------------------------------------------------------------------
+
+
+def _reset(environment: Environment, reset: pb.Reset) -> Callable[[], Any]:
+    task = _read(lambda: codec.task_of(reset.task)) if reset.HasField("task") else None
+    seed = reset.seed if reset.HasField("seed") else None
+    return lambda: environment.reset(task, seed)
+
+
+def _step(environment: Environment, step: pb.Step) -> Callable[[], Any]:
+    if {*step.order} != {*step.actions} or len(step.order) != len(step.actions):
+        raise RefusedError("a step's order must name each of its actions once")
+    stray = next((agent for agent in step.order if agent not in environment.agents), None)
+    if stray is not None:
+        seats = ", ".join(environment.agents)
+        raise RefusedError(f"there is no seat {stray[:60]!r}; the seats are {seats}")
+    if not step.order:
+        raise RefusedError("a step needs the message of at least one agent")
+    said = {
+        agent: _read(lambda agent=agent: codec.message_of(step.actions[agent]))
+        for agent in step.order
+    }
+    return lambda: environment.step(said)
+
+
+def _expert(environment: Environment, expert: pb.Expert) -> Callable[[], Any]:
+    seen = _read(lambda: [codec.message_of(message) for message in expert.messages])
+    return lambda: environment.expert(expert.agent, seen)
+
+
+def _read(read: Callable[[], Any]) -> Any:
+    """What a part of a request holds; malformed, it is refused."""
+    try:
+        return read()
+    except EpisodeError as error:
+        raise RefusedError(str(error)) from error
+
+
+async def _closed(seated: Seated) -> None:
+    """Close an instance, whatever it says to that."""
+    world = seated.environment
+    try:
+        await _answered(world, "close", world.close, seated.timeout)
+    except Exception as error:
+        told(error, f"the world {seated.name!r}: close")
+
+
+async def _told(seated: Seated, result: Any) -> pb.StepResult:
+    """A result as the protocol has it, checked."""
+    if not isinstance(result, StepResult):
+        raise EpisodeError(f"it returned {type(result).__name__}, not a StepResult")
+    for agent, reward in result.rewards.items():
+        result.rewards[agent] = validated_reward(reward, f"agent {agent!r}")
+    state = None
+    if seated.with_state and not result.done:
+        world = seated.environment
+        state = await _answered(world, "state", world.state, seated.timeout)
+    return codec.to_result(result, state)
+
+
+async def _answered(
+    environment: Environment, what: str, call: Callable[[], Any], timeout: float
+) -> Any:
+    """What a method answers, in time: a coroutine is awaited, one that may block runs in a thread.
+
+    Raises:
+        SlowError: it took longer; it is left to itself.
+    """
+    coroutine = is_async(getattr(environment, what, None))
+    if not environment.blocking and not coroutine:
+        answer = call()
+        if not is_pending(answer):
+            return answer
+        return await _in_time(answer, timeout, hung=False)
+    if coroutine:
+        return await _in_time(call(), timeout, hung=False)
+    answer = await _in_time(in_thread(call), timeout, hung=True)
+    return await _in_time(answer, timeout, hung=False) if is_pending(answer) else answer
+
+
+async def _in_time(answer: Any, timeout: float, hung: bool) -> Any:
+    job = asyncio.ensure_future(answer)
+    done, _ = await asyncio.wait({job}, timeout=timeout)
+    if not done:
+        job.cancel()  # it is not waited for: it may not heed that
+        raise SlowError(timeout, hung)
+    if job.cancelled():
+        raise EpisodeError("it was cancelled by itself")
+    return job.result()

@@ -1,0 +1,1 @@
+"""The policy server: gRPC and OpenAI-compatible HTTP."""

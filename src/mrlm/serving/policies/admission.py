@@ -1,0 +1,143 @@
+"""What the doors of a server let in, decided before anything is parsed or built. It knows no
+protocol's library."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from mrlm.core.types import SamplingParams
+from mrlm.serving.policies.refusals import Refusal
+
+CHARACTERS_PER_TOKEN = 16
+"""Characters that a token of a prompt stands for at most, on average; a longer text is taken not to
+fit before it is tokenised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server admits over HTTP.
+
+    Args:
+        body: bytes of one request's body.
+        bodies: bytes of all bodies that are held at the same time.
+        parts: objects, lists and names in one body.
+        head_seconds: in which a request's head (or a TLS handshake) has to be complete.
+        body_seconds: in which a body has to be complete.
+        connections: open at the same time.
+        per_address: open at the same time from one address.
+    """
+
+    body: int = 4 << 20
+    bodies: int = 64 << 20
+    parts: int = 100_000
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    connections: int = 512
+    per_address: int = 256
+
+
+def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
+    """The JSON object of a body; empty for an empty one.
+
+    Args:
+        data: the body.
+        parts: objects, lists and names it may hold; counted before it is parsed, brackets and
+            colons within texts as well.
+
+    Raises:
+        Refusal: it is no JSON object, or holds too much.
+    """
+    if not data:
+        return {}
+    if sum(map(data.count, (b"{", b"[", b":"))) > parts:
+        raise Refusal("bad", f"the body holds more than {parts} objects, lists and names")
+    try:
+        found = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise Refusal("bad", "the body is no JSON") from None
+    if not isinstance(found, dict):
+        raise Refusal("bad", "the body must be a JSON object")
+    return found
+
+
+def check_size(characters: int, max_context: int) -> None:
+    """Refuse a text that cannot fit whatever its tokens are.
+
+    Raises:
+        Refusal: it is longer than `CHARACTERS_PER_TOKEN` for every token of the context.
+    """
+    if characters > CHARACTERS_PER_TOKEN * max_context:
+        raise Refusal(
+            "long",
+            f"the maximum context length is {max_context} tokens; a prompt of {characters} "
+            "characters does not fit",
+        )
+
+
+def checked_sampling(sampling: SamplingParams) -> SamplingParams:
+    """Sampling parameters that an engine can use.
+
+    Raises:
+        Refusal: one is out of range.
+    """
+    ranges: list[tuple[str, bool, str]] = [
+        ("max_new_tokens", sampling.max_new_tokens >= 1, "at least 1"),
+        ("temperature", 0 <= sampling.temperature <= 100, "from 0 to 100"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
+        ("top_k", sampling.top_k >= 0, "at least 0, which is off"),
+        ("min_p", 0 <= sampling.min_p <= 1, "from 0 to 1"),
+        (
+            "stop",
+            len(sampling.stop) <= 16 and all(0 < len(each) <= 1000 for each in sampling.stop),
+            "at most 16 texts of 1 to 1000 characters",
+        ),
+    ]
+    for name, good, allowed in ranges:
+        if not good:
+            raise Refusal("bad", f"{name} must be {allowed}", name)
+    return sampling
+
+
+def count_repeated(data: bytes, field: int, most: int) -> int:
+    """How often a field stands in a protobuf message, counted no further than one above `most`,
+    without building anything. What is no message counts as far as it can be read.
+
+    Args:
+        data: the message as it came.
+        field: the number of the field.
+        most: what is allowed.
+    """
+    place = count = 0
+    while place < len(data) and count <= most:
+        tag, place = _varint(data, place)
+        count += tag >> 3 == field
+        kind = tag & 7
+        if kind == 0:
+            _, place = _varint(data, place)
+        elif kind == 2:
+            size, place = _varint(data, place)
+            place += size
+        elif kind in (1, 5):
+            place += 8 if kind == 1 else 4
+        else:
+            break
+    return count
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """A number of a protobuf message and where it ends."""
+    value = shift = 0
+    while place < len(data) and shift < 70:
+        byte = data[place]
+        place += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return value, place
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)

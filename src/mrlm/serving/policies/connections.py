@@ -1,0 +1,118 @@
+"""The connections of the HTTP door: how many there are, of whom, and how long one may take to say
+what it wants. It is the one file that knows uvicorn's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mrlm.serving.policies.admission import Limits
+
+LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\r\n"
+
+
+class Connections:
+    """The open connections of a server by address, the oldest first.
+
+    Where there is no room for another, the oldest that waits for a request is closed: of the same
+    address, else of the address that has most; those that never sent a request first. Where all of
+    them are being answered, the new one is refused.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._open: defaultdict[str, dict[Any, None]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    def admit(self, connection: Any, address: str) -> bool:
+        """Whether there is room for a connection, which then counts."""
+        own = self._open[address]
+        full = len(self) >= self.limits.connections
+        if full or len(own) >= self.limits.per_address:
+            most = max(self._open.values(), key=len)
+            waiting = [each for each in [*own, *(most if full else ())] if each.waits]
+            if not waiting:
+                return False
+            idle = next((each for each in waiting if each.cycle is None), waiting[0])
+            idle.transport.abort()
+            self.forget(idle, idle.address)
+        self._open[address][connection] = None
+        return True
+
+    def forget(self, connection: Any, address: str) -> None:
+        """Count a connection no longer."""
+        own = self._open.get(address, {})
+        own.pop(connection, None)
+        if not own:
+            self._open.pop(address, None)
+
+
+def protocol(connections: Connections) -> type[Any]:
+    """uvicorn's protocol for HTTP/1.1, with the limits of `connections`."""
+    limits = connections.limits
+
+    class Limited(H11Protocol):
+        """A connection whose requests have to say in time what they want."""
+
+        address = ""
+        _timer: asyncio.TimerHandle | None = None
+
+        @property
+        def waits(self) -> bool:
+            """Nothing is being answered on it."""
+            return self.cycle is None or self.cycle.response_complete
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.address = self.client[0] if self.client else ""
+            if connections.admit(self, self.address):
+                self._watch()
+            else:
+                transport.write(FULL)
+                transport.close()
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._unwatch()
+            connections.forget(self, self.address)
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Begin to wait for the rest of a head, or stop."""
+            if not self.waits:
+                self._unwatch()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(limits.head_seconds, self._late)
+
+        def _unwatch(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _late(self) -> None:
+            self._timer = None
+            if self.waits and not self.transport.is_closing():
+                self.transport.write(LATE)
+                self.transport.close()
+
+    return Limited
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose servers give a TLS handshake as long as the head of a request."""
+
+    async def create_server(self, *args: Any, **settings: Any) -> Any:
+        if settings.get("ssl") is not None:
+            settings.setdefault("ssl_handshake_timeout", Limits().head_seconds)
+        return await super().create_server(*args, **settings)

@@ -1,0 +1,200 @@
+"""The gRPC door to policies: ids of tokens in and out with their log-probs, tokenizers, and new
+weights as a stream that is checked before anything changes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from mrlm.core.types import Completion, SamplingParams
+from mrlm.play.engine import Request
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving.policies.admission import checked_sampling, count_repeated
+from mrlm.serving.policies.hub import RETRY_AFTER, Desk, Served
+from mrlm.serving.policies.refusals import Refusal
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+Context = Any
+SLACK = 16 << 20
+"""Bytes that a file of weights may be larger than twice the weights themselves."""
+CODES: dict[str, grpc.StatusCode] = {
+    "unknown": grpc.StatusCode.NOT_FOUND,
+    "bad": grpc.StatusCode.INVALID_ARGUMENT,
+    "long": grpc.StatusCode.OUT_OF_RANGE,
+    "busy": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "asleep": grpc.StatusCode.UNAVAILABLE,
+    "slow": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "forbidden": grpc.StatusCode.PERMISSION_DENIED,
+    "failed": grpc.StatusCode.INTERNAL,
+}
+
+
+NAME = "mrlm.v1.Policies"
+PROMPTS = 2
+"""Number of the field of a `GenerateRequest` that holds its prompts."""
+
+
+def add_policies(desk: Desk) -> Callable[[grpc.aio.Server], None]:
+    """What puts the service on a server: `Server(settings, [add_policies(desk)])`."""
+    return Policies(desk).add_to
+
+
+class Policies:
+    """The service, over a desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Let a server answer for this service. Requests for completions come as the bytes they
+        are, so that they are counted before they are parsed."""
+        unary = grpc.unary_unary_rpc_method_handler
+        handlers: dict[str, Any] = {
+            "List": unary(self.List, pb.ListRequest.FromString, _bytes),
+            "GetTokenizer": unary(self.GetTokenizer, pb.PolicyName.FromString, _bytes),
+            "Generate": unary(self.Generate),
+            "UpdateWeights": grpc.stream_unary_rpc_method_handler(
+                self.UpdateWeights, pb.WeightsChunk.FromString, _bytes
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, handlers),))
+
+    async def List(self, request: Any, context: Context) -> Any:
+        served = list(self.desk.served.values())
+        known = await asyncio.to_thread(lambda: [_info(each) for each in served])
+        return pb.ListReply(policies=known, epoch=self.desk.epoch)
+
+    async def GetTokenizer(self, request: Any, context: Context) -> Any:
+        async with _refusing(context):
+            holder = self.desk.find(request.policy).holder
+            return pb.Files(files=await asyncio.to_thread(holder.tokenizer_files))
+
+    async def Generate(self, data: bytes, context: Context) -> bytes:
+        async with _refusing(context):
+            with self.desk.room(count_repeated(data, PROMPTS, self.desk.max_waiting)):
+                sent = await self.desk.read(lambda: _requests(data))
+                found = await asyncio.wrap_future(self.desk.ask(sent))
+            return await self.desk.read(lambda: _reply(found, self.desk.epoch))
+        raise AssertionError("a refusal ends the call")
+
+    async def UpdateWeights(self, request_iterator: AsyncIterator[Any], context: Context) -> Any:
+        async with _refusing(context):
+            self.desk.require_trainer()
+            with tempfile.TemporaryDirectory(prefix="mrlm-weights-") as folder:
+                file = Path(folder) / "weights.safetensors"
+                header = await self._receive(request_iterator, file)
+                done = self.desk.update(header.policy, header.version, file=file)
+                return pb.WeightsReply(version=await asyncio.wrap_future(done))
+
+    async def _receive(self, chunks: AsyncIterator[Any], file: Path) -> Any:
+        """Write what is sent to a file; its header.
+
+        Raises:
+            Refusal: it is not what the header says.
+        """
+        header = (await anext(chunks, pb.WeightsChunk())).header
+        served = self.desk.find(header.policy)
+        if header.num_bytes > 2 * served.holder.size + SLACK:
+            raise Refusal("bad", f"{header.num_bytes} bytes are no weights of {served.name!r}")
+        digest, size = hashlib.sha256(), 0
+
+        def keep(data: bytes) -> None:
+            digest.update(data)
+            out.write(data)
+
+        with file.open("wb") as out:
+            async for chunk in chunks:
+                size += len(chunk.data)
+                if size > header.num_bytes:
+                    raise Refusal("bad", "more was sent than the header says")
+                await asyncio.to_thread(keep, chunk.data)
+        if size != header.num_bytes:
+            raise Refusal("bad", f"{size} of {header.num_bytes} bytes arrived; send them again")
+        if not secrets.compare_digest(digest.hexdigest(), header.sha256):
+            raise Refusal("bad", "the weights arrived damaged (sha256 differs); send them again")
+        return header
+
+
+def _bytes(message: Any) -> bytes:
+    return message.SerializeToString()
+
+
+def _requests(data: bytes) -> list[Request]:
+    try:
+        request = pb.GenerateRequest.FromString(data)
+    except DecodeError:
+        raise Refusal("bad", "that is no GenerateRequest") from None
+    if not request.prompts:
+        raise Refusal("bad", "the request has no prompts")
+    return [_request(request.policy, prompt) for prompt in request.prompts]
+
+
+def _reply(found: Sequence[Completion], epoch: str) -> bytes:
+    return pb.GenerateReply(completions=map(_completion, found), epoch=epoch).SerializeToString()
+
+
+def _completion(found: Completion) -> Any:
+    return pb.Completion(
+        token_ids=found.token_ids,
+        logprobs=found.logprobs,
+        text=found.text,
+        finish_reason=found.finish_reason,
+        version=found.policy_version,
+    )
+
+
+def _info(served: Served) -> Any:
+    return pb.PolicyInfo(
+        name=served.name,
+        model=served.model,
+        max_context=served.max_context,
+        version=served.version,
+        fingerprint=served.fingerprint(),
+    )
+
+
+def _request(policy: str, prompt: Any) -> Request:
+    sent = prompt.sampling
+    return Request(
+        policy,
+        list(prompt.token_ids),
+        checked_sampling(
+            SamplingParams(
+                max_new_tokens=sent.max_new_tokens,
+                temperature=sent.temperature,
+                top_p=sent.top_p or 1.0,  # 0 is what an old client does not say
+                top_k=sent.top_k,
+                min_p=sent.min_p,
+                stop=tuple(sent.stop),
+            )
+        ),
+        prompt.seed,
+    )
+
+
+@asynccontextmanager
+async def _refusing(context: Context) -> AsyncIterator[None]:
+    """Refusals end the call with their status; what goes wrong here stays in the log."""
+    try:
+        yield
+    except Refusal as refusal:
+        trailers = (("retry-after", f"{RETRY_AFTER:g}"),) if refusal.kind == "busy" else ()
+        await context.abort(CODES[refusal.kind], str(refusal), trailers)
+    except (grpc.aio.AbortError, asyncio.CancelledError):
+        raise
+    except Exception:
+        log.exception("a call to a policy failed")
+        text = "the server failed to answer; its log says why"
+        await context.abort(grpc.StatusCode.INTERNAL, text)

@@ -1,0 +1,81 @@
+"""The HTTP door to policies, open on a port."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+from mrlm.core.errors import ConfigError
+from mrlm.serving.policies.openai_http import Door
+
+
+class HttpServer:
+    """The door, open on a port: a thread of this process.
+
+    Args:
+        door: what is behind it.
+        host, port: where; port 0 takes a free one.
+        cert, key: PEM files, for TLS.
+        client_ca: PEM file; clients have to show a certificate it signed.
+
+    Raises:
+        ConfigError: uvicorn is not installed, or the port cannot be had.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        cert: str | Path | None = None,
+        key: str | Path | None = None,
+        client_ca: str | Path | None = None,
+    ) -> None:
+        app = door.app()
+        import uvicorn
+
+        from mrlm.serving.policies.connections import Connections, protocol
+
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=1024)
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} of {host} cannot be opened: {error.strerror}; choose another with "
+                "--http-port"
+            ) from error
+        self.port: int = self._socket.getsockname()[1]
+        self.url: str = f"http{'s' if cert else ''}://{f'[{host}]' if ':' in host else host}:"
+        self.url += str(self.port)
+        settings = uvicorn.Config(
+            app,
+            http=protocol(Connections(door.limits)),
+            loop="mrlm.serving.policies.connections:Loop",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=10,
+            ssl_certfile=cert,
+            ssl_keyfile=key,
+            ssl_ca_certs=None if client_ca is None else str(client_ca),
+            ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
+        )
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), daemon=True, name="mrlm-http"
+        )
+
+    def start(self) -> HttpServer:
+        """Open it."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Let those who wait have their answers, for some seconds, and close."""
+        self._server.should_exit = True
+        self._thread.join(timeout=30)
+        self._socket.close()

@@ -1,0 +1,395 @@
+"""Where a server's policies sit, whichever door they are asked through: requests of all clients are
+sampled together, weights change while nobody speaks, and what goes wrong is said without details of
+this machine.
+
+It knows neither protocols nor torch; engines and weights are handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from mrlm.core.chat import Chat
+from mrlm.core.errors import MRLMError
+from mrlm.core.types import Completion
+from mrlm.core.weight_lock import Gate
+from mrlm.play.engine import Batcher, Engine, Pulse, Request
+from mrlm.serving.policies.refusals import Refusal
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+T = TypeVar("T")
+RETRY_AFTER = 1.0
+"""Seconds after which a client that found no room may try again."""
+
+
+class Holder(Protocol):
+    """Has the weights of one policy."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that its weights take."""
+        ...
+
+    def fingerprint(self) -> tuple[float, ...]:
+        """Numbers that change when the weights do."""
+        ...
+
+    def take_file(self, file: Path) -> None:
+        """New weights from one safetensors file: all of them, or an error and none."""
+        ...
+
+    def take_folder(self, folder: Path) -> None:
+        """The same, from a Hugging Face folder of a model or an adapter."""
+        ...
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """What `save_pretrained` writes for its tokenizer, by name."""
+        ...
+
+
+@dataclass(slots=True)
+class Served:
+    """A policy that a server speaks for.
+
+    Args:
+        name: what clients call it.
+        engine: samples for it, under the same name.
+        chat: renders its conversations.
+        holder: has its weights, which is what the engine's `load_weights` is given.
+        model: the model's name or folder, for people.
+        max_context: tokens that it can read and write together.
+        parent: the policy that is the base of this adapter.
+        version: of its weights.
+        seen: a version and its fingerprint, the last that was asked for.
+    """
+
+    name: str
+    engine: Engine
+    chat: Chat
+    holder: Holder
+    model: str
+    max_context: int
+    parent: str | None = None
+    version: int = 0
+    seen: tuple[int, tuple[float, ...]] | None = None
+
+    def fingerprint(self) -> tuple[float, ...]:
+        """Numbers that change when the weights do. Reads all weights, once for each version."""
+        if self.seen is None or self.seen[0] != self.version:
+            self.seen = (self.version, self.holder.fingerprint())
+        return self.seen[1]
+
+
+class Desk:
+    """Answers for the policies of a server. Its engines run on an event loop in a thread of its
+    own, so that any door may ask, from a thread or from another loop.
+
+    Args:
+        served: the policies.
+        timeout: seconds one call of an engine may take.
+        max_waiting: requests that wait or are answered at the same time; more are refused.
+        add_adapter: makes an adapter of a folder: `add_adapter(name, folder)` returns every policy
+            that is affected, the new one among them; `None` if adapters cannot be added.
+        takes_weights: clients may give policies new weights, add adapters and put the server to
+            sleep.
+        weights_from: the folder from whose subfolders clients may have weights read; `None` if from
+            nowhere.
+    """
+
+    def __init__(
+        self,
+        served: Sequence[Served],
+        timeout: float = 600.0,
+        max_waiting: int = 1024,
+        add_adapter: Callable[[str, Path], Sequence[Served]] | None = None,
+        takes_weights: bool = False,
+        weights_from: Path | None = None,
+    ) -> None:
+        self.served: dict[str, Served] = {each.name: each for each in served}
+        self.timeout = timeout
+        self.max_waiting = max_waiting
+        self.add_adapter = add_adapter
+        self.takes_weights = takes_weights
+        self.weights_from: Path | None = None if weights_from is None else weights_from.resolve()
+        self.epoch: str = secrets.token_hex(8)
+        """Drawn anew by every start: whoever sees another one knows that pushed weights are
+        gone."""
+        self.asleep: bool = False
+        self.waiting: int = 0
+        """Requests that are read, wait or are answered now."""
+        self.answered: int = 0
+        self.tokens: int = 0
+        """Tokens sampled so far."""
+        self._counting = threading.Lock()
+        self._reader = ThreadPoolExecutor(1, "mrlm-reader")  # tokenizers are not for several
+        self._gate = Gate()
+        engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
+        self._engines = engines
+        self._batcher = Batcher(engines, timeout, Pulse())
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="mrlm-desk")
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def close(self) -> None:
+        """Stop; who still waits is told that the server failed."""
+        if self._loop.is_closed():
+            return
+
+        async def stop() -> None:
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(timeout=30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=30)
+        self._loop.close()
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    # -- what doors ask ----------------------------------------------------------------------------
+
+    def find(self, name: str) -> Served:
+        """The policy of a name.
+
+        Raises:
+            Refusal: there is none.
+        """
+        found = self.served.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.served))
+            raise Refusal("unknown", f"there is no policy {name[:100]!r} here; there are {known}")
+        return found
+
+    @contextmanager
+    def room(self, count: int) -> Iterator[None]:
+        """Room for so many requests as long as the block lasts, taken before any of them is read.
+
+        Raises:
+            Refusal: they are more than can ever be answered together (`bad`), or there is no room
+                now (`busy`).
+        """
+        if count > self.max_waiting:
+            raise Refusal(
+                "bad",
+                f"{count} completions are requested at once and this server answers at most "
+                f"{self.max_waiting}; send fewer prompts, or a smaller n",
+            )
+        if self.asleep:
+            raise Refusal("asleep", "this server sleeps; wake it first")
+        with self._counting:
+            if self.waiting + count > self.max_waiting:
+                raise Refusal("busy", f"{self.waiting} requests are waiting; send it again later")
+            self.waiting += count
+        try:
+            yield
+        finally:
+            with self._counting:
+                self.waiting -= count
+
+    async def read(self, job: Callable[[], T]) -> T:
+        """What a job returns that parses, tokenises or writes: the jobs of all doors run one after
+        the other in a thread of their own, so that no door's event loop waits."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, job)
+
+    def ask(self, requests: Sequence[Request]) -> concurrent.futures.Future[list[Completion]]:
+        """One completion for each request, in order, for a caller that has `room` for them. They
+        are sampled together with what else has been asked by then; each has random numbers of its
+        own, so that this decides nothing.
+
+        Raises:
+            Refusal: through the future, or at once.
+        """
+        return self._submit(self._ask(list(requests)))
+
+    def update(
+        self,
+        name: str,
+        version: int | None = None,
+        file: Path | None = None,
+        folder: Path | None = None,
+    ) -> concurrent.futures.Future[int]:
+        """Give a policy the weights of a file or folder, when nobody speaks; the version from then
+        on (one more than before if none is given).
+
+        Raises:
+            Refusal: through the future: they do not fit, and nothing has changed.
+        """
+        self.require_trainer()
+        return self._submit(self._update(self.find(name), version, file, folder))
+
+    def load_adapter(self, name: str, folder: Path) -> concurrent.futures.Future[int]:
+        """The adapter of a folder under a name, new or instead of the one of that name."""
+        self.require_trainer()
+        known = self.served.get(name)
+        if known is not None and known.parent is None:
+            raise Refusal("bad", f"{name!r} is a policy of its own and no adapter")
+        if known is not None:
+            return self.update(name, folder=folder)
+        if self.add_adapter is None:
+            raise Refusal("forbidden", "this server takes no new adapters")
+        return self._submit(self._add(name, folder))
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter."""
+        self.require_trainer()
+        if self.find(name).parent is None:
+            raise Refusal("bad", f"{name!r} is a policy of its own and no adapter")
+        del self.served[name], self._engines[name]
+
+    def sleep(self) -> concurrent.futures.Future[None]:
+        """Answer nobody until woken, and let go of what was kept of earlier prompts."""
+        self.require_trainer()
+        return self._submit(self._sleep())
+
+    def wake(self) -> None:
+        """Answer again."""
+        self.require_trainer()
+        self.asleep = False
+
+    def require_trainer(self) -> None:
+        """Policies here may be changed.
+
+        Raises:
+            Refusal: they may not.
+        """
+        if not self.takes_weights:
+            raise Refusal(
+                "forbidden", "policies here do not change; start the server with --take-weights"
+            )
+
+    def readable(self, path: str) -> Path:
+        """A folder that a client names, if it may be read from.
+
+        Raises:
+            Refusal: it may not, or is not there.
+        """
+        if self.weights_from is None:
+            raise Refusal(
+                "forbidden",
+                "this server reads no weights from its disk; start it with --weights-from FOLDER",
+            )
+        folder = Path(path).resolve()
+        if not folder.is_relative_to(self.weights_from):
+            raise Refusal("forbidden", "the folder is not below the one of --weights-from")
+        if not folder.is_dir():
+            raise Refusal("bad", "there is no such folder on the machine of this server")
+        return folder
+
+    # -- on the loop of the engines ----------------------------------------------------------------
+
+    def _submit(self, job: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._loop.is_closed():
+            job.close()
+            raise Refusal("failed", "this server is closing")
+        return asyncio.run_coroutine_threadsafe(_guarded(job), self._loop)
+
+    def _check(self, requests: Sequence[Request]) -> None:
+        """Refuse requests that cannot be answered; a prompt that several share is looked at
+        once."""
+        known: set[int] = set()
+        for request in requests:
+            served, ids = self.find(request.policy), request.prompt_ids
+            room = served.max_context - len(ids)
+            if request.sampling.max_new_tokens > room:
+                raise Refusal(
+                    "long",
+                    f"the maximum context length is {served.max_context} tokens; the prompt has "
+                    f"{len(ids)} and {request.sampling.max_new_tokens} more are asked",
+                )
+            if id(ids) in known:
+                continue
+            known.add(id(ids))
+            if not ids:
+                raise Refusal("bad", "the prompt has no tokens")
+            size = len(served.chat.tokenizer)
+            if min(ids) < 0 or max(ids) >= size:
+                raise Refusal("bad", f"the prompt has token ids outside 0 to {size - 1}")
+
+    async def _ask(self, requests: list[Request]) -> list[Completion]:
+        await self.read(lambda: self._check(requests))
+        try:
+            async with asyncio.timeout(self.timeout), self._gate.passing():
+                if self.asleep:
+                    raise Refusal("asleep", "this server sleeps; wake it first")
+                versions = {each.policy: self.served[each.policy].version for each in requests}
+                jobs = [asyncio.ensure_future(self._batcher.generate(each)) for each in requests]
+                try:
+                    found = await asyncio.gather(*jobs)
+                finally:
+                    for job in jobs:
+                        job.cancel()
+        except TimeoutError:
+            raise Refusal("slow", f"no answer within {self.timeout:g} s") from None
+        for request, each in zip(requests, found, strict=True):
+            each.policy_version = versions[request.policy]
+        self.answered += len(found)
+        self.tokens += sum(len(each.token_ids) for each in found)
+        return found
+
+    async def _update(
+        self, served: Served, version: int | None, file: Path | None, folder: Path | None
+    ) -> int:
+        async with self._gate.alone():
+            try:
+                if file is not None:
+                    await asyncio.to_thread(served.holder.take_file, file)
+                elif folder is not None:
+                    await asyncio.to_thread(served.holder.take_folder, folder)
+            except MRLMError as error:
+                log.warning("new weights of policy %r were refused: %s", served.name, error)
+                raise Refusal(
+                    "bad", f"the weights do not fit policy {served.name!r}; it keeps its own"
+                ) from error
+            served.version = served.version + 1 if version is None else version
+            await served.engine.load_weights(served.name, served.holder, served.version)
+        return served.version
+
+    async def _add(self, name: str, folder: Path) -> int:
+        assert self.add_adapter is not None
+        async with self._gate.alone():
+            try:
+                changed = await asyncio.to_thread(self.add_adapter, name, folder)
+            except MRLMError as error:
+                log.warning("adapter %r was refused: %s", name, error)
+                raise Refusal("bad", "the folder holds no adapter that fits a policy") from error
+            for each in changed:
+                if each.name in self.served:
+                    each.version = self.served[each.name].version
+                self.served[each.name] = each
+                self._engines[each.name] = each.engine
+        return self.served[name].version
+
+    async def _sleep(self) -> None:
+        async with self._gate.alone():
+            self.asleep = True
+            for each in self.served.values():
+                await each.engine.load_weights(each.name, each.holder, each.version)
+
+
+async def _guarded(job: Coroutine[Any, Any, T]) -> T:
+    """What a job returns; what it raises by mistake stays in the log."""
+    try:
+        return await job
+    except Refusal:
+        raise
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        log.error("a request failed: %s", error, exc_info=not isinstance(error, MRLMError))
+        raise Refusal("failed", "the server failed to answer; its log says why") from error

@@ -1,0 +1,292 @@
+"""Requests of the OpenAI protocol, read field by field, and the shapes of its answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mrlm.core.chat import Chat
+from mrlm.core.types import Completion, Message, Role, SamplingParams
+from mrlm.serving.policies.admission import check_size, checked_sampling
+from mrlm.serving.policies.refusals import Refusal
+
+JSON = dict[str, Any]
+ROLES: dict[str, Role] = {
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "tool": Role.TOOL,
+    "function": Role.TOOL,
+}
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "prompt_logprobs": (0,),
+    "use_beam_search": (False,),
+    "ignore_eos": (False,),
+    "min_tokens": (0,),
+    "response_format": ({"type": "text"},),
+    "functions": ([],),
+    "top_logprobs": (0,),
+}
+"""What changes an answer and is not offered here, with the values that change nothing."""
+OPENS, CLOSES = "<tool_call>", "</tool_call>"
+MOST_CHOICES = 64
+
+
+class Fields:
+    """The body of a request; every read says what is wrong with the field."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.body = body
+        for name, allowed in NEUTRAL.items():
+            value = body.get(name)
+            if value is not None and value not in allowed:
+                raise Refusal("bad", f"{name} is not supported by this server", name)
+
+    def whole(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number from `low` to `high`."""
+        value = self.body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise Refusal("bad", f"{name} must be a whole number from {low} to {high}", name)
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Any number."""
+        value = self.body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise Refusal("bad", f"{name} must be a number", name)
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """True or false; false if not given."""
+        value = self.body.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise Refusal("bad", f"{name} must be true or false", name)
+        return bool(value)
+
+    def text(self, name: str) -> str:
+        """A text that must be there."""
+        value = self.body.get(name)
+        if not isinstance(value, str) or not value:
+            raise Refusal("bad", f"{name} must be a text", name)
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A text, or a list of them; none if not given."""
+        value = self.body.get(name)
+        value = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise Refusal("bad", f"{name} must be a text or a list of texts", name)
+        return tuple(value)
+
+    def choices(self) -> int:
+        """Completions of each prompt."""
+        return self.whole("n", 1, 1, MOST_CHOICES)
+
+    def count(self) -> int:
+        """Completions that are requested in all, known before any prompt is looked at."""
+        prompts: Any = self.body.get("prompt")
+        several = isinstance(prompts, list) and not (prompts and isinstance(prompts[0], int))
+        return self.choices() * (len(prompts) if several else 1)
+
+    def seed(self) -> int:
+        """The seed of the request, drawn here if it has none."""
+        given = self.whole("seed", secrets.randbits(63), -(1 << 63), (1 << 64) - 1)
+        return given % (1 << 64)
+
+    def sampling(self, max_new_tokens: int) -> SamplingParams:
+        """How tokens are drawn. `top_k` may be 0 or -1 for off."""
+        return checked_sampling(
+            SamplingParams(
+                max_new_tokens=max_new_tokens,
+                temperature=self.number("temperature", 1.0),
+                top_p=self.number("top_p", 1.0),
+                top_k=max(0, self.whole("top_k", 0, -1, 1 << 31)),
+                min_p=self.number("min_p", 0.0),
+                stop=self.texts("stop"),
+            )
+        )
+
+    # -- conversations -----------------------------------------------------------------------------
+
+    def messages(self, max_context: int) -> list[Message]:
+        """The conversation; tools that the template is to explain come with its first message. One
+        that cannot fit into `max_context` tokens is refused as it came."""
+        given = self.body.get("messages")
+        if not isinstance(given, list) or not given:
+            raise Refusal("bad", "messages must be a list with at least one message", "messages")
+        if len(given) > max_context:
+            text = f"the maximum context length is {max_context} tokens"
+            raise Refusal("long", f"{text}; {len(given)} messages do not fit", "messages")
+        try:
+            size = _characters(given) + _characters(self.body.get("tools"))
+        except RecursionError:
+            raise Refusal("bad", "messages and tools are nested too deep", "messages") from None
+        check_size(size, max_context)
+        found = [_message(each, f"messages[{place}]") for place, each in enumerate(given)]
+        tools = self.tools()
+        if tools:
+            first = found[0]
+            found[0] = Message(
+                first.content, first.role, tool_calls=first.tool_calls, metadata={"tools": tools}
+            )
+        return found
+
+    def tools(self) -> list[JSON]:
+        """The tools that may be called."""
+        choice = self.body.get("tool_choice")
+        if choice not in (None, "auto", "none"):
+            raise Refusal("bad", "tool_choice may be 'auto' or 'none' here", "tool_choice")
+        given = self.body.get("tools")
+        if given is None or choice == "none":
+            return []
+        if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+            raise Refusal("bad", "tools must be a list of objects", "tools")
+        return given
+
+
+def _characters(value: Any) -> int:
+    """How many characters the texts of a JSON value have."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
+
+
+def _message(given: Any, where: str) -> Message:
+    if not isinstance(given, dict) or given.get("role") not in ROLES:
+        raise Refusal("bad", f"{where} needs a role, one of {', '.join(ROLES)}", where)
+    content = given.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+            raise Refusal("bad", f"{where}.content may have parts of text only", where)
+        content = "".join(part["text"] for part in content)
+    if content is not None and not isinstance(content, str):
+        raise Refusal("bad", f"{where}.content must be a text", where)
+    calls = given.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
+        raise Refusal("bad", f"{where}.tool_calls must be a list of objects", where)
+    return Message(content or "", ROLES[given["role"]], tool_calls=tuple(map(_called, calls)))
+
+
+def _called(call: JSON) -> JSON:
+    """A call as templates take it: its arguments as an object."""
+    function = call.get("function")
+    function = dict(function) if isinstance(function, dict) else {}
+    if isinstance(function.get("arguments"), str):
+        try:
+            function["arguments"] = json.loads(function["arguments"])
+        except ValueError:
+            raise Refusal("bad", "the arguments of a tool call are no JSON", "messages") from None
+    return {**call, "function": function}
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def head(kind: str, model: str) -> JSON:
+    """What every answer begins with."""
+    name = {"chat.completion": "chatcmpl", "chat.completion.chunk": "chatcmpl"}.get(kind, "cmpl")
+    return {
+        "id": f"{name}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+    }
+
+
+def usage(read: int, found: Sequence[Completion]) -> JSON:
+    """How many tokens were read and written."""
+    written = sum(len(each.token_ids) for each in found)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }
+
+
+def chat_logprobs(chat: Chat, found: Completion) -> JSON:
+    """The log-probs of a chat completion, token by token."""
+    return {
+        "content": [
+            {
+                "token": text,
+                "logprob": logprob,
+                "bytes": list(text.encode()),
+                "top_logprobs": [],
+            }
+            for text, logprob in zip(_tokens(chat, found), found.logprobs, strict=True)
+        ],
+        "refusal": None,
+    }
+
+
+def completion_logprobs(chat: Chat, found: Completion) -> JSON:
+    """The log-probs of a text completion."""
+    tokens = _tokens(chat, found)
+    offsets = [0]
+    for each in tokens[:-1]:
+        offsets.append(offsets[-1] + len(each))
+    return {
+        "tokens": tokens,
+        "token_logprobs": found.logprobs,
+        "text_offset": offsets[: len(tokens)],
+        "top_logprobs": [{t: p} for t, p in zip(tokens, found.logprobs, strict=True)],
+    }
+
+
+def _tokens(chat: Chat, found: Completion) -> list[str]:
+    return [chat.tokenizer.decode([token]) for token in found.token_ids]
+
+
+def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
+    """The message of a completion and why it ended. Calls that a model writes as
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become calls where tools were
+    given."""
+    calls, rest = _calls_in(found.text) if tools else ([], found.text)
+    if not calls:
+        return {"role": "assistant", "content": found.text}, found.finish_reason
+    content = rest.strip() or None
+    return {"role": "assistant", "content": content, "tool_calls": calls}, "tool_calls"
+
+
+def _calls_in(text: str) -> tuple[list[JSON], str]:
+    """The calls of a text, and the text without them, in time that grows with its length. What only
+    looks like a call stays text."""
+    first, *parts = text.split(OPENS)
+    calls: list[JSON] = []
+    rest = [first]
+    for part in parts:
+        inside, closed, after = part.partition(CLOSES)
+        try:
+            call: Any = json.loads(inside) if closed else None
+            function = {"name": str(call["name"]), "arguments": json.dumps(call["arguments"])}
+        except (ValueError, KeyError, TypeError, RecursionError):
+            rest += [OPENS, part]
+            continue
+        rest.append(after)
+        calls.append(
+            {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": function}
+        )
+    return calls, "".join(rest)
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text word by word."""
+    yield from re.findall(r"\s*\S+|\s+$", text)

@@ -1,0 +1,397 @@
+"""The HTTP door to policies: the OpenAI protocol (chat and text completions), for any client that
+speaks it, and the routes of `http_trainer.py` for those who train."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mrlm.core.errors import ChatTemplateError, ConfigError
+from mrlm.core.types import Completion, Message
+from mrlm.play.engine import Request as Asked
+from mrlm.serving.policies.admission import Limits, check_size, parsed
+from mrlm.serving.policies.hub import RETRY_AFTER, Desk, Served
+from mrlm.serving.policies.openai_fields import (
+    JSON,
+    Fields,
+    chat_logprobs,
+    completion_logprobs,
+    head,
+    pieces,
+    spoken,
+    usage,
+)
+from mrlm.serving.policies.refusals import Refusal
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+DEFAULT_TOKENS = 1024
+"""Tokens of a chat answer where the client does not say; fewer where the model has less room."""
+DEFAULT_TEXT_TOKENS = 16
+"""The same for text completions, as the protocol says."""
+STATUS: dict[str, tuple[int, str, str | None]] = {
+    "unknown": (404, "invalid_request_error", "model_not_found"),
+    "bad": (400, "invalid_request_error", None),
+    "long": (400, "invalid_request_error", "context_length_exceeded"),
+    "busy": (429, "rate_limit_error", "rate_limit_exceeded"),
+    "asleep": (503, "server_error", "asleep"),
+    "slow": (504, "server_error", "timeout"),
+    "forbidden": (403, "invalid_request_error", "forbidden"),
+    "failed": (500, "server_error", None),
+}
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a route answers: JSON, or a text; or events, one after the other."""
+
+    body: Any
+    events: bool = False
+
+
+Route = Callable[[JSON, Any], Awaitable[Any]]
+"""`route(body, request)` returns an `Answer` or what its body is."""
+
+
+class Door:
+    """The routes of the OpenAI protocol over a desk.
+
+    Args:
+        desk: answers.
+        token: every request has to show it as `Authorization: Bearer`; `None` for none.
+        limits: what is let in.
+    """
+
+    def __init__(self, desk: Desk, token: str | None = None, limits: Limits | None = None) -> None:
+        self.desk = desk
+        self.limits: Limits = limits or Limits()
+        self._held = 0
+        self._token = None if token is None else _digest(token)
+
+    def app(self) -> Any:
+        """The application, for any ASGI server.
+
+        Raises:
+            ConfigError: starlette is not installed.
+        """
+        try:
+            from starlette.applications import Starlette
+            from starlette.routing import Route as Page
+        except ImportError as error:
+            raise ConfigError(
+                'policies over HTTP need starlette and uvicorn: pip install "mrlm[serve]"'
+            ) from error
+        from mrlm.serving.policies.trainer_http import trainer_routes
+
+        routes: dict[tuple[str, str], Route] = {
+            ("GET", "/health"): self.health,
+            ("GET", "/v1/models"): self.models,
+            ("POST", "/v1/chat/completions"): self.chat,
+            ("POST", "/v1/completions"): self.complete,
+            **trainer_routes(self.desk),
+        }
+        paths = [
+            Page(path, self._guarded(route), methods=[method])
+            for (method, path), route in routes.items()
+        ]
+        return Starlette(routes=paths, exception_handlers={404: _no_page, 405: _no_page})
+
+    # -- routes ------------------------------------------------------------------------------------
+
+    async def health(self, body: JSON, request: Any) -> JSON:
+        """Whether the server answers."""
+        return {"status": "asleep" if self.desk.asleep else "ok", "waiting": self.desk.waiting}
+
+    async def models(self, body: JSON, request: Any) -> JSON:
+        """The policies there are; `mrlm` says which weights they have."""
+        served = list(self.desk.served.values())
+        return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
+
+    async def chat(self, body: JSON, request: Any) -> Answer:
+        """A chat completion."""
+        fields = Fields(body)
+        served = self.desk.find(fields.text("model"))
+        tools = fields.tools()
+        streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
+
+        def asked() -> list[Asked]:
+            prompt = _rendered(served, fields.messages(served.max_context))
+            room = max(1, served.max_context - len(prompt))
+            limit = fields.whole("max_tokens", min(room, DEFAULT_TOKENS), 1, 1 << 31)
+            limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
+            return _requests(served, fields, [prompt], limit)
+
+        def answer(sent: list[Asked], found: list[Completion]) -> Answer:
+            choices: list[JSON] = []
+            for place, each in enumerate(found):
+                message, reason = spoken(each, tools)
+                scores = chat_logprobs(served.chat, each) if logprobs else None
+                choice = {"index": place, "message": message, "logprobs": scores}
+                choices.append(choice | {"finish_reason": reason})
+            counts = usage(len(sent[0].prompt_ids), found)
+            if streamed:
+                first = head("chat.completion.chunk", served.name)
+                return Answer(_chat_events(first, choices, _counted(fields, counts)), events=True)
+            first = head("chat.completion", served.name)
+            return Answer(first | {"choices": choices, "usage": counts})
+
+        return await self._answered(fields.count(), asked, answer)
+
+    async def complete(self, body: JSON, request: Any) -> Answer:
+        """Completions of texts or of lists of token ids."""
+        fields = Fields(body)
+        served = self.desk.find(fields.text("model"))
+        limit = fields.whole("max_tokens", DEFAULT_TEXT_TOKENS, 1, 1 << 31)
+        scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
+        shows_ids, streamed = fields.flag("return_token_ids"), fields.flag("stream")
+
+        def answer(sent: list[Asked], found: list[Completion]) -> Answer:
+            choices: list[JSON] = []
+            for place, (each, one) in enumerate(zip(found, sent, strict=True)):
+                choice: JSON = {
+                    "index": place,
+                    "text": each.text,
+                    "logprobs": completion_logprobs(served.chat, each) if scored else None,
+                    "finish_reason": each.finish_reason,
+                    "stop_reason": None,
+                }
+                if shows_ids:
+                    choice |= {"token_ids": each.token_ids, "prompt_token_ids": one.prompt_ids}
+                choices.append(choice)
+            read = sum(len(one.prompt_ids) for one in sent[:: fields.choices()])
+            counts, first = usage(read, found), head("text_completion", served.name)
+            if not streamed:
+                return Answer(first | {"choices": choices, "usage": counts})
+            return Answer(_text_events(first, choices, _counted(fields, counts)), events=True)
+
+        return await self._answered(
+            fields.count(),
+            lambda: _requests(served, fields, _prompts(served, body.get("prompt")), limit),
+            answer,
+        )
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    async def _answered(
+        self,
+        count: int,
+        asked: Callable[[], list[Asked]],
+        answer: Callable[[list[Asked], list[Completion]], Answer],
+    ) -> Answer:
+        """Room first, then the requests, then what they are answered with; what takes long is not
+        done on this event loop."""
+        with self.desk.room(count):
+            sent = await self.desk.read(asked)
+            found = await asyncio.wrap_future(self.desk.ask(sent))
+        return await self.desk.read(lambda: answer(sent, found))
+
+    def _guarded(self, route: Route) -> Any:
+        """A route behind the checks that all of them have."""
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        async def answer(request: Any) -> Any:
+            data = bytearray()
+            try:
+                self._check_token(request)
+                await self._receive(request, data)
+                limits = self.limits
+                body = await self.desk.read(lambda: parsed(data, limits.parts)) if data else {}
+                found = await route(body, request)
+                found = found if isinstance(found, Answer) else Answer(found)
+                if found.events:
+                    return StreamingResponse(found.body, media_type="text/event-stream")
+                return await self.desk.read(lambda: JSONResponse(found.body))
+            except Refusal as refusal:
+                status, kind, code = STATUS[refusal.kind]
+                return _error(status, str(refusal), kind, code, refusal.field)
+            except _Unheard as unheard:
+                return _error(unheard.status, str(unheard), unheard.kind)
+            except Exception:
+                log.exception("a request to %s failed", request.url.path)
+                return _error(500, "the server failed; its log says why", "server_error")
+            finally:
+                self._held -= len(data)
+
+        return answer
+
+    def _check_token(self, request: Any) -> None:
+        if self._token is None:
+            if "origin" in request.headers:  # a page somewhere, in a browser of this machine
+                text = "browsers are let in with a token only"
+                raise _Unheard(403, text, "invalid_request_error")
+            return
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        good = secrets.compare_digest(_digest(shown.strip()), self._token)
+        if scheme.lower() != "bearer" or not good:
+            raise _Unheard(401, "the token is missing or wrong", "authentication_error")
+
+    async def _receive(self, request: Any, data: bytearray) -> None:
+        """Read the body of a request, as far as there is room for it. It is counted in `_held`."""
+        if request.method == "GET":
+            return
+        limits, kind = self.limits, "invalid_request_error"
+        large = _Unheard(413, f"the request is larger than {limits.body} bytes", kind)
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > limits.body:
+            raise large
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                async for chunk in request.stream():
+                    data += chunk
+                    self._held += len(chunk)
+                    if len(data) > limits.body:
+                        raise large
+                    if self._held > limits.bodies:
+                        raise Refusal(
+                            "busy", "too many large requests at once; send it again later"
+                        )
+        except TimeoutError:
+            text = f"the request did not arrive within {limits.body_seconds:g} s"
+            raise _Unheard(408, text, kind) from None
+
+
+class _Unheard(Exception):
+    """A request that is refused before anybody reads what it asks."""
+
+    def __init__(self, status: int, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _error(
+    status: int, message: str, kind: str, code: str | None = None, field: str | None = None
+) -> Any:
+    from starlette.responses import JSONResponse
+
+    said = {"message": message, "type": kind, "param": field, "code": code}
+    headers = {"retry-after": f"{RETRY_AFTER:g}"} if status == 429 else {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse({"error": said}, status, headers)
+
+
+async def _no_page(request: Any, error: Any) -> Any:
+    return _error(error.status_code, "there is no such route", "invalid_request_error")
+
+
+def _another(seed: int, place: int) -> int:
+    """The seed of the choice at a place; the first has the request's own."""
+    if not place:
+        return seed
+    return int.from_bytes(hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest())
+
+
+def _model(served: Served) -> JSON:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "mrlm",
+        "root": served.model,
+        "parent": served.parent,
+        "max_model_len": served.max_context,
+        "mrlm": {"version": served.version, "fingerprint": list(served.fingerprint())},
+    }
+
+
+def _requests(served: Served, fields: Fields, prompts: list[list[int]], limit: int) -> list[Asked]:
+    sampling, seed, count = fields.sampling(limit), fields.seed(), fields.choices()
+    return [
+        Asked(served.name, prompt, sampling, _another(seed, place * count + choice))
+        for place, prompt in enumerate(prompts)
+        for choice in range(count)
+    ]
+
+
+def _rendered(served: Served, messages: list[Message]) -> list[int]:
+    try:
+        return served.chat.prompt(messages).ids
+    except ChatTemplateError as error:
+        raise Refusal("bad", str(error), "messages") from error
+
+
+def _prompts(served: Served, given: Any) -> list[list[int]]:
+    """The prompts in ids: of a text, several texts, one list of ids, or several."""
+
+    def ids(value: Any) -> bool:
+        plain = isinstance(value, list) and bool(value)
+        return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
+
+    def encoded(text: str) -> list[int]:
+        # a raw prompt is what a client has rendered itself: control tokens in it are control, as in
+        # every server of this protocol. Text that is not to be control goes through chat, or as ids
+        check_size(len(text), served.max_context)
+        return served.chat.encode(text)
+
+    if isinstance(given, str) and given:
+        return [encoded(given)]
+    several: list[Any] = given if isinstance(given, list) else []
+    if ids(given):
+        return [several]
+    if several and all(isinstance(each, str) and each for each in several):
+        return [*map(encoded, several)]
+    if several and all(map(ids, several)):
+        return several
+    raise Refusal("bad", "prompt must be a text, token ids, or a list of one of them", "prompt")
+
+
+def _counted(fields: Fields, counts: JSON) -> JSON | None:
+    options = fields.body.get("stream_options")
+    wanted = isinstance(options, dict) and options.get("include_usage")
+    return counts if wanted else None
+
+
+async def _chat_events(
+    first: JSON, choices: list[JSON], counts: JSON | None
+) -> AsyncIterator[bytes]:
+    for choice in choices:
+        message, place = choice["message"], choice["index"]
+        parts: list[JSON] = [{"role": "assistant", "content": ""}]
+        parts += [{"content": piece} for piece in pieces(message["content"] or "")]
+        calls = message.get("tool_calls", ())
+        parts += [{"tool_calls": [{"index": n, **call}]} for n, call in enumerate(calls)]
+        for number, part in enumerate([*parts, {}]):
+            last = number == len(parts)
+            yield _event(
+                first
+                | {
+                    "choices": [
+                        {
+                            "index": place,
+                            "delta": part,
+                            "logprobs": choice["logprobs"] if last else None,
+                            "finish_reason": choice["finish_reason"] if last else None,
+                        }
+                    ]
+                }
+            )
+    if counts is not None:
+        yield _event(first | {"choices": [], "usage": counts})
+    yield b"data: [DONE]\n\n"
+
+
+async def _text_events(
+    first: JSON, choices: list[JSON], counts: JSON | None
+) -> AsyncIterator[bytes]:
+    for choice in choices:
+        for piece in pieces(choice["text"]):
+            bare = {"index": choice["index"], "text": piece, "logprobs": None}
+            yield _event(first | {"choices": [bare | {"finish_reason": None}]})
+        yield _event(first | {"choices": [choice | {"text": ""}]})
+    if counts is not None:
+        yield _event(first | {"choices": [], "usage": counts})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(data: JSON) -> bytes:
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,264 @@
+"""Routes for those who train policies that a server speaks for, called and shaped like those of
+vLLM and of SGLang, so that what trains with the one trains with this."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from mrlm.core.types import Completion, SamplingParams
+from mrlm.play.engine import Request
+from mrlm.serving.policies.admission import checked_sampling
+from mrlm.serving.policies.hub import Desk, Served
+from mrlm.serving.policies.openai_fields import JSON, Fields
+from mrlm.serving.policies.refusals import Refusal
+
+PARTS = frozenset({"weights", "kv_cache"})
+"""What sleeps and wakes."""
+
+
+def trainer_routes(desk: Desk) -> dict[tuple[str, str], Callable[[JSON, Any], Awaitable[Any]]]:
+    """(method, path) -> route."""
+    bed = Bed(desk)
+    vllm, sglang = Vllm(desk, bed), Sglang(desk, bed)
+    return {
+        ("POST", "/v1/load_lora_adapter"): vllm.load_adapter,
+        ("POST", "/v1/unload_lora_adapter"): vllm.unload_adapter,
+        ("POST", "/sleep"): vllm.sleep,
+        ("POST", "/wake_up"): vllm.wake_up,
+        ("GET", "/is_sleeping"): vllm.is_sleeping,
+        ("POST", "/collective_rpc"): vllm.collective_rpc,
+        ("POST", "/reset_prefix_cache"): vllm.reset_prefix_cache,
+        ("POST", "/update_weight_version"): vllm.mark,
+        ("GET", "/weight_info"): vllm.weight_info,
+        ("POST", "/generate"): sglang.generate,
+        ("GET", "/get_model_info"): sglang.model_info,
+        ("POST", "/update_weights_from_disk"): sglang.update_weights,
+        ("POST", "/release_memory_occupation"): sglang.release,
+        ("POST", "/resume_memory_occupation"): sglang.resume,
+        ("POST", "/load_lora_adapter"): sglang.load_adapter,
+        ("POST", "/unload_lora_adapter"): sglang.unload_adapter,
+        ("POST", "/flush_cache"): sglang.flush_cache,
+    }
+
+
+class Bed:
+    """Which parts of a server sleep. While any does, nobody is answered; weights can be changed
+    once they are awake."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.asleep: set[str] = set()
+        self.mark: str = ""
+        """What whoever trains calls the weights as they are."""
+
+    async def sleep(self, parts: Sequence[str]) -> None:
+        """Put parts to sleep."""
+        await asyncio.wrap_future(self.desk.sleep())
+        self.asleep |= set(self._known(parts))
+
+    def wake(self, parts: Sequence[str]) -> None:
+        """Wake parts; requests are answered when all of them are awake."""
+        self.desk.require_trainer()
+        self.asleep -= set(self._known(parts))
+        if not self.asleep:
+            self.desk.wake()
+
+    def check(self) -> None:
+        """Weights can be changed now."""
+        if "weights" in self.asleep:
+            raise Refusal("bad", "the weights sleep; wake them before they are changed")
+
+    def _known(self, parts: Sequence[str]) -> Sequence[str]:
+        strange = set(parts) - PARTS
+        if strange:
+            raise Refusal("bad", f"there are no {', '.join(sorted(strange))} to wake", "tags")
+        return parts or sorted(PARTS)
+
+
+def whole_model(desk: Desk) -> Served:
+    """The policy that is no adapter, where there is one.
+
+    Raises:
+        Refusal: there are none, or several.
+    """
+    whole = [each for each in desk.served.values() if each.parent is None]
+    if len(whole) != 1:
+        raise Refusal("bad", f"this server has {len(whole)} whole models; say which is meant")
+    return whole[0]
+
+
+class Vllm:
+    """Routes of vLLM's server."""
+
+    def __init__(self, desk: Desk, bed: Bed) -> None:
+        self.desk, self.bed = desk, bed
+
+    async def load_adapter(self, body: JSON, request: Any) -> str:
+        fields = Fields(body)
+        name, folder = fields.text("lora_name"), self.desk.readable(fields.text("lora_path"))
+        if name in self.desk.served and not fields.flag("load_inplace"):
+            text = f"The LoRA adapter '{name}' has already been loaded"
+            raise Refusal("bad", text, "lora_name")
+        self.bed.check()
+        await asyncio.wrap_future(self.desk.load_adapter(name, folder))
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    async def unload_adapter(self, body: JSON, request: Any) -> str:
+        name = Fields(body).text("lora_name")
+        self.desk.unload_adapter(name)
+        return f"Success: LoRA adapter '{name}' removed successfully."
+
+    async def sleep(self, body: JSON, request: Any) -> JSON:
+        if request.query_params.get("level", "1") not in ("1", "2"):
+            raise Refusal("bad", "level may be 1 or 2", "level")
+        await self.bed.sleep(request.query_params.getlist("tags"))
+        return {}
+
+    async def wake_up(self, body: JSON, request: Any) -> JSON:
+        self.bed.wake(request.query_params.getlist("tags"))
+        return {}
+
+    async def is_sleeping(self, body: JSON, request: Any) -> JSON:
+        return {"is_sleeping": self.desk.asleep}
+
+    async def collective_rpc(self, body: JSON, request: Any) -> JSON:
+        """Only `reload_weights` from a folder: whoever may call it may call nothing else."""
+        if Fields(body).text("method") != "reload_weights":
+            raise Refusal("bad", "method may be 'reload_weights' here", "method")
+        given = body.get("kwargs")
+        folder = self.desk.readable(Fields(given if isinstance(given, dict) else {}).text(PATH))
+        self.bed.check()
+        await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
+        return {"results": [None]}
+
+    async def reset_prefix_cache(self, body: JSON, request: Any) -> JSON:
+        """Nothing to do: what was read with old weights is forgotten when new ones come."""
+        return {}
+
+    async def mark(self, body: JSON, request: Any) -> JSON:
+        self.desk.require_trainer()
+        self.bed.mark = Fields(body).text("new_version")
+        return {"success": True, "new_version": self.bed.mark}
+
+    async def weight_info(self, body: JSON, request: Any) -> JSON:
+        return {"weight_version": self.bed.mark or "default"}
+
+
+PATH = "weights_path"
+
+
+class Sglang:
+    """Routes of SGLang's server."""
+
+    def __init__(self, desk: Desk, bed: Bed) -> None:
+        self.desk, self.bed = desk, bed
+
+    async def generate(self, body: JSON, request: Any) -> Any:
+        fields = Fields(body)
+        if fields.flag("stream"):
+            raise Refusal("bad", "stream is not supported by /generate here", "stream")
+        name = body.get("lora_path")
+        served = self.desk.find(name) if isinstance(name, str) else whole_model(self.desk)
+        sampling, seed = _sampling(body.get("sampling_params"))
+        prompts: Any = body.get("input_ids")
+        single = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], int)
+        given: list[Any] = [prompts] if single else prompts
+        if not isinstance(given, list) or not given:
+            raise Refusal("bad", "input_ids must be a list of token ids, or several", "input_ids")
+        scored = fields.flag("return_logprob")
+
+        def asked() -> list[Request]:
+            if not all(map(_ids, given)):
+                text = "input_ids must be a list of token ids, or several"
+                raise Refusal("bad", text, "input_ids")
+            return [
+                Request(served.name, ids, sampling, (seed + n) % (1 << 64))
+                for n, ids in enumerate(given)
+            ]
+
+        with self.desk.room(len(given)):
+            sent = await self.desk.read(asked)
+            found = await asyncio.wrap_future(self.desk.ask(sent))
+        answers = [
+            _generated(each, len(one.prompt_ids), scored, self.bed.mark)
+            for each, one in zip(found, sent, strict=True)
+        ]
+        return answers[0] if single else answers
+
+    async def model_info(self, body: JSON, request: Any) -> JSON:
+        served = whole_model(self.desk)
+        return {
+            "model_path": served.model,
+            "is_generation": True,
+            "weight_version": self.bed.mark or str(served.version),
+        }
+
+    async def update_weights(self, body: JSON, request: Any) -> JSON:
+        fields = Fields(body)
+        mark = fields.text("weight_version") if "weight_version" in body else ""
+        folder = self.desk.readable(fields.text("model_path"))
+        self.bed.check()
+        await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
+        self.bed.mark = mark
+        text = "Succeeded to update model weights."
+        return {"success": True, "message": text, "num_paused_requests": 0}
+
+    async def release(self, body: JSON, request: Any) -> JSON:
+        await self.bed.sleep(Fields(body).texts("tags"))
+        return {}
+
+    async def resume(self, body: JSON, request: Any) -> JSON:
+        self.bed.wake(Fields(body).texts("tags"))
+        return {}
+
+    async def load_adapter(self, body: JSON, request: Any) -> JSON:
+        fields = Fields(body)
+        name, folder = fields.text("lora_name"), self.desk.readable(fields.text("lora_path"))
+        if name in self.desk.served:
+            raise Refusal("bad", f"LoRA adapter {name} is loaded already", "lora_name")
+        self.bed.check()
+        await asyncio.wrap_future(self.desk.load_adapter(name, folder))
+        return self._adapters()
+
+    async def unload_adapter(self, body: JSON, request: Any) -> JSON:
+        self.desk.unload_adapter(Fields(body).text("lora_name"))
+        return self._adapters()
+
+    async def flush_cache(self, body: JSON, request: Any) -> JSON:
+        """Nothing to do: what was read with old weights is forgotten when new ones come."""
+        return {}
+
+    def _adapters(self) -> JSON:
+        served = self.desk.served.values()
+        loaded = {each.name: each.model for each in served if each.parent is not None}
+        return {"success": True, "error_message": "", "loaded_adapters": loaded}
+
+
+def _ids(value: Any) -> bool:
+    plain = isinstance(value, list) and bool(value)
+    return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
+
+
+def _sampling(given: Any) -> tuple[SamplingParams, int]:
+    fields = Fields(given if isinstance(given, Mapping) else {})
+    seed = Fields({"seed": fields.body.get("sampling_seed")}).seed()
+    limit = fields.whole("max_new_tokens", 128, 1, 1 << 31)
+    return checked_sampling(fields.sampling(limit)), seed
+
+
+def _generated(found: Completion, read: int, scored: bool, mark: str) -> JSON:
+    reason: JSON = {"type": found.finish_reason}
+    if found.finish_reason == "length":
+        reason["length"] = len(found.token_ids)
+    about: JSON = {
+        "finish_reason": reason,
+        "prompt_tokens": read,
+        "completion_tokens": len(found.token_ids),
+        "weight_version": mark or str(found.policy_version),
+    }
+    if scored:
+        pairs = zip(found.logprobs, found.token_ids, strict=True)
+        about["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
+    return {"text": found.text, "output_ids": found.token_ids, "meta_info": about}

@@ -1,0 +1,58 @@
+"""What a client is told of an error, and what it is not. No network."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from mrlm.core.errors import ConfigError, MRLMError, RewardError
+from mrlm.core.user_errors import explain, whole
+from mrlm.serving import mrlm_pb2 as pb
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+class SlowError(Exception):
+    """A world took longer than its deadline.
+
+    Args:
+        seconds: the deadline.
+        hung: a thread of it still runs.
+    """
+
+    def __init__(self, seconds: float, hung: bool) -> None:
+        super().__init__(f"it took longer than {seconds:g} s")
+        self.seconds: float = seconds
+        self.hung: bool = hung
+
+
+class RefusedError(Exception):
+    """A request that makes no sense; nothing was done. Its words are written for the client."""
+
+
+def failure_of(error: Exception, what: str, opening: bool = False) -> pb.Failure:
+    """What a client is told of an error in a world.
+
+    Args:
+        error: what was raised.
+        what: the world and what it was doing.
+        opening: it was being made, so that a `ConfigError` is the request's fault.
+    """
+    if isinstance(error, RefusedError) or (opening and isinstance(error, ConfigError)):
+        return pb.Failure(kind=pb.Failure.BAD, message=str(error))
+    if isinstance(error, SlowError):
+        log.warning("%s took longer than %g s", what, error.seconds)
+        words = f"{what} took longer than the {error.seconds:g} s that the server gives it"
+        return pb.Failure(kind=pb.Failure.SLOW, message=words)
+    kind = pb.Failure.REWARD if isinstance(error, RewardError) else pb.Failure.WORLD
+    return pb.Failure(kind=kind, message=told(error, what))
+
+
+def told(error: BaseException, what: str) -> str:
+    """Log an error, with the user's frames, under a fresh number. Returns what may be said of it
+    elsewhere: its class, its words where they were written for users, and the number."""
+    number = secrets.token_hex(4)
+    log.error("[%s] %s failed: %s", number, what, explain(error))
+    log.debug("[%s] %s", number, whole(error))
+    words = f": {error}" if isinstance(error, MRLMError) else ""
+    return f"{what} failed with {type(error).__name__}{words} ({number} in the server's log)"

@@ -1,0 +1,62 @@
+"""`run.log`: what the library logs while a run goes on, and the error that ended it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mrlm.core.user_errors import explain
+from mrlm.tracking.console import printable
+
+RUN_LOG = "run.log"
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+class LogFile(logging.Handler):
+    """Appends messages with their times to a file.
+
+    Args:
+        path: the file.
+        hidden: secrets, which are blacked out.
+    """
+
+    def __init__(self, path: Path, hidden: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.path = path
+        self._hidden: list[str] = list(hidden)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        self.write(record.levelname.lower(), record.getMessage())
+
+    def write(self, level: str, text: str) -> None:
+        """Write one message. A full disk is an error where metrics are written, not here."""
+        for secret in self._hidden:
+            text = text.replace(secret, "[secret]")
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        with (
+            suppress(OSError),
+            self.path.open("a", encoding="utf-8", errors="backslashreplace") as file,
+        ):
+            file.write(f"{stamp} {level}: {printable(text)}\n")
+
+
+@contextmanager
+def logging_to(file: LogFile) -> Iterator[None]:
+    """Meanwhile messages of the library go to `file` too, and at the end the error that leaves this
+    block."""
+    log.addHandler(file)
+    try:
+        yield
+    except KeyboardInterrupt:
+        file.write("warning", "interrupted")
+        raise
+    except BaseException as error:
+        file.write("error", explain(error))
+        raise
+    finally:
+        log.removeHandler(file)

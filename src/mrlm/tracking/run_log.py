@@ -1,0 +1,358 @@
+"""What a run writes down: metrics and episodes as JSON lines, always; the console; and the trackers
+a user asked for. It knows nothing of what the numbers mean."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import logging
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from mrlm.core import registry
+from mrlm.core.errors import PluginError, TrainingError
+from mrlm.core.records import message_record
+from mrlm.core.types import Episode, Turn
+from mrlm.core.user_errors import title
+from mrlm.learn.checkpoint import after_room
+from mrlm.tracking.console import ConsoleLog
+from mrlm.tracking.log_file import RUN_LOG, LogFile, logging_to
+
+METRICS = "metrics.jsonl"
+EPISODES = "episodes.jsonl"
+PROFILE = "profile.jsonl"
+
+SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+SHORTEST_SECRET = 8
+"""Shorter values are too likely to be ordinary words."""
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+class Tracker(Protocol):
+    """Where metrics go besides the run folder; one file in `trackers/` each.
+
+    `library` names what it imports. A tracker is constructed with `(folder, run_name, config,
+    state)`: the run's folder, its name, the resolved config and what `state` returned before the
+    run was interrupted (else `None`). One may have a static method `problem`, which says why it
+    cannot start, or returns `None`; it is called before anything is written.
+    """
+
+    library: ClassVar[str]
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the finite metrics of a step."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able state that a resumed run needs to go on in the same place."""
+        ...
+
+    def close(self) -> None:
+        """Write everything out."""
+        ...
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Make sure that trackers exist and can be used.
+
+    Raises:
+        PluginError: there is no such tracker, or the library it needs is not installed.
+    """
+    for name in names:
+        plugin = registry.load("trackers", name)
+        needs = getattr(plugin, "library", None)  # a user's may have none
+        if needs is not None and importlib.util.find_spec(needs) is None:
+            raise PluginError(
+                f"training.report_to: the tracker {name!r} needs a library that is not installed: "
+                f"pip install 'mrlm[{name}]'"
+            )
+        problem = plugin.problem() if hasattr(plugin, "problem") else None
+        if problem is not None:
+            raise PluginError(f"training.report_to: {problem}")
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run folder, a row per step."""
+    with (folder / METRICS).open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+class RunLog:
+    """The log of one run.
+
+    A tracker that fails while the run goes on (a server that is gone) gets nothing more, and a
+    warning says so: `metrics.jsonl` has everything. One that cannot start is an error.
+
+    Args:
+        folder: the run's folder; `metrics.jsonl` and `episodes.jsonl` are written there. Numbers
+            that are not finite become `null`.
+        run_name: what the run is called on the console and by trackers.
+        config: the resolved config, for trackers.
+        total_steps: iterations of the run.
+        trackers: names of plug-ins of the wing `trackers`.
+        resume_step: first step that will be logged; what was logged from there on is removed, so
+            that a resumed run's log is that of an undisturbed one. `None` starts both files anew.
+        state: what `state()` returned when the run was saved.
+        every: steps between lines on the console.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run_name: str,
+        config: dict[str, Any],
+        total_steps: int,
+        trackers: Sequence[str] = (),
+        *,
+        resume_step: int | None = None,
+        state: dict[str, Any] | None = None,
+        every: int = 1,
+    ) -> None:
+        self.folder = folder
+        self._every = every
+        self._secrets = secrets()
+        check_trackers(trackers)
+        self._names: list[str] = list(trackers)
+        self._about: tuple[str, Any] = (run_name, redacted(config, self._secrets))
+        self._trackers: dict[str, Tracker] = {}
+        self._open(0 if resume_step is None else resume_step, state or {})
+        self._console = ConsoleLog(run_name, total_steps, start=resume_step or 0)
+
+    def _open(self, first: int, state: dict[str, Any]) -> None:
+        """Go on, or begin, with step `first`."""
+        self._kept: dict[str, Any] = dict(state)
+        for name in self._names:
+            plugin = registry.load("trackers", name)
+            try:
+                self._trackers[name] = plugin(self.folder, *self._about, state.get(name))
+            except Exception as error:  # whatever a tracker's library raises
+                reason = title(error).splitlines()[0]
+                raise PluginError(
+                    f"training.report_to: the tracker {name!r} cannot start: {reason}"
+                ) from error
+        for name in (METRICS, EPISODES, PROFILE):
+            rewind(self.folder / name, first)
+        self._metrics: Any = (self.folder / METRICS).open("a", encoding="utf-8")
+        self._episodes: Any = (self.folder / EPISODES).open("a", encoding="utf-8")
+        self._profile: Any = None
+
+    def back(self, step: int, state: dict[str, Any]) -> None:
+        """Forget what was logged after a step, as a run does that is resumed from there.
+
+        Args:
+            step: the last one that is kept.
+            state: what `state()` returned then.
+        """
+        self._close_files()
+        self._open(step + 1, state)
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Write the metrics of a step.
+
+        Raises:
+            TrainingError: the run folder cannot be written.
+        """
+        numbers = {name: _finite(value) for name, value in metrics.items()}
+        line = {"step": step, "time": round(time.time(), 3), **numbers}
+        self._append(self._metrics, [line])
+        finite = {name: value for name, value in numbers.items() if value is not None}
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, f"at step {step}", lambda each=tracker: each.log(step, finite))
+        self._console.log(step, finite, shown=step % self._every == 0)
+
+    def episodes(
+        self, step: int, episodes: Sequence[Episode], standing: Mapping[str, str] | None = None
+    ) -> None:
+        """Write what was played in a step; known secrets in texts are blacked out, and then tokens
+        are not shown either.
+
+        Args:
+            step: which.
+            episodes: what was played.
+            standing: stand-in -> the past player it stood for.
+        """
+        lines = [{"step": step, **summary(episode, standing or {})} for episode in episodes]
+        self._append(self._episodes, [self._shown(line) for line in lines])
+
+    def _shown(self, line: dict[str, Any]) -> dict[str, Any]:
+        shown = redacted(line, self._secrets)
+        if shown != line:  # the tokens would say what the text does not
+            for agent in shown["agents"].values():
+                for turn in agent["turns"]:
+                    turn["ids"] = None
+        return shown
+
+    def profile(self, row: Mapping[str, Any]) -> None:
+        """Write where the time of a step went; without a call there is no such file."""
+        if self._profile is None:
+            self._profile = (self.folder / PROFILE).open("a", encoding="utf-8")
+        self._append(self._profile, [row])
+
+    def note(self, text: str) -> None:
+        """Show a sentence on the console."""
+        self._console.note(redacted(text, self._secrets))
+
+    def say(self, text: str) -> None:
+        """Show lines on the console that are to stay there, also after `close`."""
+        self._console.say(redacted(text, self._secrets))
+
+    def messages(self) -> AbstractContextManager[None]:
+        """While this is open, what the library logs goes to `run.log` too, and so does the error
+        that ends it."""
+        return logging_to(LogFile(self.folder / RUN_LOG, self._secrets))
+
+    def state(self) -> dict[str, Any]:
+        """State of the trackers, for checkpoints; a tracker that is not in use now keeps what it
+        had."""
+        return self._kept | {name: tracker.state() for name, tracker in self._trackers.items()}
+
+    def history(self) -> list[dict[str, Any]]:
+        """Everything that was logged, also before the run was resumed."""
+        return logged(self.folder)
+
+    def close(self) -> None:
+        """Write everything out and end the display."""
+        self._console.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in (self._metrics, self._episodes, self._profile):
+            if file is not None:
+                with suppress(OSError):  # what could not be written was said when it was
+                    file.close()
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, "while it was closed", tracker.close)
+
+    def _guarded(self, name: str, when: str, job: Callable[[], object]) -> None:
+        """Let a tracker work; drop it, loudly, if it cannot."""
+        try:
+            job()
+        except Exception as error:  # whatever a tracker's library raises
+            self._kept[name] = self._trackers.pop(name).state()
+            log.warning(
+                "tracker %r failed %s and gets nothing more in this run (%r); %s has everything",
+                name,
+                when,
+                error,
+                self.folder / METRICS,
+            )
+
+    def _append(self, file: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Write whole lines, and do not wait to."""
+        try:
+            # non-ASCII is escaped: no control code of a model's text reaches a terminal
+            file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+            file.flush()
+        except OSError as error:
+            raise TrainingError(
+                f"{file.name} cannot be written: {error.strerror}; "
+                f"{after_room(Path(file.name).parent)}"
+            ) from error
+
+
+def rewind(path: Path, step: int) -> None:
+    """Keep the lines of a JSONL file that belong to steps before `step`, all at once. A torn last
+    line goes without a word; a damaged one before it is left out with a warning."""
+    if not path.exists():
+        return
+    damaged = 0
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with path.open("rb") as old, temporary.open("wb") as new:
+        for line in old:
+            number = _step_of(line) if line.endswith(b"\n") else math.inf
+            damaged += number is None
+            if number is not None and number < step:
+                new.write(line)
+        new.flush()
+        os.fsync(new.fileno())
+    temporary.replace(path)
+    if damaged:
+        log.warning("%s: %d damaged lines were left out", path, damaged)
+
+
+def secrets() -> list[str]:
+    """Values of environment variables whose names say that they are secret, longest first."""
+    values = {
+        value
+        for name, value in os.environ.items()
+        if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET
+    }
+    return sorted(values, key=lambda value: (-len(value), value))
+
+
+def redacted(data: Any, known: Sequence[str]) -> Any:
+    """Plain data with known secrets in its texts blacked out; keys and numbers stay."""
+    if isinstance(data, str):
+        for secret in known:
+            data = data.replace(secret, "[secret]")
+        return data
+    if not known:
+        return data
+    if isinstance(data, Mapping):
+        return {key: redacted(value, known) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [redacted(value, known) for value in data]
+    return data
+
+
+def _step_of(line: bytes) -> int | None:
+    """The step of a line; `None` for a line that is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    step = row.get("step") if isinstance(row, dict) else None
+    return step if isinstance(step, int) else None
+
+
+def _finite(value: float | None) -> float | None:
+    """A number as JSON knows it."""
+    if value is None or isinstance(value, int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def digest(ids: Sequence[int]) -> str:
+    """Sixteen hexadecimal digits of some tokens."""
+    text = ",".join(map(str, ids))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def summary(episode: Episode, standing: Mapping[str, str]) -> dict[str, Any]:
+    """What is written of an episode; its turns as they were sampled, so that whoever plays it again
+    can compare. `standing` says for whom stand-ins stood."""
+    agents = {
+        name: {
+            "policy": standing.get(rollout.policy or "", rollout.policy),
+            "reward": _finite(rollout.reward),
+            "messages": [message_record(message) for message in rollout.messages],
+            "turns": [_turn(turn) for turn in rollout.turns],
+        }
+        for name, rollout in episode.rollouts.items()
+    }
+    marks = {"greedy": True} if episode.greedy else {}
+    return marks | {
+        "id": episode.id,
+        "environment": episode.environment,
+        "task_id": episode.task.id,
+        "status": episode.status,
+        "reward": _finite(episode.reward),
+        "error": episode.error,
+        "agents": agents,
+    }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    """A turn of a policy behind an API has no tokens here, and its text stands for them."""
+    said = {} if turn.completion_ids or turn.message is None else {"text": turn.message.content}
+    ids = turn.completion_ids
+    return {"ids": list(ids), "digest": digest(ids), "version": turn.version} | said

@@ -1,0 +1,1 @@
+"""What accompanies the training loop: the run, its checks, metrics and profiler."""

@@ -1,0 +1,198 @@
+"""Checks of the first step: what would make a run silently wrong becomes a named error, or a
+warning with the fix."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from mrlm.core.errors import CheckError
+from mrlm.core.types import Group, Message, Role, Turn
+from mrlm.learn.data.batch import Sample, as_column, pack
+from mrlm.learn.data.samples import samples_of
+from mrlm.learn.learner import Learner
+from mrlm.training.run import Run
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+PROBE = 8
+"""Samples that are looked at."""
+MISMATCH_KL = {False: 1e-4, True: 0.05}
+"""`mismatch_kl` that is taken for rounding; `True` for 16 bits."""
+MISMATCH = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 2e-2}
+"""Mean absolute difference of log-probs between engine and trainer that is taken for rounding."""
+
+
+def check_first_step(run: Run, groups: Sequence[Group]) -> None:
+    """Look at the first groups before anything is learned from them.
+
+    Raises:
+        CheckError: with `training.checks=error`, the first thing found wrong. With `warn`
+            everything is logged instead.
+    """
+    for problem in _problems(run, groups):
+        report(run, problem)
+    if "siblings" in run.algorithm.requires:
+        lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
+        if not lively:
+            log.warning(
+                "check variance: in none of the %d groups of the first step do the episodes' "
+                "rewards differ, so it teaches "
+                "nothing. If this goes on: easier tasks, a larger group_size, or a supervised "
+                "stage first",
+                len(groups),
+            )
+
+
+def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
+    """Name, once a run, an agent whose trained turns all have the advantage 0 in an iteration."""
+    for name, share in metrics.items():
+        agent = name.removeprefix("advantage/").removesuffix("/zero")
+        if share == 1.0 and name == f"advantage/{agent}/zero" and agent not in run.untrained:
+            run.untrained.add(agent)
+            log.warning(
+                "iteration %d: all turns of agent %r have the advantage 0, so that it learned "
+                "nothing from them. Either the episodes that are compared had the same reward "
+                "(easier or harder tasks, a larger group_size), or what is rewarded comes after "
+                "its turns and %s does not credit them with it; advantage/%s/zero counts on",
+                run.step + 1,
+                agent,
+                run.config.training.algorithm,
+                agent,
+            )
+
+
+def check_weights(run: Run) -> None:
+    """After the first step, all processes must hold the same weights.
+
+    Raises:
+        CheckError: they do not.
+    """
+    ours = [learner.weights_of.fingerprint() for learner in run.learners]
+    if not all(np.allclose(ours, theirs, rtol=1e-6) for theirs in run.peers.gather(ours)):
+        report(
+            run,
+            "check weights: after the first step the processes do not hold the same weights. Does "
+            "every one run the same program, with the same versions?",
+        )
+
+
+def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
+    """The sampler must have been the trainer: what was trained on in a step was sampled with the
+    weights that were trained.
+
+    Args:
+        run: the run.
+        metrics: of the step.
+
+    Raises:
+        CheckError: `mismatch_kl` of a policy is beyond what rounding explains.
+    """
+    if run.config.training.checks == "off":
+        return
+    for learner in run.learners:
+        alone = len(run.learners) == 1
+        value = metrics.get("mismatch_kl" if alone else f"mismatch_kl/{learner.policy}", 0.0)
+        limit = run.config.training.max_mismatch_kl or MISMATCH_KL[learner.weights_of.coarse]
+        if not value <= limit:
+            report(
+                run,
+                f"check mismatch_kl: what policy {learner.policy!r} was trained on in step "
+                f"{run.step} has other log-probs from the engine than from the trainer at the same "
+                f"weights: their divergence is {value:.3g}, and rounding explains {limit:g} "
+                "(training.max_mismatch_kl). Do both use the same weights, precision and "
+                "temperature? Whatever writes weights in a callback gives them to the engine with "
+                "load_weights",
+            )
+
+
+def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:
+    for learner in run.learners:
+        samples = samples_of(groups, learner.policy, credited=False)[:PROBE]
+        if not samples:
+            continue
+        yield from run.placement.problems(problems_of, learner, samples)
+
+
+def problems_of(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """What is wrong with how a learner reads samples of its policy."""
+    yield from _wrong_tokens(learner, samples)
+    yield from _wrong_logprobs(learner, samples)
+    yield from _forking_template(learner, samples)
+
+
+def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """What is trained on must be what was sampled: every token, and not one of the world's."""
+    batch = pack(samples, pad_id=learner.weights_of.pad_id)
+    grid, tree = batch.grid, batch.tree
+    at = grid.keep[grid.column]
+    aligned = torch.equal(grid.input_ids[batch.sequence, at + 1], batch.tokens)
+    same = torch.equal(grid.input_ids[batch.sequence, at], tree.ids[tree.predictors])
+    real = bool(grid.attention_mask[batch.sequence, at + 1].all())
+    count = sum(len(turn) for sample in samples for turn in sample.turns)
+    if not (aligned and same and real) or len(batch) != count:
+        yield (
+            f"check tokens: the trained tokens of policy {learner.policy!r} are not those that "
+            "were sampled; "
+            "an environment's tokens would get a gradient"
+        )
+
+
+def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """Engine and trainer must give the sampled tokens the same probability."""
+    policy = learner.weights_of
+    probed = [
+        sample
+        for sample in samples
+        if all(_comparable(turn) and turn.version == learner.version for turn in sample.turns)
+    ]
+    if not probed:
+        return
+    batch = pack(probed, pad_id=policy.pad_id, device=policy.device)
+    with policy.scoring():
+        ours = policy.forward(batch).logprobs.float().cpu().numpy()
+    theirs = np.concatenate([as_column(turn.logprobs, len(turn)) for turn in batch.turns])
+    gap = float(np.abs(ours - theirs).mean())
+    limit = MISMATCH[policy.precision]
+    if policy.model.dtype in (torch.bfloat16, torch.float16):
+        limit = max(limit, MISMATCH["bf16"])
+    if not gap <= limit:
+        yield (
+            f"check mismatch_kl: engine and trainer give the tokens of policy {learner.policy!r} "
+            "log-probs that differ by "
+            f"{gap:.4f} on average (rounding explains {limit:g}); do they use the same weights, "
+            "precision and temperature?"
+        )
+
+
+def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
+    """A template that rewrites the past makes every turn a sample of its own: correct, but slow."""
+    opening = [Message("a"), Message("b", Role.ASSISTANT), Message("c")]
+    first = learner.chat.render(opening[:1])
+    if not learner.chat.render(opening).startswith(first + "b") and any(
+        t.index for s in samples for t in s.turns
+    ):
+        log.warning(
+            "check template: the chat template of policy %r does not keep prefixes, so every turn "
+            "is read from its start",
+            learner.policy,
+        )
+    yield from ()
+
+
+def _comparable(turn: Turn) -> bool:
+    return turn.logprobs is not None and not turn.sampling.truncates and not turn.sampling.greedy
+
+
+def report(run: Run, problem: str) -> None:
+    """Say what a check found.
+
+    Raises:
+        CheckError: unless `training.checks=warn`, which logs it.
+    """
+    if run.config.training.checks == "error":
+        raise CheckError(f"{problem} (training.checks=warn goes on all the same)")
+    log.warning(problem)

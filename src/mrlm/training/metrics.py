@@ -1,0 +1,143 @@
+"""Numbers about played episodes under the field's names, for the team, each agent and each
+world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mrlm.core.types import Episode, Group
+from mrlm.learn.data.batch import as_column
+from mrlm.play.engine import Engine, Remote
+
+
+def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What a step played: `reward/mean` is the team's, `reward/<agent>/mean` each agent's; episodes
+    that failed are counted and left out of everything else. What was played greedily to be compared
+    with, and what ended because a sibling went on, is not looked at. A reward that is missing is in
+    no mean; where there are any, `reward/missing` counts them, one per agent and episode."""
+    everything = [episode for group in groups for episode in group]
+    episodes = [each for each in everything if not each.greedy and not each.pruned]
+    valid = [episode for episode in episodes if not episode.failed]
+    metrics = {
+        "episodes/failed": _share(episode.failed for episode in episodes),
+        "episodes/truncated": _share(episode.status == "truncated" for episode in episodes),
+        "episodes/count": float(len(episodes)),
+    }
+    if not valid:
+        return metrics
+    missing = sum(len(episode.missing & episode.rollouts.keys()) for episode in valid)
+    if missing:
+        metrics["reward/missing"] = float(missing)
+    scored = [episode for episode in valid if episode.scored]
+    if scored:
+        metrics |= _spread("reward", [episode.reward for episode in scored])
+    worlds = sorted({episode.environment for episode in scored})
+    if len(worlds) > 1:
+        for world in worlds:
+            rewards = [episode.reward for episode in scored if episode.environment == world]
+            metrics[f"{world}/reward/mean"] = float(np.mean(rewards))
+    agents = sorted({agent for episode in valid for agent in episode.rollouts})
+    turns = [turn for episode in valid for turn in episode.turns if turn.completion_ids]
+    lengths = [len(turn) for turn in turns]
+    if lengths:
+        metrics["completion_length/mean"] = float(np.mean(lengths))
+        metrics["completion_length/max"] = float(np.max(lengths))
+        stopped = (turn.finish_reason == "length" for turn in turns)
+        metrics["completion_length/cut"] = _share(stopped)
+    metrics["turns/mean"] = float(np.mean([sum(1 for _ in episode.turns) for episode in valid]))
+    for agent in agents:
+        metrics |= _agent_metrics(agent, valid, alone=len(agents) == 1)
+    return metrics | _components(valid)
+
+
+def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What credit assigned: mean and spread of each agent's advantages, the share of its trained
+    turns whose advantage is 0 (`advantage/<agent>/zero`; at 1 it learns nothing), and its share of
+    the trained tokens."""
+    values: dict[str, list[np.ndarray]] = {}
+    tokens: dict[str, int] = {}
+    for group in groups:
+        for episode in group.valid:
+            for turn in episode.turns:
+                if turn.advantages is None or not turn.trained:
+                    continue
+                values.setdefault(turn.agent, []).append(as_column(turn.advantages, len(turn)))
+                tokens[turn.agent] = tokens.get(turn.agent, 0) + len(turn)
+    metrics: dict[str, float] = {"tokens/trained": float(sum(tokens.values()))}
+    for agent, columns in values.items():
+        column = np.concatenate(columns)
+        metrics[f"advantage/{agent}/mean"] = float(column.mean())
+        metrics[f"advantage/{agent}/std"] = float(column.std())
+        metrics[f"advantage/{agent}/zero"] = _share(not each.any() for each in columns)
+        if len(values) > 1:
+            metrics[f"tokens/{agent}/share"] = tokens[agent] / max(1, sum(tokens.values()))
+    return metrics
+
+
+def api_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
+    """What policies behind an API were asked, read, wrote and cost since the last call of this, as
+    `api/<policy>/<name>`."""
+    remote = {name: engine for name, engine in engines.items() if isinstance(engine, Remote)}
+    return {
+        f"api/{policy}/{name}": value
+        for policy, engine in remote.items()
+        for name, value in engine.take_usage().items()
+    }
+
+
+def by_policy(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of the learners' updates: under their plain names for one policy; for several under
+    `<name>/<policy>` too, the plain name being the mean."""
+    if len(updates) == 1:
+        return dict(next(iter(updates.values())))
+    metrics: dict[str, float] = {}
+    for name in sorted({name for update in updates.values() for name in update}):
+        known = {policy: update[name] for policy, update in updates.items() if name in update}
+        metrics[name] = float(np.mean(list(known.values())))
+        metrics |= {f"{name}/{policy}": value for policy, value in known.items()}
+    return metrics
+
+
+def _agent_metrics(agent: str, episodes: Sequence[Episode], alone: bool) -> dict[str, float]:
+    rollouts = [episode.rollouts[agent] for episode in episodes if agent in episode.rollouts]
+    known = [
+        episode.rollouts[agent].reward
+        for episode in episodes
+        if agent in episode.rollouts and agent not in episode.missing
+    ]
+    metrics = {f"reward/{agent}/mean": float(np.mean(known))} if known else {}
+    turns = [turn for rollout in rollouts for turn in rollout.turns]
+    lengths = [len(turn) for turn in turns if turn.completion_ids]
+    if lengths and not alone:
+        metrics[f"completion_length/{agent}/mean"] = float(np.mean(lengths))
+    return metrics
+
+
+def _components(episodes: Sequence[Episode]) -> dict[str, float]:
+    names = sorted({name for episode in episodes for name in episode.metrics})
+    return {
+        f"reward/{name}": float(np.mean([episode.metrics.get(name, 0.0) for episode in episodes]))
+        for name in names
+    }
+
+
+def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
+    """agent -> what its rewards in an episode were made of, by name."""
+    found: dict[str, dict[str, float]] = {}
+    for turn in episode.turns:
+        known = found.setdefault(turn.agent, {})
+        for name, value in turn.components.items():
+            known[name] = known.get(name, 0.0) + value
+    return found
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    array = np.asarray(values, dtype=np.float64)
+    return {f"{name}/mean": float(array.mean()), f"{name}/std": float(array.std())}
+
+
+def _share(flags: object) -> float:
+    values = list(flags)  # type: ignore[call-overload]
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,225 @@
+"""Where the time of a run's steps went, phase by phase and agent by agent: a line per step in the
+run folder, and a table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrlm.core.timing import OTHER, PHASES, Profile, profiling
+from mrlm.training.run import Callback, Run
+
+Table = dict[str, dict[str, float]]
+"""Phase, or what is counted -> for whom -> how much."""
+
+ABOUT = {
+    "play": "rows, workflows, waiting for the slowest",
+    "prompts": "conversations as tokens",
+    "sampling": "engines",
+    "environment": "resets and steps of worlds",
+    "annotate": "collecting what is to be annotated",
+    "values": "passes of critics",
+    "ref_logprobs": "passes of references",
+    "old_logprobs": "passes before the update (values too, where one pass serves)",
+    "full_kl": "divergences from references over the whole vocabulary",
+    "credit": "advantages",
+    "checks": "of the first step",
+    "update": "packing, waiting",
+    "forward": "blocks of the models",
+    "head": "logits, losses, their gradient",
+    "backward": "blocks of the models",
+    "optimizer": "clipping and stepping",
+    "new_logprobs": "passes after an update, for policies that learn after it",
+    "sync": "weights to the engines",
+    "evaluation": "held-out tasks, everything included",
+    "saving": "checkpoints",
+    "logging": "files and trackers",
+    "waiting": "for play that goes on beside it; or, beside, for whoever learns",
+    OTHER: "none of these",
+}
+OF_PLAY = ("prompts", "environment")
+"""Phases of agents and worlds; the others are of policies and critics."""
+LEARNING = ("update", "forward", "head", "backward", "optimizer")
+COUNTED = ("read", "sampled", "trained")
+"""Tokens of prompts, of answers, and of answers that were learned from (once for each epoch)."""
+
+
+class Profiler(Callback):
+    """Measures a run inside `with profiler:`. A step lasts from its beginning to that of the next
+    one, with the evaluation, the checkpoint and the logging between them; what comes before the
+    first step (an evaluation) is step 0.
+
+    Args:
+        run: what is measured; `profile.jsonl` is written by its log.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.report: Report = Report(run.config.experiment_name)
+        self._open = ExitStack()
+        self._profile: Profile | None = None
+        self._step: int | None = None if run.step else 0
+        self._logged = False
+
+    def __enter__(self) -> None:
+        """Begin to measure."""
+        run = self.run
+        self._profile = self._open.enter_context(profiling(_wait_of(run)))
+        before, run.callbacks = run.callbacks, (self, *run.callbacks)
+        self._open.callback(setattr, run, "callbacks", before)
+
+    def on_step_begin(self, run: Run) -> None:
+        """The step before has ended."""
+        self._cut()
+        self._step, self._logged = run.step + 1, False
+
+    def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """The step counts, whatever happens from here on."""
+        self._logged = True
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop measuring; a step that was broken off is left out."""
+        with self._open:
+            if self._logged:
+                self._cut()
+
+    def _cut(self) -> None:
+        assert self._profile is not None
+        seconds, counts = self._profile.take()
+        beside = {name: each.take() for name, each in self._profile.others.items()}
+        for _, more in beside.values():
+            for key, number in more.items():
+                counts[key] = counts.get(key, 0) + number
+        if self._step is not None:
+            row = {"step": self._step, "seconds": _nested(seconds), "tokens": _nested(counts)}
+            if beside:
+                row["beside"] = {name: _nested(spent) for name, (spent, _) in beside.items()}
+            self.run.log.profile(row)
+            self.report.add(row)
+
+
+@dataclass(slots=True)
+class Report:
+    """What the steps of a run came to; as text it is a table.
+
+    Args:
+        name: of the run.
+    """
+
+    name: str
+    steps: int = 0
+    seconds: Table = field(default_factory=dict)
+    tokens: Table = field(default_factory=dict)
+    before: float = 0.0
+    """Seconds before the first step."""
+    beside: dict[str, Table] = field(default_factory=dict)
+    """Seconds of what went on beside the steps, which are no part of theirs."""
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take a line of `profile.jsonl`."""
+        if row["step"] == 0:
+            self.before += sum(sum(by.values()) for by in row["seconds"].values())
+            return
+        self.steps += 1
+        tables = [(self.seconds, row["seconds"]), (self.tokens, row["tokens"])]
+        for name, table in row.get("beside", {}).items():
+            tables.append((self.beside.setdefault(name, {}), table))
+        for mine, table in tables:
+            for what, by in table.items():
+                for whose, number in by.items():
+                    known = mine.setdefault(what, {})
+                    known[whose] = known.get(whose, 0.0) + number
+
+    def __str__(self) -> str:
+        if not self.steps:
+            return f"profile of {self.name}: no step was finished"
+        whole = self._seconds(*self.seconds)
+        lines = [f"profile of {self.name}: {self.steps} steps, {whole / self.steps:.3f} s each"]
+        for phase in [*PHASES, OTHER]:
+            spent = self._seconds(phase)
+            if spent:
+                share = f"{spent / self.steps:>9.3f} s {spent / whole:>6.1%}"
+                lines.append(f"  {phase:<13}{share}  {ABOUT[phase]}{self._parts(phase)}")
+        if self.before >= 0.0005:
+            lines.append(f"  before the first step {self.before:.3f} s")
+        return "\n".join([*lines, *self._others(), *self._agents(), *self._speeds()])
+
+    def _others(self) -> list[str]:
+        """What went on beside the steps, phase by phase."""
+        lines: list[str] = []
+        for name, table in sorted(self.beside.items()):
+            whole = sum(sum(by.values()) for by in table.values()) or 1.0
+            lines.append(f"  beside it, {name}:")
+            for phase in [*PHASES, OTHER]:
+                spent = sum(table.get(phase, {}).values())
+                if spent:
+                    about = "between rounds" if phase == OTHER else ABOUT[phase]
+                    share = f"{spent / self.steps:>9.3f} s {spent / whole:>6.1%}"
+                    lines.append(f"    {phase:<13}{share}  {about}")
+        return lines
+
+    def _seconds(self, *phases: str) -> float:
+        return sum(sum(self.seconds.get(phase, {}).values()) for phase in phases)
+
+    def _tokens(self, what: str) -> float:
+        return sum(self.tokens.get(what, {}).values())
+
+    def _parts(self, phase: str) -> str:
+        """Shares of those a phase went on for, where there are several to tell apart."""
+        of_models = [by for each, by in self.seconds.items() if each not in OF_PLAY]
+        rivals = [self.seconds[phase]] if phase in OF_PLAY else of_models
+        named = sorted((name, part) for name, part in self.seconds[phase].items() if name)
+        if not named or len({name for by in rivals for name in by if name}) < 2:
+            return ""
+        spent = self._seconds(phase)
+        return " (" + ", ".join(f"{name} {part / spent:.0%}" for name, part in named) + ")"
+
+    def _agents(self) -> list[str]:
+        """Tokens of each agent."""
+        agents = sorted({name for by in self.tokens.values() for name in by})
+        if not agents:
+            return []
+        counted = [*COUNTED, *(["eval/sampled"] if self._tokens("eval/sampled") else [])]
+        width = max(len("tokens per step"), *map(len, agents)) + 2
+        heads = "".join(f"{head:>15}" for head in [*counted, "sampled share"])
+        lines = ["  " + "tokens per step".ljust(width) + heads]
+        for agent in agents:
+            numbers = [self.tokens.get(what, {}).get(agent, 0) for what in counted]
+            share = self.tokens.get("sampled", {}).get(agent, 0) / (self._tokens("sampled") or 1)
+            cells = "".join(f"{number / self.steps:>15,.0f}" for number in numbers)
+            lines.append("  " + agent.ljust(width) + cells + f"{share:>15.0%}")
+        return lines
+
+    def _speeds(self) -> list[str]:
+        """Tokens sampled in a second of sampling, and learned from in a second of learning."""
+        pairs = (("sampled", ("sampling",)), ("trained", LEARNING))
+        spent = {
+            what: self._seconds(*phases)
+            + sum(sum(t.get(p, {}).values()) for t in self.beside.values() for p in phases)
+            for what, phases in pairs
+        }
+        speeds = [
+            f"{self._tokens(what) / spent[what]:,.0f} tokens/s {what}"
+            for what, _ in pairs
+            if self._tokens(what) and spent[what]
+        ]
+        return ["  " + ", ".join(speeds)] if speeds else []
+
+
+def _nested(table: Mapping[tuple[str, str], float]) -> Table:
+    found: Table = {}
+    for (first, second), value in table.items():
+        found.setdefault(first, {})[second] = round(value, 6)
+    return found
+
+
+def _wait_of(run: Run) -> Callable[[], object] | None:
+    """What waits for the accelerator of a run; `None` without one."""
+    device = run.learners[0].weights_of.device
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return lambda: torch.cuda.synchronize(device)

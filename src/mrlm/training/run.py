@@ -1,0 +1,163 @@
+"""What one training run holds, and what a user may hook into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mrlm.config import ExperimentConfig
+from mrlm.core.errors import TrainingError, WorkerLost
+from mrlm.core.process_group import ALONE, Peers
+from mrlm.core.types import Episode
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.critics.critic import Critic
+from mrlm.learn.data.batch import Sample
+from mrlm.learn.frozen import Frozen
+from mrlm.learn.joint_update import update_together
+from mrlm.learn.learner import Learner
+from mrlm.learn.schedule import Schedule
+from mrlm.play.agent import Seat
+from mrlm.play.engine import Engine
+from mrlm.play.sources.play import Play, Source
+from mrlm.selfplay.opponent_pool import Population
+from mrlm.tracking.run_log import RunLog
+
+
+class Callback:
+    """What a user may hook into a run; every method does nothing unless it is overridden.
+    `run.stop()` ends the run after the current step, with everything saved. Where several processes
+    train together each calls them all; `run.peers.main` says which one speaks for all."""
+
+    def on_train_begin(self, run: Run) -> None:
+        """Before the first step."""
+
+    def on_step_begin(self, run: Run) -> None:
+        """Before every step; `run.step` are done."""
+
+    def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """After every step, with what was logged."""
+
+    def on_episodes(self, run: Run, step: int, episodes: Sequence[Episode]) -> None:
+        """After episodes were played, before anything is learned from them, and after those of an
+        evaluation; they are logged as those of `step`."""
+
+    def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """After every evaluation."""
+
+    def on_save(self, run: Run, folder: Path) -> None:
+        """After every checkpoint."""
+
+    def on_train_end(self, run: Run) -> None:
+        """After the last step."""
+
+
+class Placement:
+    """Where what learns and samples is: here, in this process. Another placement does the same
+    elsewhere; the loop is the same for all."""
+
+    async def update(
+        self,
+        jobs: Sequence[tuple[Learner, Sequence[Sample], int]],
+        algorithm: Algorithm,
+        step: int,
+    ) -> list[dict[str, float]]:
+        """Update the learners of a stage; arguments are those of `update_together`."""
+        return await update_together(jobs, algorithm, step)
+
+    def problems(
+        self,
+        find: Callable[[Any, Sequence[Sample]], Iterable[str]],
+        learner: Any,
+        samples: Sequence[Sample],
+    ) -> list[str]:
+        """What `find` says of some samples where a learner's weights are."""
+        return list(find(learner, samples))
+
+    def recover(self, run: Run, lost: WorkerLost) -> None:
+        """Put a run in order that lost a worker, so that its loop can go on from the last
+        checkpoint.
+
+        Raises:
+            TrainingError: it cannot.
+        """
+        raise TrainingError(str(lost)) from lost
+
+    def close(self) -> None:
+        """Let go of what is held elsewhere."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything one training run holds, put together by `build`.
+
+    Args:
+        config: what was asked for.
+        folder: where everything is written.
+        algorithm: credit and loss.
+        source: where groups come from.
+        learners: one per trained policy.
+        engines: policy -> what samples for it.
+        evaluator: plays held-out tasks; `None` where there is no world to play in.
+        log: metrics and episodes.
+        total_steps: iterations to do.
+        critics: networks that estimate values, where the policies do not themselves.
+        schedule: which policies learn when, and which roles they play.
+        casts: who speaks with which policy, for every rotation of the roles.
+        population: past selves that are met as opponents.
+        peers: the processes that train together.
+        placement: where what learns and samples is.
+        step: iterations done.
+        rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
+        frozen: policies with weights that nobody trains.
+        untrained: agents of which the log has said that all their advantages were 0.
+    """
+
+    config: ExperimentConfig
+    folder: Path
+    algorithm: Algorithm
+    source: Source
+    learners: list[Learner]
+    engines: dict[str, Engine]
+    evaluator: Play | None
+    log: RunLog
+    total_steps: int
+    critics: Sequence[Critic] = ()
+    schedule: Schedule = field(default_factory=Schedule)
+    casts: Sequence[Mapping[str, Seat]] = ()
+    population: Population = field(default_factory=Population)
+    peers: Peers = ALONE
+    placement: Placement = field(default_factory=Placement)
+    step: int = 0
+    callbacks: Sequence[Callback] = ()
+    tokens: int = 0
+    rollbacks: int = 0
+    frozen: Sequence[Frozen] = ()
+    untrained: set[str] = field(default_factory=set)
+    stopping: bool = False
+    interrupted: bool = False
+
+    def take_seats(self, step: int) -> None:
+        """Let everybody speak with the policy of an iteration. Turns of policies that do not learn
+        in it are played as context."""
+        if not self.casts:
+            return
+        seats = {
+            name: replace(seat, trained=seat.trained and self.schedule.learns(seat.policy, step))
+            for name, seat in self.casts[self.schedule.rotation(step)].items()
+        }
+        for play in (self.source, self.evaluator):
+            if isinstance(play, Play):
+                play.seats = seats
+
+    def ease(self, rollbacks: int) -> None:
+        """Learn as slowly as after so many returns to a checkpoint."""
+        self.rollbacks = rollbacks
+        factor = self.config.training.rollback_factor**rollbacks
+        for each in (*self.learners, *self.critics):
+            each.settings.rate_factor = factor
+
+    def stop(self) -> None:
+        """End the run after the current step."""
+        self.stopping = True

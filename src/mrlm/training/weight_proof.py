@@ -1,0 +1,193 @@
+"""Proof that the sampler is the trainer: after every exchange of weights, each engine samples a few
+tokens, and the learner gives the same tokens the same log-probs, or the run ends. Policies that
+nobody trains are proven too: at the start of a run, and opponents whenever they are loaded.
+
+The tokens are sampled by the route that episodes are: through the server, its caches and its decode
+steps. A text that is read at once would leave out what was kept of earlier prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mrlm.core.types import Completion, Episode, Group, Rollout, SamplingParams, Task, Turn
+from mrlm.learn.data.batch import as_column
+from mrlm.learn.frozen import Frozen
+from mrlm.learn.learner import Learner
+from mrlm.play.agent import seed_of
+from mrlm.play.engine import Copies, Engine, Request
+from mrlm.training.checks import report
+from mrlm.training.run import Run
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+TEXTS = 2
+"""Texts that each policy continues after an exchange. Two, so that an engine in this process keeps
+its weights in the order that batches need."""
+READ, SAMPLED = 12, 3
+"""Tokens of a text that are read, and most that are sampled after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How far an engine is from the trainer.
+
+    Args:
+        policy: whose weights.
+        nats: largest difference of the log-probs of a token.
+        limit: what rounding explains.
+    """
+
+    policy: str
+    nats: float
+    limit: float
+
+    @property
+    def wrong(self) -> bool:
+        return not self.nats <= self.limit
+
+
+async def exchange(
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
+) -> None:
+    """Give the engines the weights of learners, and prove that they sample with them. What is not
+    proven is given once more, in full.
+
+    Args:
+        run: the run.
+        learners: whose weights are exchanged; frozen policies among them.
+        groups: what was trained on last: the proof is made with its tokens, whose weights moved.
+        attempt: exchanges of the same weights before.
+
+    Raises:
+        CheckError: with `training.checks=error`, an engine samples with other weights than those
+            that are trained.
+    """
+    await asyncio.gather(
+        *(
+            run.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
+            for each in learners
+        )
+    )
+    await prove(run, learners, groups, attempt)
+
+
+async def prove(
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
+) -> None:
+    """Prove that engines sample with the weights of learners; arguments and errors as those of
+    `exchange`."""
+    if run.config.training.checks == "off":
+        return
+    found = [gap for gap in await gaps(run, learners, groups, attempt) if gap.wrong]
+    if not found:
+        return
+    if attempt == 0:
+        names = {gap.policy for gap in found}
+        log.warning("the weights of policy %s did not arrive; they are given again", _named(names))
+        await exchange(run, [each for each in learners if each.policy in names], groups, 1)
+        return
+    for gap in found:
+        report(
+            run,
+            f"check weights: the engine of policy {gap.policy!r} does not sample with the policy's "
+            f"weights: after two exchanges, log-probs of a few tokens differ by up to "
+            f"{gap.nats:.3g}, and rounding explains {gap.limit:g}. Does the engine "
+            "load all of them, and compute in the trainer's precision? (engine.tolerance sets "
+            "what is taken for rounding)",
+        )
+
+
+async def gaps(
+    run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
+) -> list[Gap]:
+    """How far engines and learners are apart, of every engine that has weights, over all processes.
+    Arguments as those of `exchange`."""
+    limits = {each.policy: run.engines[each.policy].tolerance(each.policy) for each in learners}
+    proven = [each for each in learners if limits[each.policy] is not None]
+    asked: dict[int, tuple[Engine, list[Request]]] = {}
+    for learner in proven:
+        engine = run.engines[learner.policy]
+        requests = _requests(run, learner, groups, attempt)
+        asked.setdefault(id(engine), (engine, []))[1].extend(requests)
+    said = await asyncio.gather(*(_said(engine, requests) for engine, requests in asked.values()))
+    turns = [turn for found in run.peers.gather(said) for several in found for turn in several]
+    probed = [_group(turns)]
+    await asyncio.gather(*(learner.rescore(probed) for learner in proven))
+    result: list[Gap] = []
+    for name in (each.policy for each in proven):
+        worst = np.max([_apart(turn) for turn in turns if turn.policy == name])
+        result.append(Gap(name, float(worst), run.config.engine.tolerance or limits[name] or 0.0))
+    return result
+
+
+def _requests(
+    run: Run, learner: Learner | Frozen, groups: Sequence[Group], attempt: int
+) -> list[Request]:
+    """Texts to continue: pieces of what the policy was trained on last, or any tokens."""
+    name = learner.policy
+    key = (run.config.training.seed, "proof", run.step, name, attempt)
+    rng = random.Random(seed_of(key))
+    trained = [
+        turn
+        for group in groups
+        for episode in group.valid
+        for turn in episode.turns
+        if turn.policy == name and turn.trained and turn.completion_ids
+    ]
+    sampling = SamplingParams(max_new_tokens=SAMPLED, temperature=1.0)
+    read = min(READ, run.engines[name].max_context - SAMPLED)
+    requests: list[Request] = []
+    for number in range(TEXTS):
+        if trained:
+            turn = rng.choice(trained)
+            cut = rng.randrange(len(turn))
+            ids = [*turn.prompt_ids, *turn.completion_ids[:cut]][-read:]
+        else:
+            size = len(learner.weights_of.tokenizer)
+            ids = [rng.randrange(size) for _ in range(read)]
+        place = (*key[:3], f"{name}/{attempt}", number)
+        requests.append(Request(name, ids, sampling, seed_of(place), place))
+    return requests
+
+
+async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
+    """What every copy of the weights answers."""
+    copies: list[list[Completion]]
+    if isinstance(engine, Copies):
+        copies = await engine.everywhere(requests)
+    else:
+        copies = [await engine.generate(requests)]
+    return [
+        _turn(request, completion)
+        for completions in copies
+        for request, completion in zip(requests, completions, strict=True)
+    ]
+
+
+def _turn(request: Request, completion: Completion) -> Turn:
+    ids, logprobs = completion.token_ids, completion.logprobs
+    name = request.policy
+    return Turn(name, name, request.prompt_ids, ids, logprobs, sampling=request.sampling)
+
+
+def _group(turns: Sequence[Turn]) -> Group:
+    """Turns as learners take them, each a rollout of its own."""
+    rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
+    return Group([Episode("proof", Task("proof"), rollouts, status="done")])
+
+
+def _apart(turn: Turn) -> float:
+    """Largest difference of the log-probs of engine and learner."""
+    theirs, ours = (as_column(each, len(turn)) for each in (turn.logprobs, turn.new_logprobs))
+    return float(np.abs(theirs - ours).max())
+
+
+def _named(names: set[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names))
