@@ -1,4 +1,5 @@
-"""The floors law of `docs/architecture.md`: who may import whom, read from the source itself."""
+"""The layout of the package, read from the source: one total order of folders in which imports go
+to earlier names only, and one importer for a heavy library."""
 
 from __future__ import annotations
 
@@ -14,85 +15,58 @@ import pytest
 import mrlm
 
 ROOT = Path(mrlm.__file__).parent
-TOP = 9
 
-FLOORS = {
-    **dict.fromkeys(("core", "config", "tiny", "statistics"), 1),
-    **dict.fromkeys(("play", "learn", "sandbox"), 2),
-    **dict.fromkeys(
-        (
-            "run",
-            "train",
-            "plan",
-            "planning",
-            "shapes",
-            "tracking",
-            "console",
-            "logfile",
-            "rollback",
-            "recorded",
-            "checks",
-            "proof",
-            "generate",
-            "metrics",
-            "profile",
-        ),
-        3,
-    ),
-    **dict.fromkeys(
-        (
-            "casting",
-            "learners",
-            "placing",
-            "clustered",
-            "recipes",
-            "effects",
-            "plays",
-            "samplers",
-            "scheduling",
-            "sitting",
-            "sources",
-            "speakers",
-            "worlds",
-            "build",
-            "experiments",
-            "runs",
-            "inputs",
-        ),
-        4,
-    ),
-    "population": 3,
-    "asynchrony": 4,
-    "opponents": 4,
-    "replaying": 4,
-    "serving": 3,
-    "distributed": 3,
-    "trainer": 5,
-    "algorithms": 6,
-    **dict.fromkeys(("cli", "__init__", "__main__"), TOP),
-}
-"""Floor of every room and loose file. A new one has to be put here: the moment to think."""
+ORDER = (
+    "core",
+    "config",
+    "data",
+    "sandbox",
+    "play",
+    "learn",
+    "algorithms",
+    "environments",
+    "workflows",
+    "selfplay",
+    "tracking",
+    "distributed",
+    "serving",
+    "planning",
+    "engines",
+    "trackers",
+    "training",
+    "generate",
+    "train",
+    "build",
+    "runs",
+    "experiment",
+    "replays",
+    "trainer",
+    "cli",
+    "__main__",
+)
+"""Folders and root modules. An import goes to an earlier name, also inside functions and for type
+checkers."""
 
-NEIGHBOURS = {"config": {"core"}, "tiny": {"core"}, "core": set()}
-"""What floors 1 and 2 may import of their own floor; floor 2 nothing. Higher floors hold parts of
-one thing, which may know each other."""
+STRANGERS = {"play", "learn"}
+"""The two halves: what plays episodes and what learns from them. They do not import each other."""
 
-WINGS = {
-    "algorithms": None,  # whatever lies below floor 6
-    "environments": {"core", "play", "sandbox"},
-    "workflows": {"core", "play"},
-    "engines": {"core", "play", "learn", "serving"},
+PLUG_INS = {
+    "algorithms": {"core", "config", "learn"},
+    "environments": {"core", "data", "sandbox", "play"},
+    "workflows": {"core", "data", "play"},
+    "engines": {"core", "data", "play", "learn", "serving"},
     "trackers": {"core", "tracking"},
 }
-"""Folders of plug-ins. Only the registry loads them; only siblings import each other."""
+"""Folder of plug-ins -> what it may import. Only the registry loads them; only siblings import each
+other."""
 
-FACES = {"__init__.py", "core/__init__.py", "config/__init__.py"}
-"""They re-export names lazily, and may name anything for type checkers."""
+FACE = "__init__.py"
+"""It makes names when they are first used, and may import from everywhere but plug-ins."""
 
 TORCH_FREE = (
     "core",
     "config",
-    "tiny",
+    "data",
     "play",
     "sandbox",
     "environments",
@@ -103,8 +77,8 @@ TORCH_FREE = (
 BRINGS_TORCH = {"torch", "transformers", "peft", "accelerate", "safetensors.torch"}
 
 ONE_FILE_OF = {
-    "datasets": "play",
-    "pyarrow": "play",
+    "datasets": "data",
+    "pyarrow": "data",
     "peft": "learn",
     "bitsandbytes": "learn",
     "vllm": "engines",
@@ -130,7 +104,7 @@ ONE_FILE_OF = {
 
 ONLY_IN = {
     "typer": {"cli"},
-    "rich": {"cli", "console"},
+    "rich": {"cli", "tracking"},
     "ray": {"distributed"},
     "grpc": {"serving"},
     "grpc_health": {"serving"},
@@ -237,24 +211,23 @@ def broken(imports: list[Import]) -> list[str]:
 def wrong_direction(one: Import) -> str | None:
     if one.target.startswith("."):
         return "write absolute imports"
-    if one.other is None or one.other == one.room or (one.file in FACES and one.for_types):
+    if one.other is None or one.other == one.room:
         return None
     if one.other == "":
         return None if one.room == "cli" else "the face is for users; import from the room itself"
-    if one.other in WINGS:
+    if one.other in PLUG_INS:
         return "plug-ins are loaded by name through core/registry.py"
-    if one.other not in FLOORS:
-        return f"say in tests/test_floors.py on which floor {one.other!r} stands"
-    allowed = WINGS.get(one.room)
-    if allowed is not None:
-        return None if one.other in allowed else f"{one.room} may import {sorted(allowed)} only"
-    if one.room not in FLOORS:
-        return f"say in tests/test_floors.py on which floor {one.room!r} stands"
-    here, there = FLOORS[one.room], FLOORS[one.other]
-    if there > here:
-        return f"floor {there} is above floor {here}"
-    if there == here and here <= 2 and one.other not in NEIGHBOURS.get(one.room, set()):
-        return f"{one.room} and {one.other} share floor {here} and do not know each other"
+    if one.file == FACE:
+        return None
+    unknown = {one.other, one.room} - set(ORDER)
+    if unknown:
+        return f"put {min(unknown)!r} into ORDER of tests/test_layout.py"
+    if ORDER.index(one.other) > ORDER.index(one.room):
+        return f"{one.other} comes after {one.room} in the order of folders"
+    if {one.other, one.room} <= STRANGERS:
+        return f"{one.room} and {one.other} do not know each other"
+    if one.other not in PLUG_INS.get(one.room, {one.other}):
+        return f"{one.room} may import {', '.join(sorted(PLUG_INS[one.room]))} only"
     return None
 
 
@@ -285,11 +258,16 @@ def test_a_heavy_library_has_one_importer() -> None:
     assert crowded(all_imports()) == []
 
 
-def test_every_room_and_file_has_a_floor() -> None:
-    rooms = {path.stem for path in ROOT.glob("*.py")} | {
+def test_every_folder_and_root_module_has_its_place() -> None:
+    found = {path.stem for path in ROOT.glob("*.py")} | {
         path.parent.name for path in ROOT.glob("*/__init__.py")
     }
-    assert rooms - set(WINGS) - set(FLOORS) == set()
+    assert found - {"__init__"} == set(ORDER)
+
+
+def test_the_root_holds_few_files() -> None:
+    files = [path.name for path in ROOT.iterdir() if path.is_file() and path.suffix != ".pyc"]
+    assert len(files) <= 10, files
 
 
 @pytest.mark.parametrize(
@@ -300,13 +278,15 @@ def test_every_room_and_file_has_a_floor() -> None:
         ("learn/data/batch.py", "def f():\n    from mrlm.play import agent"),
         ("learn/data/batch.py", "from mrlm import train"),
         ("train.py", "if TYPE_CHECKING:\n    from mrlm.trainer import Trainer"),
-        ("build.py", "from mrlm.algorithms.ppo import PPO"),
+        ("build/run.py", "from mrlm.algorithms.ppo import PPO"),
         ("cli/__init__.py", "from mrlm.environments.math import world"),
         ("environments/math/world.py", "from mrlm.workflows.turns import Turns"),
         ("environments/code.py", "from mrlm.learn import ops"),
         ("workflows/turns.py", "from mrlm.train import Run"),
         ("trackers/wandb.py", "from mrlm.train import Run"),
         ("algorithms/grpo.py", "from mrlm import Trainer"),
+        ("algorithms/grpo.py", "def f():\n    from mrlm.trainer import Trainer"),
+        ("algorithms/grpo.py", "from mrlm.play.agent import Agent"),
         ("__init__.py", "from mrlm.algorithms.ppo import PPOTrainer"),
         ("play/agent.py", "from .engine import Engine"),
         ("play/agent.py", "import torch.nn as nn"),
@@ -314,7 +294,7 @@ def test_every_room_and_file_has_a_floor() -> None:
             "core/chat.py",
             "try:\n    from transformers import AutoTokenizer\nexcept ImportError: ...",
         ),
-        ("tiny.py", "class A:\n    from safetensors.torch import save_file"),
+        ("core/tiny_model.py", "class A:\n    from safetensors.torch import save_file"),
     ],
 )
 def test_the_law_sees(file: str, source: str) -> None:
@@ -325,10 +305,9 @@ def test_the_law_sees(file: str, source: str) -> None:
     ("file", "source"),
     [
         ("algorithms/magrpo.py", "from mrlm.algorithms.grpo import GRPO"),
-        ("algorithms/grpo.py", "from mrlm.trainer import Trainer"),
         ("engines/hf.py", "import torch\nfrom mrlm.learn.policy.policy import Policy"),
         ("config/aliases.py", "from mrlm.core.errors import ConfigError"),
-        ("core/__init__.py", "if TYPE_CHECKING:\n    from mrlm.algorithms.ppo import PPOConfig"),
+        ("__init__.py", "def f():\n    from mrlm.trainer import Trainer"),
         ("data/tasks.py", "def f():\n    import torch"),
         ("cli/__init__.py", "from mrlm import trainer"),
     ],
@@ -362,15 +341,54 @@ for room in {TORCH_FREE!r}:
     assert done.returncode == 0, done.stderr
 
 
-def test_text_is_read_and_written_in_one_encoding_everywhere() -> None:
-    """Whatever the machine's own is."""
-    lost = []
-    for file in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-                continue
-            given = len(node.args) > (node.func.attr == "write_text")
-            named = any(keyword.arg == "encoding" for keyword in node.keywords)
-            if node.func.attr in ("read_text", "write_text") and not (given or named):
-                lost.append(f"{file.relative_to(ROOT)}:{node.lineno}")
-    assert not lost
+def module_imports() -> dict[str, set[str]]:
+    """Module -> modules of the package that it imports, also for type checkers; without the lazy
+    faces, which make names when they are first used."""
+    modules = {
+        "mrlm." + path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path
+        for path in ROOT.rglob("*.py")
+    }
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        source = path.read_text(encoding="utf-8")
+        targets = {one.target for one in read(source, path.relative_to(ROOT).as_posix())}
+        found[name] = (targets & modules.keys()) - {name, "mrlm", "mrlm.core", "mrlm.config"}
+    return found
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that can reach themselves, circle by circle."""
+    reached: dict[str, set[str]] = {}
+    for start in imports:
+        seen: set[str] = set()
+        waiting = list(imports[start])
+        while waiting:
+            module = waiting.pop()
+            if module not in seen:
+                seen.add(module)
+                waiting += imports.get(module, ())
+        reached[start] = seen
+    inside = {name for name, seen in reached.items() if name in seen}
+    together = {
+        frozenset(other for other in inside & reached[name] if name in reached[other])
+        for name in inside
+    }
+    return sorted(map(sorted, together))
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles(module_imports()) == []
+
+
+def test_a_circle_is_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "mrlm_pb2" not in path.name:
+                places[node.name].append(path.relative_to(ROOT).as_posix())
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
