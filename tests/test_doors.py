@@ -18,6 +18,7 @@ from mrlm import (
     RLOO,
     SFT,
     Callback,
+    GRPOTrainer,
     Learner,
     Message,
     MessageType,
@@ -25,7 +26,6 @@ from mrlm import (
     load_config,
     run_experiment,
 )
-from mrlm.algorithms.grpo import GRPOTrainer
 from mrlm.core.environment import SimulatedEnvironment
 from mrlm.core.types import Observation, Reward
 from mrlm.learn.learner import Learner as AnyLearner

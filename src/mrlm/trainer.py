@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from mrlm.build.policies import Parts
 from mrlm.build.run import build, open_log
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
+from mrlm.config.algorithm_configs import config_class
 from mrlm.config.aliases import (
     FlatWords,
     algorithm_fields,
@@ -29,6 +31,7 @@ from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
 from mrlm.core.errors import ConfigError
+from mrlm.core.faces import faces
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import EnvironmentMode
 from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
@@ -464,3 +467,22 @@ def _listed(worlds: Any) -> list[Any]:
 
 def _agent_names(count: int) -> list[str]:
     return ["agent"] if count == 1 else [f"agent_{i}" for i in range(count)]
+
+
+@cache
+def trainer_class(name: str) -> type[Trainer]:
+    """The class `XTrainer` of an algorithm, made once.
+
+    Args:
+        name: its public name (`mrlm.core.faces`).
+    """
+    found = faces()[name]
+    algorithm = registry.load("algorithms", found.algorithm)
+    body = {
+        "__doc__": f"Trains with `{algorithm.__name__}` in one call.",
+        "__module__": algorithm.__module__,
+        "__qualname__": name,
+        "algorithm": found.algorithm,
+        "args_class": config_class(found.config) if found.defaults else None,
+    }
+    return type(name, (Trainer,), body)

@@ -10,14 +10,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -87,17 +85,6 @@ class A2C(PPO):
         if self.estimator == "gae":
             return super().estimate(rewards, values, lengths, discounts, last)
         return ops.n_step(rewards, values, lengths, discounts, self.n_steps, last)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class A2CConfig(FlatWords, A2C):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A2C with the flat words of its trainer."""
-
-
-class A2CTrainer(Trainer):
-    """Train with `A2C` in one call."""
-
-    algorithm = "a2c"
 
 
 PLUGIN = A2C

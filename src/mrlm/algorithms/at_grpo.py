@@ -10,7 +10,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -18,7 +17,6 @@ from mrlm.core.types import Group, Turn
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.credit.tree_returns import Node, by_state
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -148,17 +146,6 @@ def range_normalised_variance(scores: np.ndarray) -> float:
     """Variance of scores (K,) over their squared range, from 0 (all equal) to 1/4."""
     extent = float(scores.max() - scores.min())
     return float(scores.var()) / extent**2 if extent else 0.0
-
-
-@dataclass(kw_only=True, config=STRICT)
-class ATGRPOConfig(FlatWords, ATGRPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """AT-GRPO with the flat words of its trainer."""
-
-
-class ATGRPOTrainer(Trainer):
-    """Train with `ATGRPO` in one call."""
-
-    algorithm = "at_grpo"
 
 
 PLUGIN = ATGRPO

@@ -12,7 +12,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
@@ -20,7 +19,6 @@ from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import Member, adaptive_kl_coef, column, trained_turns
 from mrlm.learn.credit.running_stats import Running
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -192,17 +190,6 @@ class CORY(PPO):
 
 def _policy(rollout: Rollout) -> str:
     return trained_turns(rollout)[-1].policy
-
-
-@dataclass(kw_only=True, config=STRICT)
-class CORYConfig(FlatWords, CORY):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """CORY with the flat words of its trainer."""
-
-
-class CORYTrainer(Trainer):
-    """Train with `CORY` in one call."""
-
-    algorithm = "cory"
 
 
 PLUGIN = CORY

@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -21,7 +20,6 @@ from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
 from mrlm.learn.bases.preference import Pair, pair_samples, row_pairs
 from mrlm.learn.credit.groups import clear
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -176,17 +174,6 @@ class DPO(Algorithm):
         if self.loss_type == "robust":
             return ((1 - smoothing) * right - smoothing * wrong) / (1 - 2 * smoothing)
         return (1 - smoothing) * right + smoothing * wrong
-
-
-@dataclass(kw_only=True, config=STRICT)
-class DPOConfig(FlatWords, DPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """DPO with the flat words of its trainer."""
-
-
-class DPOTrainer(Trainer):
-    """Train with `DPO` in one call."""
-
-    algorithm = "dpo"
 
 
 PLUGIN = DPO

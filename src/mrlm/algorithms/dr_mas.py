@@ -10,14 +10,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
 from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns
-from mrlm.trainer import Trainer
 
 VALID = ("valid", "legal")
 """Components of a reward by which worlds say whether an action could be carried out."""
@@ -127,17 +125,6 @@ def _averaged(found: Sequence[Member], rows: Sequence[Sequence[float]]) -> list[
         by_episode.setdefault(id(episode), []).extend(row)
     means = {key: exact_mean(np.array(scores)) for key, scores in by_episode.items()}
     return [[means[id(episode)]] * len(row) for (episode, _), row in zip(found, rows, strict=True)]
-
-
-@dataclass(kw_only=True, config=STRICT)
-class DrMASConfig(FlatWords, DrMAS):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Dr. MAS with the flat words of its trainer."""
-
-
-class DrMASTrainer(Trainer):
-    """Train with `DrMAS` in one call."""
-
-    algorithm = "dr_mas"
 
 
 PLUGIN = DrMAS

@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
@@ -31,7 +30,6 @@ from mrlm.learn.credit.groups import (
     standardised,
     trained_turns,
 )
-from mrlm.trainer import Trainer
 
 
 def _scale(value: object) -> object:
@@ -282,17 +280,6 @@ class GRPO(PolicyGradient):
                     for turn in trained_turns(rollout):
                         if turn.finish_reason == "length":
                             turn.advantages = None
-
-
-@dataclass(kw_only=True, config=STRICT)
-class GRPOConfig(FlatWords, GRPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """GRPO with the flat words of its trainer."""
-
-
-class GRPOTrainer(Trainer):
-    """Train with `GRPO` in one call."""
-
-    algorithm = "grpo"
 
 
 PLUGIN = GRPO

@@ -13,7 +13,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -23,7 +22,6 @@ from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.ops import LOG_RATIO_LIMIT
 from mrlm.learn.schedule import Order
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -167,17 +165,6 @@ class HAPPO(MAPPO):
         factor = math.exp(min(max(move, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT))
         low, high = self.factor_range or (0.0, math.inf)
         return min(max(factor, low), high)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class HAPPOConfig(FlatWords, HAPPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """HAPPO with the flat words of its trainer."""
-
-
-class HAPPOTrainer(Trainer):
-    """Train with `HAPPO` in one call."""
-
-    algorithm = "happo"
 
 
 PLUGIN = HAPPO

@@ -8,13 +8,10 @@ from typing import Any, ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Episode, Rollout
-from mrlm.learn.bases.algorithm import STRICT, Topology
-from mrlm.learn.bases.policy_gradient import LossType
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import team_rewards
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -59,36 +56,14 @@ class IPPO(PPO):
         ),
     }
 
+    also: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "IAC": {"loss_type": "reinforce", "critic": "separate", "level": "turn"}
+    }
+
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         if self.rewards == "own":
             return super().turn_rewards(episode, rollout)
         return team_rewards(episode, rollout)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class IPPOConfig(FlatWords, IPPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """IPPO with the flat words of its trainer."""
-
-
-class IPPOTrainer(Trainer):
-    """Train with `IPPO` in one call."""
-
-    algorithm = "ippo"
-
-
-@dataclass(kw_only=True, config=STRICT)
-class IACConfig(IPPOConfig):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Settings of `IACTrainer`."""
-
-    loss_type: LossType = "reinforce"
-    critic: Topology = "separate"
-    level: Literal["token", "turn"] = "turn"
-
-
-class IACTrainer(IPPOTrainer):
-    """CoMLRL's independent actor-critic: no ratio, a value per turn, a critic per policy."""
-
-    args_class: ClassVar[type[Any] | None] = IACConfig
 
 
 PLUGIN = IPPO

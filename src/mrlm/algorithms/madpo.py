@@ -8,13 +8,11 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.online_dpo import OnlineDPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.preference import Pair, Rewards, row_pairs
 from mrlm.learn.credit.groups import trained_turns
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -63,17 +61,6 @@ class MADPO(OnlineDPO):
         if turns and all(turn.logprobs is None for turn in turns):  # nobody sampled them
             return len(group.agents), row_pairs(group)
         return super().pairs_of(group)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MADPOConfig(FlatWords, MADPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MADPO with the flat words of its trainer."""
-
-
-class MADPOTrainer(Trainer):
-    """Train with `MADPO` in one call."""
-
-    algorithm = "madpo"
 
 
 PLUGIN = MADPO

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
@@ -34,7 +33,6 @@ from mrlm.learn.credit.groups import (
 )
 from mrlm.learn.credit.tree_returns import forked, node_returns
 from mrlm.learn.ops import Aggregation
-from mrlm.trainer import Trainer
 
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
 
@@ -318,17 +316,6 @@ class MAGRPO(PolicyGradient):
         for turn in rollout.turns:
             own[turn.step] += turn.reward
         return own
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MAGRPOConfig(FlatWords, MAGRPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MAGRPO with the flat words of its trainer."""
-
-
-class MAGRPOTrainer(Trainer):
-    """Train with `MAGRPO` in one call."""
-
-    algorithm = "magrpo"
 
 
 PLUGIN = MAGRPO

@@ -11,7 +11,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
@@ -19,7 +18,6 @@ from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.preference import Answer, Pair, Rewards, answers_by_state, pair_samples
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -152,17 +150,6 @@ class MALT(DPO):
         total = self.dpo_coef * preferred.total + self.sft_coef * imitated
         parts = {"dpo_loss": preferred.total.detach(), "sft_loss": imitated.detach()}
         return Loss(total, {**preferred.metrics, **parts})
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MALTConfig(FlatWords, MALT):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MALT with the flat words of its trainer."""
-
-
-class MALTTrainer(Trainer):
-    """Train with `MALT` in one call."""
-
-    algorithm = "malt"
 
 
 PLUGIN = MALT

@@ -9,14 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Rollout
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import trained_turns
-from mrlm.trainer import Trainer
 
 Scores = Sequence[Sequence[float]]
 """Agent -> what each of its answers scored; agents may have answered differently often."""
@@ -169,17 +167,6 @@ def _mean(scores: Scores, t: int) -> float:
 def _verdict(score: float) -> int:
     """1 for right, -1 for wrong, 0 for neither."""
     return (score > 0.5) - (score < 0.5)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MAPoRLConfig(FlatWords, MAPoRL):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MAPoRL with the flat words of its trainer."""
-
-
-class MAPoRLTrainer(Trainer):
-    """Train with `MAPoRL` in one call."""
-
-    algorithm = "maporl"
 
 
 PLUGIN = MAPoRL

@@ -9,17 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Episode, Group
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
 from mrlm.learn.bases.algorithm import STRICT, Topology
-from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.credit.groups import state_value
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.critics.critic import TEAM
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -65,6 +62,8 @@ class MAPPO(ActorCritic):
         ),
     }
 
+    also: ClassVar[Mapping[str, Mapping[str, Any]]] = {"MAAC": {"loss_type": "reinforce"}}
+
     def credit_batch(self, groups: Sequence[Group]) -> None:
         played = [(episode, self._steps(episode)) for group in groups for episode in group.valid]
         played = [(episode, steps) for episode, steps in played if steps]
@@ -105,30 +104,6 @@ class MAPPO(ActorCritic):
         acted = np.array([bool(step.trained) for step in steps], dtype=bool)
         moments = ops.global_moments({"team": advantages[acted]})
         return ops.whiten(advantages, moments=moments.get("team", ops.Moments(0, 0.0, 0.0)))
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MAPPOConfig(FlatWords, MAPPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MAPPO with the flat words of its trainer."""
-
-
-class MAPPOTrainer(Trainer):
-    """Train with `MAPPO` in one call."""
-
-    algorithm = "mappo"
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MAACConfig(MAPPOConfig):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Settings of `MAACTrainer`."""
-
-    loss_type: LossType = "reinforce"
-
-
-class MAACTrainer(MAPPOTrainer):
-    """CoMLRL's multi-agent actor-critic: no ratio, one critic for the team."""
-
-    args_class: ClassVar[type[Any] | None] = MAACConfig
 
 
 PLUGIN = MAPPO

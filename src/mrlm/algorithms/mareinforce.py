@@ -9,10 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.learn.bases.algorithm import STRICT
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -32,17 +30,6 @@ class MAREINFORCE(MAGRPO):
             "none",
         )
     }
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MAREINFORCEConfig(FlatWords, MAREINFORCE):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MAREINFORCE with the flat words of its trainer."""
-
-
-class MAREINFORCETrainer(Trainer):
-    """Train with `MAREINFORCE` in one call."""
-
-    algorithm = "mareinforce"
 
 
 PLUGIN = MAREINFORCE

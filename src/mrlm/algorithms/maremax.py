@@ -8,10 +8,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.learn.bases.algorithm import STRICT
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -35,17 +33,6 @@ class MAREMAX(MAGRPO):
             "is `baseline: remax_greedy`.",
         )
     }
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MAREMAXConfig(FlatWords, MAREMAX):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MAREMAX with the flat words of its trainer."""
-
-
-class MAREMAXTrainer(Trainer):
-    """Train with `MAREMAX` in one call."""
-
-    algorithm = "maremax"
 
 
 PLUGIN = MAREMAX

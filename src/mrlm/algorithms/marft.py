@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -21,7 +20,6 @@ from mrlm.learn.bases.algorithm import STRICT, Topology
 from mrlm.learn.credit.groups import Member, trained_turns
 from mrlm.learn.credit.joint_steps import chain, joint_steps
 from mrlm.learn.data.batch import Batch
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -138,17 +136,6 @@ class MARFT(PPO):
         if self.level == "turn" and self.aggregation is None:
             return ops.aggregate(per_token, batch, "turn_mean")
         return super()._aggregate(per_token, batch)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MARFTConfig(FlatWords, MARFT):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MARFT with the flat words of its trainer."""
-
-
-class MARFTTrainer(Trainer):
-    """Train with `MARFT` in one call."""
-
-    algorithm = "marft"
 
 
 PLUGIN = MARFT

@@ -8,10 +8,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.learn.bases.algorithm import STRICT
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -32,17 +30,6 @@ class MARLOO(MAGRPO):
             "leave_one_out",
         )
     }
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MARLOOConfig(FlatWords, MARLOO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MARLOO with the flat words of its trainer."""
-
-
-class MARLOOTrainer(Trainer):
-    """Train with `MARLOO` in one call."""
-
-    algorithm = "marloo"
 
 
 PLUGIN = MARLOO

@@ -10,7 +10,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.bases.algorithm import STRICT
@@ -23,7 +22,6 @@ from mrlm.learn.credit.groups import (
     team_rewards,
     trained_turns,
 )
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -94,17 +92,6 @@ class MARSHAL(GRPO):
                 advantages = each.advantages("mean") / scale
                 for turn, value, advantage in zip(each.turns, each.values, advantages, strict=True):
                     turn.returns, turn.advantages = float(value), float(advantage)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MARSHALConfig(FlatWords, MARSHAL):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MARSHAL with the flat words of its trainer."""
-
-
-class MARSHALTrainer(Trainer):
-    """Train with `MARSHAL` in one call."""
-
-    algorithm = "marshal"
 
 
 PLUGIN = MARSHAL

@@ -11,14 +11,12 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import assign
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -83,17 +81,6 @@ class MATPO(GRPO):
         for episode, advantage in zip(found, self.compared(rewards), strict=True):
             for rollout in episode.rollouts.values():
                 assign(rollout, advantage)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class MATPOConfig(FlatWords, MATPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """MATPO with the flat words of its trainer."""
-
-
-class MATPOTrainer(Trainer):
-    """Train with `MATPO` in one call."""
-
-    algorithm = "matpo"
 
 
 PLUGIN = MATPO

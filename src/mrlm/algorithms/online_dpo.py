@@ -9,13 +9,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.preference import Answer, Pair, Rewards, answers_by_state
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -81,17 +79,6 @@ class OnlineDPO(DPO):
         if best.turn.completion_ids == worst.turn.completion_ids:
             return None
         return Pair([best.turn], [worst.turn])
-
-
-@dataclass(kw_only=True, config=STRICT)
-class OnlineDPOConfig(FlatWords, OnlineDPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """OnlineDPO with the flat words of its trainer."""
-
-
-class OnlineDPOTrainer(Trainer):
-    """Train with `OnlineDPO` in one call."""
-
-    algorithm = "online_dpo"
 
 
 PLUGIN = OnlineDPO

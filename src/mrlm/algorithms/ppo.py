@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.matters import Matters
@@ -26,7 +25,6 @@ from mrlm.learn.credit.groups import (
     trained_turns,
 )
 from mrlm.learn.data.batch import Batch, Loss, Outputs
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -268,17 +266,6 @@ class PPO(ActorCritic):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.current_kl_coef = float(state["kl_coef"])
-
-
-@dataclass(kw_only=True, config=STRICT)
-class PPOConfig(FlatWords, PPO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """PPO with the flat words of its trainer."""
-
-
-class PPOTrainer(Trainer):
-    """Train with `PPO` in one call."""
-
-    algorithm = "ppo"
 
 
 PLUGIN = PPO

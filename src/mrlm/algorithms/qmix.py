@@ -10,12 +10,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.vdn import VDN
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.matters import Matters
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.critics.mixers import Mixing
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -83,17 +81,6 @@ class QMIX(VDN):
             hidden=self.hypernet_size,
             state_size=self.state_size,
         )
-
-
-@dataclass(kw_only=True, config=STRICT)
-class QMIXConfig(FlatWords, QMIX):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """QMIX with the flat words of its trainer."""
-
-
-class QMIXTrainer(Trainer):
-    """Train with `QMIX` in one call."""
-
-    algorithm = "qmix"
 
 
 PLUGIN = QMIX

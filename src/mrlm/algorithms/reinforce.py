@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -20,7 +19,6 @@ from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.credit.baselines import pooled_scales
 from mrlm.learn.credit.groups import credited_turns, discounted, members, trained_turns
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -72,6 +70,8 @@ class REINFORCE(PolicyGradient):
         ),
     }
 
+    face: ClassVar[str] = "Reinforce"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.baseline_by is not None and self.baseline == "none" and not self.whiten:
@@ -102,17 +102,6 @@ class REINFORCE(PolicyGradient):
                 advantages = (returns - moments[name].mean) / (scales[name] if self.whiten else 1.0)
             for turn, advantage in zip(credited[name], advantages, strict=True):
                 turn.advantages = float(advantage)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class ReinforceConfig(FlatWords, REINFORCE):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """REINFORCE with the flat words of its trainer."""
-
-
-class ReinforceTrainer(Trainer):
-    """Train with `REINFORCE` in one call."""
-
-    algorithm = "reinforce"
 
 
 PLUGIN = REINFORCE

@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Rollout, Turn
@@ -18,7 +17,6 @@ from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.baselines import pooled_scales
 from mrlm.learn.credit.groups import Member, all_members, members, sampled_kl, trained_turns
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -136,17 +134,6 @@ class ReinforcePP(PolicyGradient):
             np.full(len(row), row[0] - mean[id(rollout)])
             for (_, rollout), row in zip(own, returns, strict=True)
         ]
-
-
-@dataclass(kw_only=True, config=STRICT)
-class ReinforcePPConfig(FlatWords, ReinforcePP):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """REINFORCE++ with the flat words of its trainer."""
-
-
-class ReinforcePPTrainer(Trainer):
-    """Train with `ReinforcePP` in one call."""
-
-    algorithm = "reinforce_pp"
 
 
 PLUGIN = ReinforcePP

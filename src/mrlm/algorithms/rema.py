@@ -9,13 +9,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -70,17 +68,6 @@ class ReMA(GRPO):
             finished = [episode for episode in group if episode.status != "truncated"]
             group = Group(finished, group.task_id)
         super().credit_group(group)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class ReMAConfig(FlatWords, ReMA):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """ReMA with the flat words of its trainer."""
-
-
-class ReMATrainer(Trainer):
-    """Train with `ReMA` in one call."""
-
-    algorithm = "rema"
 
 
 PLUGIN = ReMA

@@ -8,14 +8,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.credit.baselines import greedy_baselines
 from mrlm.learn.credit.groups import discounted, greedy_metrics, members, sampled_kl, trained_turns
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -98,17 +96,6 @@ class ReMax(PolicyGradient):
                 returns -= paid[::-1].cumsum()[::-1]
                 following = float(returns[0])
             turn.returns, turn.advantages = returns, returns - baseline_of[id(turn)]
-
-
-@dataclass(kw_only=True, config=STRICT)
-class ReMaxConfig(FlatWords, ReMax):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """ReMax with the flat words of its trainer."""
-
-
-class ReMaxTrainer(Trainer):
-    """Train with `ReMax` in one call."""
-
-    algorithm = "remax"
 
 
 PLUGIN = ReMax

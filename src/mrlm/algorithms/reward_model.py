@@ -10,7 +10,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import logsigmoid
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group
 from mrlm.learn import ops
@@ -18,7 +17,6 @@ from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
 from mrlm.learn.bases.preference import Pair, pair_samples, row_pairs, scored
 from mrlm.learn.credit.groups import clear
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -65,6 +63,8 @@ class BradleyTerry(Algorithm):
         ),
     }
 
+    face: ClassVar[str] = "RewardModel"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.pairs: list[Pair] = []
@@ -102,17 +102,6 @@ class BradleyTerry(Algorithm):
         }
         number = batch.totals.units
         return Loss(losses.sum() / number, {k: x.sum() / number for k, x in metrics.items()})
-
-
-@dataclass(kw_only=True, config=STRICT)
-class RewardModelConfig(FlatWords, BradleyTerry):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """BradleyTerry with the flat words of its trainer."""
-
-
-class RewardModelTrainer(Trainer):
-    """Train with `BradleyTerry` in one call."""
-
-    algorithm = "reward_model"
 
 
 PLUGIN = BradleyTerry

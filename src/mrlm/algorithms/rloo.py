@@ -8,14 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.credit.baselines import comparisons
 from mrlm.learn.credit.groups import members, sampled_kl, trained_turns
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -73,17 +71,6 @@ class RLOO(PolicyGradient):
                 advantages = each.advantages("leave_one_out")
                 for turn, advantage in zip(each.turns, advantages, strict=True):
                     turn.advantages = float(advantage)
-
-
-@dataclass(kw_only=True, config=STRICT)
-class RLOOConfig(FlatWords, RLOO):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """RLOO with the flat words of its trainer."""
-
-
-class RLOOTrainer(Trainer):
-    """Train with `RLOO` in one call."""
-
-    algorithm = "rloo"
 
 
 PLUGIN = RLOO

@@ -10,7 +10,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
@@ -19,7 +18,6 @@ from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Topology
 from mrlm.learn.credit.groups import all_members
 from mrlm.learn.credit.rolling_range import Window
-from mrlm.trainer import Trainer
 
 COST = "cost"
 """Component of a reward by which a world says what asking has cost."""
@@ -128,17 +126,6 @@ def _cost(rollout: Rollout) -> float | None:
     """What a rollout has cost; `None` where the world does not say."""
     said = [turn.components[COST] for turn in rollout.turns if COST in turn.components]
     return sum(said) if said else None
-
-
-@dataclass(kw_only=True, config=STRICT)
-class RouterR1Config(FlatWords, RouterR1):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Router-R1 with the flat words of its trainer."""
-
-
-class RouterR1Trainer(Trainer):
-    """Train with `RouterR1` in one call."""
-
-    algorithm = "router_r1"
 
 
 PLUGIN = RouterR1

@@ -11,7 +11,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -21,7 +20,6 @@ from mrlm.learn.bases.actor_critic import Level
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import all_members, column, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -186,17 +184,6 @@ class SAC(PPO):
         self.log_alphas = dict(state["log_alphas"])
         self.next_log_alphas = dict(state["log_alphas"])
         self.targets = dict(state["targets"])
-
-
-@dataclass(kw_only=True, config=STRICT)
-class SACConfig(FlatWords, SAC):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """SAC with the flat words of its trainer."""
-
-
-class SACTrainer(Trainer):
-    """Train with `SAC` in one call."""
-
-    algorithm = "sac"
 
 
 PLUGIN = SAC

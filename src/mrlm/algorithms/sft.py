@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
@@ -20,7 +19,6 @@ from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm, Collection
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -217,17 +215,6 @@ def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Tu
                 )
             )
     return found
-
-
-@dataclass(kw_only=True, config=STRICT)
-class SFTConfig(FlatWords, SFT):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """SFT with the flat words of its trainer."""
-
-
-class SFTTrainer(Trainer):
-    """Train with `SFT` in one call."""
-
-    algorithm = "sft"
 
 
 PLUGIN = SFT

@@ -9,14 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group, Turn
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.preference import Pair, row_pairs
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -98,17 +96,6 @@ def _told_apart(pair: Pair) -> bool:
 
 def _text(turn: Turn) -> str:
     return str(turn.completion_ids) if turn.message is None else turn.message.content.strip()
-
-
-@dataclass(kw_only=True, config=STRICT)
-class SPINConfig(FlatWords, SPIN):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """SPIN with the flat words of its trainer."""
-
-
-class SPINTrainer(Trainer):
-    """Train with `SPIN` in one call."""
-
-    algorithm = "spin"
 
 
 PLUGIN = SPIN

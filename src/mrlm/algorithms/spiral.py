@@ -8,14 +8,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.credit.groups import Member, all_members, trained_turns
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -147,17 +145,6 @@ class SPIRAL(PolicyGradient):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.averages = {role: (float(b), int(n)) for role, (b, n) in state["averages"].items()}
-
-
-@dataclass(kw_only=True, config=STRICT)
-class SPIRALConfig(FlatWords, SPIRAL):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """SPIRAL with the flat words of its trainer."""
-
-
-class SPIRALTrainer(Trainer):
-    """Train with `SPIRAL` in one call."""
-
-    algorithm = "spiral"
 
 
 PLUGIN = SPIRAL

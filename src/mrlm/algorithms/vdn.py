@@ -12,7 +12,6 @@ from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.aliases import FlatWords
 from mrlm.config.paper_presets import Preset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
@@ -22,7 +21,6 @@ from mrlm.learn.bases.algorithm import STRICT, Need, Topology
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
 from mrlm.learn.critics.mixers import Mixing, MixingMode
 from mrlm.learn.data.batch import Batch, Loss, Outputs
-from mrlm.trainer import Trainer
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -266,17 +264,6 @@ class VDN(MAPPO):
 def _taught(turns: Sequence[Turn]) -> list[Turn]:
     """The turns that `credit` found fit to be trained."""
     return [turn for turn in turns if turn.trained and turn.advantages is not None]
-
-
-@dataclass(kw_only=True, config=STRICT)
-class VDNConfig(FlatWords, VDN):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """VDN with the flat words of its trainer."""
-
-
-class VDNTrainer(Trainer):
-    """Train with `VDN` in one call."""
-
-    algorithm = "vdn"
 
 
 PLUGIN = VDN

@@ -35,12 +35,12 @@ REFUSED = {
 
 def names(wing: str) -> list[str]:
     """Names of the plug-ins of a wing, without importing any."""
-    return sorted(_files(wing))
+    return sorted(files(wing))
 
 
 def describe(wing: str, name: str) -> str:
     """First line of the plug-in's docstring, without importing it."""
-    docstring = ast.get_docstring(ast.parse(_files(wing)[name].read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse(files(wing)[name].read_text(encoding="utf-8"))) or ""
     return docstring.strip().split("\n")[0]
 
 
@@ -78,7 +78,8 @@ def source_of(plugin: Any) -> str:
     return f"{target.__module__}:{target.__qualname__}"
 
 
-def _files(wing: str) -> dict[str, Path]:
+def files(wing: str) -> dict[str, Path]:
+    """Name -> file of every plug-in of a wing, without importing any."""
     return {name: path for name, path in _candidates(wing).items() if _holds_plugin(path)}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from mrlm.config.paper_presets import Preset, preset_of
 from mrlm.core.errors import ConfigError
+from mrlm.core.faces import attribute
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group
@@ -107,6 +110,19 @@ class Algorithm:
             "it ends the epochs early, and update_epochs is 1; remove it, or set more epochs",
         ),
     }
+
+    face: ClassVar[str]
+    """What its trainer and its config are called before `Trainer` and `Config`, where that is not
+    the name of the class; a literal."""
+    also: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """The same for trainers of other libraries that mean this algorithm, each with the settings
+    whose defaults differ; literals."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("mrlm.algorithms."):
+            module: Any = sys.modules[cls.__module__]
+            module.__getattr__ = partial(attribute, cls.__module__)
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}

@@ -1,0 +1,80 @@
+"""Names that follow from the algorithms: every algorithm `X` has an `XTrainer` and an `XConfig`.
+They are read from the algorithms' files without importing any."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from mrlm.core import registry
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """A public name that an algorithm's file gives rise to.
+
+    Args:
+        name: the public name.
+        algorithm: the algorithm's name in the registry.
+        kind: the algorithm's class itself, its config class or its trainer.
+        config: name of the config class whose defaults hold.
+        defaults: settings whose defaults differ from the algorithm's, for names of other libraries.
+    """
+
+    name: str
+    algorithm: str
+    kind: Literal["algorithm", "config", "trainer"]
+    config: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def faces() -> dict[str, Face]:
+    """Public name -> where it comes from, of every algorithm."""
+    return {
+        face.name: face
+        for algorithm, path in sorted(registry.files("algorithms").items())
+        for face in _faces_of(algorithm, path)
+    }
+
+
+def attribute(module: str, name: str) -> Any:
+    """`name` of an algorithm's module, where it is one of the names that follow from it.
+
+    Raises:
+        AttributeError: it is none of them.
+    """
+    face = faces().get(name)
+    if face is None or module != f"mrlm.algorithms.{face.algorithm}":
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("mrlm"), name)
+
+
+def _faces_of(algorithm: str, path: Path) -> Iterator[Face]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    name = next(ast.unparse(node.value) for node in assigned if _assigns(node, "PLUGIN"))
+    own: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            own = {
+                statement.target.id: ast.literal_eval(statement.value)
+                for statement in node.body
+                if isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and statement.target.id in ("face", "also")
+                and statement.value is not None
+            }
+    yield Face(name, algorithm, "algorithm")
+    for stem, defaults in {own.get("face", name): {}, **own.get("also", {})}.items():
+        yield Face(f"{stem}Config", algorithm, "config", f"{stem}Config", defaults)
+        yield Face(f"{stem}Trainer", algorithm, "trainer", f"{stem}Config", defaults)
+
+
+def _assigns(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
