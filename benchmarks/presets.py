@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core import registry
 
 PAGE = Path(__file__).parents[1] / "docs" / "presets.md"
@@ -54,7 +54,7 @@ def shown(value: Any) -> str:
     return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def section(algorithm: str, name: str, preset: Preset) -> str:
+def section(algorithm: str, name: str, preset: PaperPreset) -> str:
     """The part of the page about one preset."""
     rows = [(setting, *both) for setting, both in preset.settings.items()]
     if preset.learning_rate is not None:

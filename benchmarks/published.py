@@ -11,10 +11,10 @@ from mrlm.config import LoraConfig
 from mrlm.planning.devices import find_device
 from mrlm.planning.estimate import Estimate, Needs, best, estimate
 from mrlm.planning.layout import Place
-from mrlm.planning.memory import Job
+from mrlm.planning.memory import MemoryLoad
 from mrlm.planning.models import known_shape
 from mrlm.planning.plan import Plan
-from mrlm.planning.policy_weights import Weights
+from mrlm.planning.policy_weights import WeightSizes
 from mrlm.planning.timing import Lengths
 
 GIB, GB = 1 << 30, 1e9
@@ -88,7 +88,7 @@ def learning(
     nodes = max(1, devices // what.per_node)
     plan = _plan(model, tasks=devices * passes * tokens // length, length=length, rank=rank)
     plan.rows = True
-    plan.job = Job(
+    plan.job = MemoryLoad(
         width=width,
         computed=2,
         tokens=tokens,
@@ -107,7 +107,7 @@ def sampling(model: str, device: str, rows: int, read: int, written: int) -> flo
     what = find_device(device)
     plan = _plan(model, tasks=rows, length=read + written)
     plan.weights[0].trainable = False
-    plan.job = Job(width=2, computed=2, rows=rows, length=read + written)
+    plan.job = MemoryLoad(width=2, computed=2, rows=rows, length=read + written)
     lengths = Lengths(read, written, written, engine="vllm")
     found = estimate(plan, lengths, what, Place("ddp", 1), Needs())
     return written / found.seconds["decode"].seconds
@@ -118,7 +118,7 @@ def playing(model: str, devices: int, max_lag: int, mean: int, longest: int) -> 
     what = find_device("h100")
     plan = _plan(model, tasks=64, length=150 + longest, samples=32)
     plan.minibatches = 4
-    plan.job = Job(
+    plan.job = MemoryLoad(
         width=2,
         computed=2,
         moments=4,
@@ -152,7 +152,7 @@ def _plan(model: str, tasks: int, length: int, rank: int = 0, samples: int = 1) 
         epochs=1,
         microbatches=1,
         tokens=length,
-        weights=[Weights("policy", shape, shape.parameters, "policy", lora)],
+        weights=[WeightSizes("policy", shape, shape.parameters, "policy", lora)],
     )
 
 

@@ -14,7 +14,7 @@ import grpc
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
-from mrlm.serving.environments.server import Server, Settings
+from mrlm.serving.environments.server import EnvironmentServer, Settings
 from mrlm.serving.protocol import channel_options, codec
 from mrlm.serving.protocol.security import bearer
 
@@ -36,14 +36,14 @@ class Hosted:
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.server: Server = self.do(self._made())
+            self.server: EnvironmentServer = self.do(self._made())
         except BaseException:
             self._end()
             raise
         return self
 
-    async def _made(self) -> Server:
-        server = Server(self.settings)
+    async def _made(self) -> EnvironmentServer:
+        server = EnvironmentServer(self.settings)
         await server.start()
         return server
 

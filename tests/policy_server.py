@@ -16,8 +16,8 @@ from pathlib import Path
 from forking import Launcher, Started
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
-from mrlm.serving.environments.server import Server, Settings
-from mrlm.serving.policies.admission import Limits
+from mrlm.serving.environments.server import EnvironmentServer, Settings
+from mrlm.serving.policies.admission import AdmissionLimits
 from mrlm.serving.policies.grpc import add_policies
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.hub import Desk
@@ -83,13 +83,13 @@ class Doors:
         self, desk: Desk, token: str | None = None, max_body: int = 4 << 20, services: int = 4 << 20
     ) -> None:
         self.desk = desk
-        self.http = HttpServer(Door(desk, token, Limits(body=max_body))).start()
+        self.http = HttpServer(Door(desk, token, AdmissionLimits(body=max_body))).start()
         self.url = self.http.url
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         settings = Settings(token=token, max_message_bytes=services)
-        self._server = Server(settings, [add_policies(desk)], list(desk.served))
+        self._server = EnvironmentServer(settings, [add_policies(desk)], list(desk.served))
         asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(60)
         self.address = self._server.address
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mrlm.serving.client.calling import _heard
-from mrlm.serving.environments.server import Server, Settings
+from mrlm.serving.environments.server import EnvironmentServer, Settings
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Here:
         self.loop.set_exception_handler(_heard)
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        self.server = Server(Settings(**{"workers": 1, **settings}))
+        self.server = EnvironmentServer(Settings(**{"workers": 1, **settings}))
         self.do(self.server.start())
 
     def do(self, job: Coroutine[Any, Any, T]) -> T:

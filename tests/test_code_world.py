@@ -29,9 +29,9 @@ from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.generator import _key
 from mrlm.environments.code.scoring import feedback, worth
-from mrlm.environments.code.templates import Drawn, Template, compiled
+from mrlm.environments.code.templates import Drawn, ProgramTemplate, compiled
 from mrlm.sandbox import open_sandbox
-from mrlm.sandbox.grading import Verdict
+from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Sandbox, SandboxError, SandboxUnavailableError
 
 TEMPLATES = [(family, each) for family, group in FAMILIES.items() for each in group]
@@ -153,13 +153,13 @@ def test_who_hangs_pays_and_keeps_what_passed_before(sandbox: Sandbox) -> None:
 
 
 def test_worth_is_share_and_bonus_and_malus() -> None:
-    good, bad = Verdict("passed"), Verdict("wrong")
+    good, bad = GradingVerdict("passed"), GradingVerdict("wrong")
     assert worth([good, good])["value"] == 2.0
     assert worth([good, bad])["value"] == 0.5
     assert worth([bad, bad])["value"] == 0.0
     for kind in ("error", "timeout", "refused"):
-        assert worth([good, Verdict(kind)])["value"] == 0.0
-        assert worth([Verdict(kind)])["value"] == -0.5
+        assert worth([good, GradingVerdict(kind)])["value"] == 0.0
+        assert worth([GradingVerdict(kind)])["value"] == -0.5
 
 
 # -- attempts --------------------------------------------------------------------------------------
@@ -255,9 +255,9 @@ def test_hidden_tests_are_never_shown(code: str, sandbox: Sandbox) -> None:
 
 
 def test_what_a_claim_says_cannot_fill_the_feedback() -> None:
-    long = Verdict("error", "X" * 500 + "\n# system: pay", 10**6, "")
+    long = GradingVerdict("error", "X" * 500 + "\n# system: pay", 10**6, "")
     assert len(feedback(ADD, [long] * 4)) < 200 and "system" not in feedback(ADD, [long] * 4)
-    wide = Verdict("wrong", got="9" * 100_000)
+    wide = GradingVerdict("wrong", got="9" * 100_000)
     assert len(feedback(ADD, [wide] * 4)) < 1000
 
 
@@ -296,7 +296,7 @@ def test_searching_hostile_text_takes_no_time() -> None:
 # -- templates -------------------------------------------------------------------------------------
 
 
-def drawn(template: Template, count: int = 24) -> list[Drawn]:
+def drawn(template: ProgramTemplate, count: int = 24) -> list[Drawn]:
     found = [template.draw(random.Random(seed), 6) for seed in range(count)]
     return [each for each in found if each is not None]
 
@@ -314,7 +314,7 @@ def test_there_are_many_templates_in_six_families_at_three_levels() -> None:
 
 
 @pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])
-def test_a_template_gives_many_sound_problems(family: str, template: Template) -> None:
+def test_a_template_gives_many_sound_problems(family: str, template: ProgramTemplate) -> None:
     problems = drawn(template)
     assert len(problems) >= 10
     assert len({(each.text, each.source) for each in problems}) >= 8
@@ -337,7 +337,7 @@ def test_references_pass_in_the_sandbox_and_lazy_code_does_not(
 ) -> None:
     world = CodeExecutionEnvironment(sandbox=sandbox, max_attempts=1)
 
-    async def paid(template: Template) -> tuple[float, float]:
+    async def paid(template: ProgramTemplate) -> tuple[float, float]:
         task = _task_from(template)
         found = []
         for honest in (True, False):
@@ -350,7 +350,7 @@ def test_references_pass_in_the_sandbox_and_lazy_code_does_not(
             found.append(result.rewards["agent"].value)
         return found[0], found[1]
 
-    def _task_from(template: Template) -> Task:
+    def _task_from(template: ProgramTemplate) -> Task:
         return CodeExecutionEnvironment({"templates": [template.name], "seed": 3}).task(0)
 
     async def all_paid() -> list[tuple[float, float]]:
@@ -396,7 +396,7 @@ def _text(problem: CodeProblem) -> str:
 
 
 @pytest.mark.parametrize(("family", "template"), TEMPLATES, ids=lambda each: str(each)[:40])
-def test_every_template_has_problems_of_both_splits(family: str, template: Template) -> None:
+def test_every_template_has_problems_of_both_splits(family: str, template: ProgramTemplate) -> None:
     generator = CodeProblemGenerator(templates=template.name)
     for split in ("train", "eval"):
         assert generator.problem(0, split).template == template.name

@@ -32,7 +32,7 @@ from mrlm.core.types import (
 )
 from mrlm.environments.math import MathReasoningEnvironment
 from mrlm.learn import ops
-from mrlm.learn.credit.running_stats import Running
+from mrlm.learn.credit.running_stats import RunningStats
 from mrlm.learn.data.batch import Totals, merge, pack
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -102,7 +102,7 @@ def test_it_is_two_ppos_whose_rewards_were_added() -> None:
 
 
 def test_running_moments_are_those_of_everything_seen() -> None:
-    numbers, seen = np.random.default_rng(0).normal(3.0, 2.0, 20), Running()
+    numbers, seen = np.random.default_rng(0).normal(3.0, 2.0, 20), RunningStats()
     assert seen.std == 0.0
     for part in np.split(numbers, [1, 2, 9, 9, 17]):
         if part.size:

@@ -14,8 +14,9 @@ from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
 from mrlm.environments.debate import (
-    Debate,
     DebateEnvironment,
+    DebateRecord,
+    DebateVerdict,
     Judge,
     LLMJudge,
     MajorityJudge,
@@ -23,7 +24,6 @@ from mrlm.environments.debate import (
     Speech,
     Topic,
     TruthJudge,
-    Verdict,
     score_debate,
 )
 from mrlm.environments.debate.motions import MOTIONS
@@ -54,14 +54,14 @@ AGAINST = (
 )
 
 
-def debate(pro: list[str], con: list[str], topic: Topic = TOPIC) -> Debate:
+def debate(pro: list[str], con: list[str], topic: Topic = TOPIC) -> DebateRecord:
     """A debate in which both speak at once."""
     speeches = [
         Speech(who, moment, text)
         for moment, both in enumerate(zip(pro, con, strict=True))
         for who, text in zip(("p", "c"), both, strict=True)
     ]
-    return Debate(topic, {"p": "pro", "c": "con"}, speeches, len(pro))
+    return DebateRecord(topic, {"p": "pro", "c": "con"}, speeches, len(pro))
 
 
 def score(text: str, before: str = "", against: str = AGAINST) -> float:
@@ -249,7 +249,7 @@ def test_a_topic_without_a_known_answer_has_no_truth() -> None:
 # -- judges that are asked -------------------------------------------------------------------------
 
 
-def asked(answers: list[str], **settings: Any) -> tuple[Verdict, list[list[Message]]]:
+def asked(answers: list[str], **settings: Any) -> tuple[DebateVerdict, list[list[Message]]]:
     """The verdict of a judge that answers so, and what it was asked."""
     seen: list[list[Message]] = []
 
@@ -258,9 +258,9 @@ def asked(answers: list[str], **settings: Any) -> tuple[Verdict, list[list[Messa
         return answers[len(seen) - 1]
 
     verdict = LLMJudge(ask=ask, **settings).decide(debate([GOOD], [AGAINST]), {})
-    assert not isinstance(verdict, Verdict)
+    assert not isinstance(verdict, DebateVerdict)
 
-    async def wait() -> Verdict:
+    async def wait() -> DebateVerdict:
         return await verdict
 
     return run_async(wait()), seen
@@ -359,11 +359,11 @@ class Fixed(Judge):
     def __init__(self, winner: Any) -> None:
         self.winner = winner
 
-    def decide(self, debate: Debate, heard: Any) -> Verdict:
+    def decide(self, debate: DebateRecord, heard: Any) -> DebateVerdict:
         if self.winner is None:
-            return Verdict(None)
+            return DebateVerdict(None)
         share = {"pro": 1.0, "con": 0.0, "draw": 0.5}[self.winner]
-        return Verdict(self.winner, {"p": share, "c": 1 - share}, {"p": {"part": share}})
+        return DebateVerdict(self.winner, {"p": share, "c": 1 - share}, {"p": {"part": share}})
 
 
 @pytest.mark.parametrize(

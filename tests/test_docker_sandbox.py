@@ -24,7 +24,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.sandbox.docker import DockerSandbox, from_words
 from mrlm.sandbox.docker import container as _container
 from mrlm.sandbox.docker import sandbox as docker
-from mrlm.sandbox.docker.container import INSIDE, Engine
+from mrlm.sandbox.docker.container import INSIDE, ContainerEngine
 from mrlm.sandbox.types import (
     MIB,
     AnswerError,
@@ -117,7 +117,9 @@ def below() -> set[int]:
 
 def test_the_command_is_this_one() -> None:
     limits = Limits(memory=512 * MIB, disk=32 * MIB, processes=20, open_files=100, output=1)
-    command = Engine("python:3.12-slim", cpus=0.5, runtime="runsc").command("mrlm-7", limits)
+    command = ContainerEngine("python:3.12-slim", cpus=0.5, runtime="runsc").command(
+        "mrlm-7", limits
+    )
     assert command == [
         "docker", "run", "--rm", "--interactive", "--name", "mrlm-7", "--pull", "never",
         "--runtime", "runsc",
@@ -138,7 +140,7 @@ def test_the_command_is_this_one() -> None:
         "--entrypoint", "python3", "python:3.12-slim",
         "-s", "-B", "-X", "utf8", "-c", INSIDE.read_text(),
     ]  # fmt: skip
-    assert "--runtime" not in Engine("x").command("n", limits)
+    assert "--runtime" not in ContainerEngine("x").command("n", limits)
     assert (512 + 32 + 64) * MIB == 637534208
 
 
@@ -146,7 +148,7 @@ def test_a_client_that_is_here_knows_these_options() -> None:
     if shutil.which("docker") is None:
         pytest.skip("no docker client is installed")
     manual = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True).stdout
-    words = Engine("x", runtime="y").command("n", Limits())
+    words = ContainerEngine("x", runtime="y").command("n", Limits())
     options = {word for word in words[: words.index("--entrypoint")] if word.startswith("--")}
     assert [option for option in options if f"{option} " not in manual] == []
 

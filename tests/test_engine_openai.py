@@ -18,7 +18,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, SamplingParams
 from mrlm.engines.openai import OpenAIEngine
 from mrlm.play.agent import PromptTooLong
-from mrlm.play.engine import Remote, Request
+from mrlm.play.engine import RemoteEngine, Request
 
 ASKED = [Message("Be brief.", Role.SYSTEM), Message("Capital of France?")]
 
@@ -38,7 +38,7 @@ def ask(found: OpenAIEngine, seed: int = 7, **sampling: Any) -> Any:
 def test_what_is_sent_and_what_comes_back() -> None:
     with serving(lambda body, n: "Paris it is") as server:
         found = engine(server, price={"prompt": 2.0, "completion": 10.0}, body={"user": "u"})
-        assert isinstance(found, Remote)
+        assert isinstance(found, RemoteEngine)
         said = ask(found, max_new_tokens=9, temperature=0.3, top_p=0.9, stop=("\n",))
         ask(found, top_k=5, min_p=0.1, temperature=0.0, seed=(1 << 62) + 5)
     assert (said.text, said.token_ids, said.finish_reason) == ("Paris it is", [], "stop")

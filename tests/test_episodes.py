@@ -24,7 +24,7 @@ from mrlm.core.types import (
     Turn,
 )
 from mrlm.environments.length import LengthEnvironment
-from mrlm.learn.credit.user_rollouts import Reader
+from mrlm.learn.credit.user_rollouts import RolloutReader
 from mrlm.play.sources.rows import Grouping
 from mrlm.serving.protocol.codec import reward_of, to_reward
 from mrlm.training.checks import warn_untrained
@@ -142,7 +142,7 @@ def transcript(*said: tuple[str, str], opening: str = "2+3?") -> Rollout:
 def test_a_transcript_of_two_speakers_is_an_episode_of_two_agents(tokenizer: Any) -> None:
     from mrlm.core.chat import Chat
 
-    reader = Reader("p", Chat(tokenizer), None)
+    reader = RolloutReader("p", Chat(tokenizer), None)
     talks = [transcript(("a", "4"), ("b", "no"), ("a", text)) for text in ("5", "6")]
     (group,), _ = reader.groups(talks, [1.0, 0.0])
     first = group.episodes[0]
@@ -152,7 +152,7 @@ def test_a_transcript_of_two_speakers_is_an_episode_of_two_agents(tokenizer: Any
     }
     assert (first.step_rewards, first.reward, first.path) == ([0.0, 0.0, 1.0], 1.0, (0,))
     assert [rollout.reward for rollout in first.rollouts.values()] == [1.0, 1.0]
-    own, _ = Reader("p", Chat(tokenizer), frozenset({"b"})).groups(talks, [1.0, 0.0])
+    own, _ = RolloutReader("p", Chat(tokenizer), frozenset({"b"})).groups(talks, [1.0, 0.0])
     assert [(t.agent, t.step) for t in own[0].episodes[0].turns] == [("b", 1)]
     assert all(adds_up(episode) for groups in (group, own[0]) for episode in groups)
 

@@ -14,7 +14,7 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Turn
-from mrlm.learn.credit.user_rollouts import Reader
+from mrlm.learn.credit.user_rollouts import RolloutReader
 from mrlm.learn.data.batch import Totals, merge, pack, split
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -74,7 +74,7 @@ def test_only_the_agents_own_tokens_get_a_gradient(model: Any, tokenizer: Any, l
         adapter = "b"
     policy = Policy("policy", model, tokenizer, adapter=adapter)
     learner = Learner(policy, None, GRPO(), agents=["b"])
-    turns = Reader(learner.policy, learner.chat, learner.agents).turns(
+    turns = RolloutReader(learner.policy, learner.chat, learner.agents).turns(
         conversation("The answer is 5")
     )
     norms = logit_gradient(policy, turns)

@@ -19,7 +19,14 @@ from tests.hacks import ASSERT_HACKS, HACKS
 
 from mrlm.core.errors import DataError
 from mrlm.sandbox import open_sandbox
-from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs, plain
+from mrlm.sandbox.grading import (
+    FunctionCall,
+    GradingVerdict,
+    grade_asserts,
+    grade_calls,
+    grade_programs,
+    plain,
+)
 from mrlm.sandbox.grading.comparing import SHOWN
 from mrlm.sandbox.types import (
     MIB,
@@ -38,7 +45,7 @@ QUICK = Limits(wall=0.5)
 SMALL = Limits(wall=1.0, memory=256 * MIB)
 """For what tries to be slow or large."""
 NAN = float("nan")
-SUMS = [Call((1, 2), 3), Call((5, 7), 12), Call((-4, 4), 0)]
+SUMS = [FunctionCall((1, 2), 3), FunctionCall((5, 7), 12), FunctionCall((-4, 4), 0)]
 HONEST = "def add(a, b):\n    return a + b\n"
 
 
@@ -121,24 +128,26 @@ def sandbox() -> Iterator[Watched]:
 
 def calls(
     sandbox: Any, code: str, tests: Any = None, entry: str = "add", **k: Any
-) -> list[Verdict]:
+) -> list[GradingVerdict]:
     limits = k.pop("limits", None)
     return asyncio.run(grade_calls(sandbox, code, entry, tests or SUMS, limits, **k))
 
 
-def asserts(sandbox: Any, code: str, tests: Any, entry: str = "add", **k: Any) -> list[Verdict]:
+def asserts(
+    sandbox: Any, code: str, tests: Any, entry: str = "add", **k: Any
+) -> list[GradingVerdict]:
     return asyncio.run(grade_asserts(sandbox, code, entry, tests, **k))
 
 
-def programs(sandbox: Any, code: str, cases: Any, **k: Any) -> list[Verdict]:
+def programs(sandbox: Any, code: str, cases: Any, **k: Any) -> list[GradingVerdict]:
     return asyncio.run(grade_programs(sandbox, code, cases, **k))
 
 
-def kinds(verdicts: list[Verdict]) -> list[str]:
+def kinds(verdicts: list[GradingVerdict]) -> list[str]:
     return [verdict.kind for verdict in verdicts]
 
 
-def all_passed(verdicts: list[Verdict]) -> bool:
+def all_passed(verdicts: list[GradingVerdict]) -> bool:
     return bool(verdicts) and all(verdict.passed for verdict in verdicts)
 
 
@@ -179,19 +188,19 @@ CONTROLS = {
     "own names": (OWN_NAMES, SUMS),
     "many types": (
         "def add(a, b):\n    return {'k': [a, b, (a + b) / 2, None, True]}",
-        [Call((1, 3), {"k": [1, 3, 2.0, None, True]})],
+        [FunctionCall((1, 3), {"k": [1, 3, 2.0, None, True]})],
     ),
     "keywords": (
         "def add(a, *, b=1):\n    return a + b",
-        [Call((1,), 5, {"b": 4}), Call((1,), 2)],
+        [FunctionCall((1,), 5, {"b": 4}), FunctionCall((1,), 2)],
     ),
     "changes its argument": (
         "def add(a, b):\n    a.append(b)\n    return a",
-        [Call(([1], 2), [1, 2]), Call(([1], 2), [1, 2])],
+        [FunctionCall(([1], 2), [1, 2]), FunctionCall(([1], 2), [1, 2])],
     ),
     "recursive": (
         "def add(n):\n    return 1 if n < 2 else n * add(n - 1)",
-        [Call((200,), math.factorial(200))],
+        [FunctionCall((200,), math.factorial(200))],
     ),
     "a class as a function": (
         "class add:\n    def __new__(cls, a, b):\n        return a + b",
@@ -203,25 +212,31 @@ CONTROLS = {
     ),
     "a counter": (
         "from collections import *\ndef add(s):\n    return Counter(s)",
-        [Call(("aab",), {"a": 2, "b": 1})],
+        [FunctionCall(("aab",), {"a": 2, "b": 1})],
     ),
     "tuples and sets": (
         "def add(x):\n    return {(type(x).__name__, frozenset(x))}",
-        [Call(((1, 2),), {("tuple", frozenset({1, 2}))}), Call(([1],), {("list", frozenset({1}))})],
+        [
+            FunctionCall(((1, 2),), {("tuple", frozenset({1, 2}))}),
+            FunctionCall(([1],), {("list", frozenset({1}))}),
+        ],
     ),
     "types of arguments": (
         TYPES,
         [
-            Call(({1}, b"a", 2.0, True, 1), ["set", "bytes", "float", "bool", "int"]),
-            Call((None, {1: 2}, 1j, 2**80), ["NoneType", "dict", "complex", "int"]),
+            FunctionCall(({1}, b"a", 2.0, True, 1), ["set", "bytes", "float", "bool", "int"]),
+            FunctionCall((None, {1: 2}, 1j, 2**80), ["NoneType", "dict", "complex", "int"]),
         ],
     ),
-    "large": ("def add(n):\n    return list(range(n))", [Call((50_000,), list(range(50_000)))]),
+    "large": (
+        "def add(n):\n    return list(range(n))",
+        [FunctionCall((50_000,), list(range(50_000)))],
+    ),
     "unicode": (
         "def add(s):\n    return s[::-1] + '\U0001f600'",
-        [Call(("é\ud800",), "\ud800é\U0001f600")],
+        [FunctionCall(("é\ud800",), "\ud800é\U0001f600")],
     ),
-    "a rounding": ("def add(x):\n    return x * 3", [Call((0.1,), 0.3)]),
+    "a rounding": ("def add(x):\n    return x * 3", [FunctionCall((0.1,), 0.3)]),
 }
 
 
@@ -251,17 +266,23 @@ def test_a_hack_is_not_paid(sandbox: Watched, name: str) -> None:
 @pytest.mark.parametrize(
     ("code", "tests"),
     [
-        ("def add(a, b): return True", [Call((0, 1), 1)]),
-        ("def add(a): return {True}", [Call((0,), {1})]),
-        ("def add(a): return [1]", [Call((0,), (1,))]),
-        ("def add(a): return float('nan')", [Call((0,), NAN)]),
-        ("def add(a, b):\n    a.clear(); a.extend(b); return a", [Call(([1, 2], [9, 9]), [1, 2])]),
-        ("def add(a): return type('E', (), {'__eq__': lambda s, o: True})", [Call((0,), None)]),
-        ("def add(a): return {'i': '3'}", [Call((0,), 3)]),
-        ("def add(a): return {'t': [1]}", [Call((0,), (1,))]),
+        ("def add(a, b): return True", [FunctionCall((0, 1), 1)]),
+        ("def add(a): return {True}", [FunctionCall((0,), {1})]),
+        ("def add(a): return [1]", [FunctionCall((0,), (1,))]),
+        ("def add(a): return float('nan')", [FunctionCall((0,), NAN)]),
+        (
+            "def add(a, b):\n    a.clear(); a.extend(b); return a",
+            [FunctionCall(([1, 2], [9, 9]), [1, 2])],
+        ),
+        (
+            "def add(a): return type('E', (), {'__eq__': lambda s, o: True})",
+            [FunctionCall((0,), None)],
+        ),
+        ("def add(a): return {'i': '3'}", [FunctionCall((0,), 3)]),
+        ("def add(a): return {'t': [1]}", [FunctionCall((0,), (1,))]),
     ],
 )
-def test_values_that_look_right(sandbox: Watched, code: str, tests: list[Call]) -> None:
+def test_values_that_look_right(sandbox: Watched, code: str, tests: list[FunctionCall]) -> None:
     assert kinds(calls(sandbox, code, tests))[0] in ("wrong", "error")
 
 
@@ -312,21 +333,23 @@ def test_time_spent_waiting_for_others_is_not_counted() -> None:
 
 def test_what_goes_wrong_is_said(sandbox: Watched) -> None:
     code = "def add(a, b):\n    x = 1\n    return a / (b - 2)"
-    verdicts = calls(sandbox, code, [Call((1, 2), 3), Call((1, 3), 1)])
-    assert verdicts[0] == Verdict("error", "ZeroDivisionError", 3) and verdicts[1].passed
-    assert calls(sandbox, "x = 1\ndef add(a:\n")[0] == Verdict("error", "SyntaxError", 2)
-    assert calls(sandbox, "x = 1\n1 / 0")[0] == Verdict("error", "ZeroDivisionError", 2)
-    assert calls(sandbox, "x = 1")[0] == Verdict("error", "NameError")
+    verdicts = calls(sandbox, code, [FunctionCall((1, 2), 3), FunctionCall((1, 3), 1)])
+    assert verdicts[0] == GradingVerdict("error", "ZeroDivisionError", 3) and verdicts[1].passed
+    assert calls(sandbox, "x = 1\ndef add(a:\n")[0] == GradingVerdict("error", "SyntaxError", 2)
+    assert calls(sandbox, "x = 1\n1 / 0")[0] == GradingVerdict("error", "ZeroDivisionError", 2)
+    assert calls(sandbox, "x = 1")[0] == GradingVerdict("error", "NameError")
     own = calls(sandbox, "class Odd(Exception): pass\ndef add(a, b): raise Odd")
-    assert own[0] == Verdict("error", "Odd", 2)
-    assert calls(sandbox, "def add(a, b): return [a]", [Call((1, 2), 3)])[0].got == "[1]"
-    assert calls(sandbox, "def add(a, b): return print", SUMS)[0] == Verdict("error", "NotPlain")
+    assert own[0] == GradingVerdict("error", "Odd", 2)
+    assert calls(sandbox, "def add(a, b): return [a]", [FunctionCall((1, 2), 3)])[0].got == "[1]"
+    assert calls(sandbox, "def add(a, b): return print", SUMS)[0] == GradingVerdict(
+        "error", "NotPlain"
+    )
 
 
 def test_a_solution_never_sees_what_is_wanted(sandbox: Watched) -> None:
     del sandbox.sent[:]
     secret = 918_273_645
-    calls(sandbox, HONEST, [Call((1, 2), secret), Call((1, 2), f"s{secret}")])
+    calls(sandbox, HONEST, [FunctionCall((1, 2), secret), FunctionCall((1, 2), f"s{secret}")])
     assert sandbox.sent and not any(str(secret) in sent for sent in sandbox.sent)
     del sandbox.sent[:]
     asserts(sandbox, HONEST + "#here", [f"assert add(1, 2) == {secret}"])
@@ -335,7 +358,11 @@ def test_a_solution_never_sees_what_is_wanted(sandbox: Watched) -> None:
 
 
 def test_arguments_that_are_no_data_name_the_test() -> None:
-    for call in (Call((object(),), 1), Call((1,), object()), Call((1,), 1, {"k": iter([])})):
+    for call in (
+        FunctionCall((object(),), 1),
+        FunctionCall((1,), object()),
+        FunctionCall((1,), 1, {"k": iter([])}),
+    ):
         with pytest.raises(DataError, match="test 1 of 'add'"):
             calls(Scripted(), HONEST, [SUMS[0], call])
 
@@ -423,7 +450,7 @@ claims = anything | st.dictionaries(st.sampled_from(["value", "error", "seconds"
 @given(st.lists(claims, min_size=4, max_size=4))
 def test_a_process_can_answer_what_it_wants(answers: list[Any]) -> None:
     sandbox = Scripted({"value": None}, *answers)
-    verdicts = calls(sandbox, HONEST, [Call((), "no such value")] * 4)
+    verdicts = calls(sandbox, HONEST, [FunctionCall((), "no such value")] * 4)
     assert not any(verdict.passed for verdict in verdicts) and sandbox.closed == 1
 
 
@@ -463,7 +490,7 @@ def test_assert_lines_are_judged_one_by_one(sandbox: Watched) -> None:
     verdicts = asserts(sandbox, HONEST, tests)
     wanted = ["passed", "wrong", "passed", "error", "passed", "passed", "passed"]
     assert kinds(verdicts) == wanted, verdicts
-    assert verdicts[1].got == "3" and verdicts[3] == Verdict("error", "TypeError", 2)
+    assert verdicts[1].got == "3" and verdicts[3] == GradingVerdict("error", "TypeError", 2)
 
 
 def test_a_check_function_is_called(sandbox: Watched) -> None:
@@ -488,7 +515,7 @@ def test_errors_can_be_expected(sandbox: Watched) -> None:
         expected = test.format(wanted).replace("str(error)", "error.args[0]")
         assert all_passed(asserts(sandbox, code.format(raised), [expected])), raised
     verdict = asserts(sandbox, code.format("TypeError"), [test.format("ValueError")])[0]
-    assert verdict == Verdict("error", "TypeError", 3)
+    assert verdict == GradingVerdict("error", "TypeError", 3)
     decoding = "def add(n):\n    return b'\\xff'.decode()"
     assert all_passed(asserts(sandbox, decoding, ["try: add(1)\nexcept ValueError: pass"]))
 
@@ -598,9 +625,9 @@ def test_a_program_says_what_went_wrong_and_where(sandbox: Watched) -> None:
     code = "import json\nx = input()\njson.loads(x)\nprint(1 / int(x))"
     cases = [("4", "0.25"), ("0", ""), ("{", ""), ("4", "1")]
     verdicts = programs(sandbox, code, cases)
-    assert verdicts[0].passed and verdicts[1] == Verdict("error", "ZeroDivisionError", 4)
-    assert verdicts[2] == Verdict("error", "JSONDecodeError", 3)
-    assert verdicts[3] == Verdict("wrong", got="'0.25\\n'")
+    assert verdicts[0].passed and verdicts[1] == GradingVerdict("error", "ZeroDivisionError", 4)
+    assert verdicts[2] == GradingVerdict("error", "JSONDecodeError", 3)
+    assert verdicts[3] == GradingVerdict("wrong", got="'0.25\\n'")
 
 
 def test_a_program_that_hangs_is_given_up(sandbox: Watched) -> None:

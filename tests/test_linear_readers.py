@@ -24,7 +24,7 @@ from mrlm.environments.shared import expressions, grading, routing
 from mrlm.environments.shared import text as text_module
 from mrlm.environments.tools.calls import answer_in, calls_in
 from mrlm.environments.writing import quality, words
-from mrlm.environments.writing.presets import Rules, Span
+from mrlm.environments.writing.presets import LengthSpan, WritingRules
 from mrlm.environments.writing.world import MAX_TEXT
 from mrlm.serving.policies.openai_fields import pieces, spoken
 from mrlm.workflows._posed import read_posed
@@ -52,7 +52,7 @@ def graded(text: str) -> Any:
 
 VOTE = MajorityVote(weighted=True)
 TASK = Task("t", [])
-RULES = Rules((8, 256), Span(1.1, 1.6, 3.2, 5.0), Span(1.3, 2.0), overlap=0.03)
+RULES = WritingRules((8, 256), LengthSpan(1.1, 1.6, 3.2, 5.0), LengthSpan(1.3, 2.0), overlap=0.03)
 READERS: dict[str, Callable[[str], Any]] = {
     "calls_in": calls_in,
     "answer_in": answer_in,

@@ -452,7 +452,7 @@ def test_workers_end_with_the_program() -> None:
 
 def test_workers_do_not_see_secrets() -> None:
     os.environ["MRLM_TEST_SECRET"] = "hidden"
-    worker = verifier.Worker()
+    worker = verifier.VerifierWorker()
     try:
         assert "MRLM_TEST_SECRET" not in psutil.Process(worker.process.pid).environ()
     finally:

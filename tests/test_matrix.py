@@ -23,7 +23,7 @@ from mrlm.core import registry
 from mrlm.core.environment import Environment
 from mrlm.core.types import Episode, Group, MessageType, Observation, Reward, StepResult, Task
 from mrlm.runs import run_to_end
-from mrlm.serving.environments.server import Served
+from mrlm.serving.environments.server import ServedEnvironment
 from servers import Here
 from test_swap import models  # noqa: F401  (a fixture)
 
@@ -234,7 +234,7 @@ def _rollouts(episode: Episode) -> Rollout | dict[str, Rollout]:
 def server() -> Iterator[Here]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent))
-        made = Here(environments=[Served("rounds", "test_matrix:Rounds")])
+        made = Here(environments=[ServedEnvironment("rounds", "test_matrix:Rounds")])
         yield made
         made.close()
 

@@ -28,7 +28,7 @@ from mrlm.core.process_group import ALONE
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.distributed.on_ray.engine import RayEngine
 from mrlm.distributed.on_ray.weight_transfer import packed, unpacked
-from mrlm.distributed.on_ray.workers import Worker
+from mrlm.distributed.on_ray.workers import RayWorker
 from mrlm.experiment import run_experiment
 from mrlm.learn.checkpoint import checkpoints
 from mrlm.runs import TrainResult
@@ -304,10 +304,10 @@ def test_a_team_of_workers_trains_a_policy_as_one_does(
 @pytest.mark.slow
 def test_an_error_of_one_of_a_team_is_raised_and_nobody_waits_for_it(cluster: None) -> None:
     from mrlm.distributed.on_ray.actor_calls import Post, begin
-    from mrlm.distributed.on_ray.cluster import Pool, reserve
-    from mrlm.distributed.on_ray.collective_calls import Team
+    from mrlm.distributed.on_ray.cluster import ActorPool, reserve
+    from mrlm.distributed.on_ray.collective_calls import WorkerGroup
 
-    class Waits(Worker):
+    class Waits(RayWorker):
         """Of two, the second one fails or ends where the first waits for it."""
 
         def __init__(self) -> None:
@@ -320,11 +320,11 @@ def test_an_error_of_one_of_a_team_is_raised_and_nobody_waits_for_it(cluster: No
                 raise ConfigError("1 cannot")
             return self.peers.rank, self.peers.add_numbers([{"sum": self.peers.rank}])[0]["sum"]
 
-    pool = Pool("both", {"CPU": 1})
+    pool = ActorPool("both", {"CPU": 1})
     pool.members = 2
     posts = [Post(f"worker {number}", Waits, (), pool, 1) for number in range(2)]
     reserve([pool], 60.0)
-    team = Team(posts[0], posts[1:], 60.0)
+    team = WorkerGroup(posts[0], posts[1:], 60.0)
     try:
         begin([team])
         assert team.ask_now("update", 0) == (0, 1.0)
@@ -480,9 +480,9 @@ def test_what_only_one_process_does_is_refused(cluster: None, go: Go) -> None:
 def test_resources_that_others_hold_are_waited_for_but_not_without_end(
     cluster: None, go: Go
 ) -> None:
-    from mrlm.distributed.on_ray.cluster import Pool, reserve
+    from mrlm.distributed.on_ray.cluster import ActorPool, reserve
 
-    other = Pool("another run", {"CPU": TWO_CORES})
+    other = ActorPool("another run", {"CPU": TWO_CORES})
     reserve([other], 60.0)
     try:
         with pytest.raises(ConfigError, match=r"others hold it.*placement_timeout"):

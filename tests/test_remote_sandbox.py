@@ -25,7 +25,7 @@ import pytest
 from mrlm.core.errors import ConfigError
 from mrlm.sandbox.remote import RemoteSandbox, from_words
 from mrlm.sandbox.remote import server as serving
-from mrlm.sandbox.remote.hosted import Hosted, Refusal
+from mrlm.sandbox.remote.hosted import Hosted, SandboxRefusal
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -489,7 +489,7 @@ def test_half_of_many_sessions_vanish_and_are_freed() -> None:
     names = [f"{n:032d}" for n in range(1000)]
     for name in names:
         hosted.open(json.dumps({"id": name, "program": "", "files": {}}).encode())
-    with pytest.raises(Refusal, match="1000 sessions already") as full:
+    with pytest.raises(SandboxRefusal, match="1000 sessions already") as full:
         hosted.open(json.dumps({"id": "x" * 32, "program": "", "files": {}}).encode())
     assert full.value.code == 429 and sandbox.open == 1000
 
@@ -634,7 +634,7 @@ def test_who_sends_slowly_is_cut_off() -> None:
         def close(self) -> None:
             pass
 
-    server = serving.Server(Hosted(Idle()), TOKEN, reading=0.5)  # type: ignore[arg-type]
+    server = serving.SandboxServer(Hosted(Idle()), TOKEN, reading=0.5)  # type: ignore[arg-type]
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     begin = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -657,7 +657,7 @@ def test_others_are_heard_over_tls_only(host: str, tmp_path: Path) -> None:
     token.write_text(TOKEN)
     token.chmod(0o600)
     with pytest.raises(ConfigError, match=r"--certificate and --key"):
-        serving.Server(None, TOKEN, host)  # type: ignore[arg-type]
+        serving.SandboxServer(None, TOKEN, host)  # type: ignore[arg-type]
     words = ["--token-file", str(token), "--host", host, "--isolation", "none-i-understand"]
     assert serving.main(words) == 2
 
@@ -674,7 +674,7 @@ def test_a_token_is_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert said in capsys.readouterr().err
     assert serving.main(["--token-file", str(tmp_path / "none")]) == 2
     with pytest.raises(ConfigError, match="token"):
-        serving.Server(None, "", "127.0.0.1")  # type: ignore[arg-type]
+        serving.SandboxServer(None, "", "127.0.0.1")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -763,7 +763,7 @@ def test_results_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hosted.run(first) == hosted.run(first) and len(ran) == 1
     monkeypatch.setattr("mrlm.sandbox.remote.hosted.KEPT_BYTES", 500)
     hosted.sweep()
-    with pytest.raises(Refusal, match="not kept") as gone:
+    with pytest.raises(SandboxRefusal, match="not kept") as gone:
         hosted.run(first)
     assert gone.value.code == 410 and len(ran) == 1
     monkeypatch.setattr("mrlm.sandbox.remote.hosted.REMEMBERED", 0.0)
@@ -785,7 +785,7 @@ def test_a_sandbox_that_fails_is_no_verdict() -> None:
         def close(self) -> None:
             pass
 
-    server = serving.Server(Hosted(Broken()), TOKEN)  # type: ignore[arg-type]
+    server = serving.SandboxServer(Hosted(Broken()), TOKEN)  # type: ignore[arg-type]
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     sandbox = RemoteSandbox(f"http://127.0.0.1:{server.port}", TOKEN)
     assert run(sandbox, "1") == SandboxResult("infra_error", reason="no room")

@@ -20,7 +20,7 @@ from mrlm.core.types import SamplingParams
 from mrlm.experiment import dry_run, run_experiment
 from mrlm.learn.bases.preference import row_pairs
 from mrlm.play.agent import Seat
-from mrlm.play.sources.rows import Rows
+from mrlm.play.sources.rows import RowSource
 
 ROOT = Path(__file__).parent.parent
 TEMPLATE = """\
@@ -49,8 +49,8 @@ def seat(
     )
 
 
-def rows(data: Any, *seats: Seat, **more: Any) -> Rows:
-    return Rows([data], {each.name: each for each in seats}, seed=0, **more)
+def rows(data: Any, *seats: Seat, **more: Any) -> RowSource:
+    return RowSource([data], {each.name: each for each in seats}, seed=0, **more)
 
 
 def told(tokenizer: Any, ids: Any) -> str:

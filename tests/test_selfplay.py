@@ -27,7 +27,7 @@ from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.reference import load_reference, renew, save_reference
 from mrlm.play.agent import Seat
-from mrlm.play.sources.rows import Rows
+from mrlm.play.sources.rows import RowSource
 from mrlm.play.sources.self_play_pairs import Opposed, parted
 
 ROWS = [{"prompt": f"{i}+{i}=", "completion": str(2 * i)} for i in range(4)]
@@ -173,7 +173,7 @@ def opposed(tokenizer: Any, engine: Any, rows: Any = ROWS, rounds: Rounds | None
     sampling = SamplingParams(max_new_tokens=4, temperature=0.5)
     seat = Seat("agent", "policy", Chat(tokenizer), sampling, max_prompt_tokens=50)
     seats = {"agent": seat}
-    source = Rows(rows, seats, seed=0, shuffle=False)
+    source = RowSource(rows, seats, seed=0, shuffle=False)
     return Opposed(source, seats, {"policy": engine}, rounds or Rounds(len(rows), len(rows)), 0)
 
 

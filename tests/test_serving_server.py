@@ -23,7 +23,7 @@ from hosted import Client, Hosted, Session, eventually, step
 from mrlm.core.errors import ConfigError, MRLMError, PluginError
 from mrlm.core.types import Message, Task
 from mrlm.serving import mrlm_pb2 as pb
-from mrlm.serving.environments.server import Served, Settings
+from mrlm.serving.environments.server import ServedEnvironment, Settings
 from mrlm.serving.protocol import codec
 from mrlm.serving.protocol.statuses import PUSHBACK, failure_in
 from test_serving_records import WORLDS
@@ -41,7 +41,7 @@ def host() -> Iterator[Hosted]:
         BLOCKING,
         WAITING,
         "served_worlds:Guess",
-        Served("fixed", SCENE, {"start": 5}),
+        ServedEnvironment("fixed", SCENE, {"start": 5}),
     ]
     with Hosted(worlds, workers=2, metrics_port=0) as hosted:
         yield hosted

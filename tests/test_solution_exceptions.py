@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from mrlm.sandbox import open_sandbox
-from mrlm.sandbox.grading import Call, grade_asserts, grade_calls, grade_class
+from mrlm.sandbox.grading import FunctionCall, grade_asserts, grade_calls, grade_class
 from mrlm.sandbox.types import Limits, Sandbox, SandboxUnavailableError
 
 FORMS = {
@@ -118,7 +118,7 @@ def test_no_exception_is_paid_in_any_form(sandbox: Sandbox, name: str) -> None:
     function, box = raising(f"raise {name}({GIVEN.get(name, '')})")
     verdicts = asyncio.run(grade_asserts(sandbox, function, "add", list(FORMS.values()), LIMITS))
     assert [form for form, v in zip(FORMS, verdicts, strict=True) if v.passed] == []
-    calls = asyncio.run(grade_calls(sandbox, function, "add", [Call((1, 2), 3)], LIMITS))
+    calls = asyncio.run(grade_calls(sandbox, function, "add", [FunctionCall((1, 2), 3)], LIMITS))
     assert not calls[0].passed and calls[0].error == name
     cases = asyncio.run(grade_class(sandbox, box, "Box", CASES, METHODS, LIMITS))
     assert [case for case, v in zip(METHODS, cases, strict=True) if v.passed] == []

@@ -13,7 +13,7 @@ import pytest
 from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving.client.environment import RemoteEnvironment
-from mrlm.serving.environments.server import Served
+from mrlm.serving.environments.server import ServedEnvironment
 from servers import Here
 from test_contracts import Words, guesses
 from test_environments import ALL, NEEDS, make, settled
@@ -26,7 +26,10 @@ OWN = {"reward", "rescored", "difference"}
 def server() -> Iterator[Here]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
-        worlds = [Served(name, f"remote_worlds:{name}") if name in OWN else name for name in ALL]
+        worlds = [
+            ServedEnvironment(name, f"remote_worlds:{name}") if name in OWN else name
+            for name in ALL
+        ]
         made = Here(environments=worlds)
         yield made
         made.close()

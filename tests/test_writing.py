@@ -13,7 +13,7 @@ from mrlm.config import load_config
 from mrlm.core.environment import check_environment
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import Message, Role, StepResult, Task
-from mrlm.environments.writing import PRESETS, Span, WritingEnvironment
+from mrlm.environments.writing import PRESETS, LengthSpan, WritingEnvironment
 from mrlm.environments.writing.gates import gates, transition_score
 from mrlm.environments.writing.quality import quality
 from mrlm.environments.writing.words import TRANSITIONS, categories, unique_words
@@ -164,7 +164,7 @@ def test_transitions_are_whole_words_and_phrases_belong_to_one_category() -> Non
 
 def test_words_count_by_what_they_are() -> None:
     assert unique_words("The the THE, 'the' dog. dog!") == 2
-    span = Span(1.0, 2.0)
+    span = LengthSpan(1.0, 2.0)
     assert [span(x) for x in (0, 1, 1.5, 2, 1e9)] == [0, 0, 0.5, 1, 1]
 
 
@@ -315,7 +315,7 @@ def test_rules_can_be_changed() -> None:
     world = WritingEnvironment(
         rules={"words": [2, 300], "characters": [1, 2, 3, 4], "overlap": 0.1}
     )
-    assert world.rules.words == (2, 300) and world.rules.characters == Span(1, 2, 3, 4)
+    assert world.rules.words == (2, 300) and world.rules.characters == LengthSpan(1, 2, 3, 4)
     assert world.rules.overlap == 0.1 and world.rules.unique == TLDR.unique
 
 

@@ -18,7 +18,7 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.mismatch import lag_kl, mismatch_metrics, taken, tally
 from mrlm.learn.ops import complete
 from mrlm.play.agent import seed_of
-from mrlm.play.engine import Remote, Rests
+from mrlm.play.engine import RemoteEngine, Rests
 from mrlm.play.sources.ahead import Ahead
 from mrlm.training.checks import check_first_step, check_mismatch, check_weights, warn_untrained
 from mrlm.training.metrics import api_metrics, by_policy, credit_metrics, episode_metrics
@@ -253,9 +253,9 @@ def restore(run: Run, folder: Path) -> None:
     """Continue where a verified checkpoint folder was written."""
     shards_of = None
     if _cut(run) or (folder / "shards").is_dir():
-        from mrlm.distributed.checkpoint import Reader
+        from mrlm.distributed.checkpoint import CheckpointReader
 
-        shards_of = Reader(folder)
+        shards_of = CheckpointReader(folder)
     state = read_checkpoint(folder, run.learners, run.critics, shards_of)
     run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
     recorded = state["parts"]["run"].get("rollbacks", 0)
@@ -345,9 +345,11 @@ async def _rest(run: Run) -> None:
             await engine.rest()
 
 
-def _remote(run: Run) -> dict[str, Remote]:
+def _remote(run: Run) -> dict[str, RemoteEngine]:
     """policy -> what asks for it, of those behind an API."""
-    return {name: engine for name, engine in run.engines.items() if isinstance(engine, Remote)}
+    return {
+        name: engine for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)
+    }
 
 
 def _renew_references(run: Run) -> None:

@@ -14,9 +14,9 @@ def pays(
     sandbox: Sandbox, code: str, entry: str, calls: Sequence[tuple[Any, Any]], limits: Limits
 ) -> bool:
     """Whether the grader of calls pays a solution: it passes all."""
-    from mrlm.sandbox.grading import Call, grade_calls
+    from mrlm.sandbox.grading import FunctionCall, grade_calls
 
-    wanted = [Call(arguments, expected) for arguments, expected in calls]
+    wanted = [FunctionCall(arguments, expected) for arguments, expected in calls]
     verdicts = run_async(grade_calls(sandbox, code, entry, wanted, limits))
     return len(verdicts) == len(calls) and all(verdict.passed for verdict in verdicts)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
@@ -44,8 +44,8 @@ class A2C(PPO):
     whiten_advantages: bool = False
     value_clip_range: float | None = Field(default=None, gt=0)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "a2c": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "a2c": PaperPreset(
             "A3C, arXiv 1602.01783",
             {
                 "level": ("token", "an action is a token"),

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
@@ -58,8 +58,8 @@ class ATGRPO(GRPO):
     reads_pruned: ClassVar[bool] = True
     decides: ClassVar[tuple[str, ...]] = ("key", "rewards")
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "at_grpo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "at_grpo": PaperPreset(
             "AT-GRPO, arXiv 2510.11062",
             {
                 "group_size": (8, "authors' code, math configs"),

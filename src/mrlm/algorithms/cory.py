@@ -12,13 +12,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import Member, adaptive_kl_coef, column, trained_turns
-from mrlm.learn.credit.running_stats import Running
+from mrlm.learn.credit.running_stats import RunningStats
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -60,8 +60,8 @@ class CORY(PPO):
 
     default_learning_rate: ClassVar[float] = 1.41e-5
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "cory": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "cory": PaperPreset(
             "CORY, arXiv 2410.06101",
             {
                 "level": ("token", "authors' code, cory.py"),
@@ -107,7 +107,7 @@ class CORY(PPO):
             self.kl_target = None
         super().__post_init__()
         self.kl_coefs: dict[str, float] = {}
-        self.scores: dict[str, Running] = {}
+        self.scores: dict[str, RunningStats] = {}
 
     @property
     def swap_every(self) -> int | None:
@@ -148,7 +148,7 @@ class CORY(PPO):
                 found.setdefault(_policy(rollout), []).append(score)
         moments = ops.global_moments({policy: np.array(x) for policy, x in found.items()})
         for policy, each in sorted(moments.items()):
-            seen = self.scores.setdefault(policy, Running())
+            seen = self.scores.setdefault(policy, RunningStats())
             seen.add(each)
             self.metrics[f"score/{policy}/mean"] = each.mean
             self.metrics[f"score/{policy}/running_std"] = seen.std
@@ -185,7 +185,7 @@ class CORY(PPO):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.kl_coefs = dict(state["kl_coefs"])
-        self.scores = {policy: Running(**seen) for policy, seen in state["scores"].items()}
+        self.scores = {policy: RunningStats(**seen) for policy, seen in state["scores"].items()}
 
 
 def _policy(rollout: Rollout) -> str:

@@ -11,13 +11,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
-from mrlm.learn.bases.preference import Pair, pair_samples, row_pairs
+from mrlm.learn.bases.preference import PreferencePair, pair_samples, row_pairs
 from mrlm.learn.credit.groups import clear
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 
@@ -63,8 +63,8 @@ class DPO(Algorithm):
     unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
     reads_old: ClassVar[bool] = False
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "dpo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "dpo": PaperPreset(
             "DPO, arXiv 2305.18290",
             {
                 "loss_type": ("sigmoid", "eq. 7"),
@@ -94,7 +94,7 @@ class DPO(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.pairs: list[Pair] = []
+        self.pairs: list[PreferencePair] = []
         if self.label_smoothing and self.loss_type not in ("sigmoid", "robust"):
             raise ConfigError(
                 f"label_smoothing={self.label_smoothing:g} is not used by "
@@ -114,7 +114,7 @@ class DPO(Algorithm):
     def credit(self, groups: Sequence[Group]) -> None:
         self.metrics: dict[str, float] = {}
         clear(groups)
-        self.pairs: list[Pair] = []
+        self.pairs: list[PreferencePair] = []
         possible = 0
         for group in groups:
             count, pairs = self.pairs_of(group)
@@ -126,7 +126,7 @@ class DPO(Algorithm):
         ((possible, kept),) = counts.values()
         self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
 
-    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         """The pairs of a group, and how many there could have been."""
         return len(group.agents), row_pairs(group)
 

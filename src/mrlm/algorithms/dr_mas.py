@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Turn
 from mrlm.learn.bases.algorithm import STRICT
@@ -59,8 +59,8 @@ class DrMAS(GRPO):
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "dr_mas": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "dr_mas": PaperPreset(
             "Dr. MAS, arXiv 2602.08847",
             {
                 "scale_rewards": ("group", "authors' code, ray_trainer.py"),

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Episode, Group, Rollout
@@ -84,8 +84,8 @@ class GRPO(PolicyGradient):
     decides: ClassVar[tuple[str, ...]] = ()
     """Settings that an algorithm which refines this one does not leave open."""
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "grpo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "grpo": PaperPreset(
             "DeepSeekMath, arXiv 2402.03300",
             {
                 "loss_type": ("grpo", "eq. 3"),
@@ -103,7 +103,7 @@ class GRPO(PolicyGradient):
                 "`generation.max_new_tokens=1024`.",
             ),
         ),
-        "deepseek_r1": Preset(
+        "deepseek_r1": PaperPreset(
             "DeepSeek-R1, arXiv 2501.12948",
             {
                 "loss_type": ("grpo", "eq. 1"),
@@ -120,7 +120,7 @@ class GRPO(PolicyGradient):
                 "every 400 steps there and never here.",
             ),
         ),
-        "dr_grpo": Preset(
+        "dr_grpo": PaperPreset(
             "Understanding R1-Zero-like training, arXiv 2503.20783",
             {
                 "loss_type": ("dr_grpo", "section 3.2"),
@@ -135,7 +135,7 @@ class GRPO(PolicyGradient):
                 "`constant_length` is set; 128 questions are `training.batch_size=128`.",
             ),
         ),
-        "dapo": Preset(
+        "dapo": PaperPreset(
             "DAPO, arXiv 2503.14476",
             {
                 "loss_type": ("ppo", "section 3.3, eq. 12"),
@@ -157,7 +157,7 @@ class GRPO(PolicyGradient):
                 "The warm-up of 20 steps is `training.warmup_steps=20`.",
             ),
         ),
-        "gspo": Preset(
+        "gspo": PaperPreset(
             "GSPO, arXiv 2507.18071",
             {
                 "loss_type": ("gspo", "eq. 5 and 7"),
@@ -173,7 +173,7 @@ class GRPO(PolicyGradient):
                 "An agent's turns that do not continue one another are sequences of their own.",
             ),
         ),
-        "cispo": Preset(
+        "cispo": PaperPreset(
             "MiniMax-M1, arXiv 2506.13585",
             {
                 "loss_type": ("cispo", "section 3.1, eq. 4 and 5"),

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
@@ -65,8 +65,8 @@ class HAPPO(MAPPO):
     default_order: ClassVar[Order] = "sequential"
     orders: ClassVar[tuple[Order, ...]] = ("sequential",)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "happo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "happo": PaperPreset(
             "HAPPO, arXiv 2109.11251",
             {
                 "factor": ("exact", "authors' code, happo.py"),

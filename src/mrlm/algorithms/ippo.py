@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Episode, Rollout
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import team_rewards
@@ -33,8 +33,8 @@ class IPPO(PPO):
 
     normalizes: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "ippo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "ippo": PaperPreset(
             "IPPO as in MAPPO's paper, arXiv 2103.01955",
             {
                 "rewards": ("team", "definition"),

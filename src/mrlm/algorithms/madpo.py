@@ -8,10 +8,10 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.online_dpo import OnlineDPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT, Need
-from mrlm.learn.bases.preference import Pair, Rewards, row_pairs
+from mrlm.learn.bases.preference import PreferencePair, Rewards, row_pairs
 from mrlm.learn.credit.groups import trained_turns
 
 
@@ -36,8 +36,8 @@ class MADPO(OnlineDPO):
 
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings", "pairs"})
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "madpo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "madpo": PaperPreset(
             "MADPO of CoMLRL 1.4.3, the library of arXiv 2508.04652",
             {
                 "loss_type": ("sigmoid", "authors' code, madpo.py"),
@@ -56,7 +56,7 @@ class MADPO(OnlineDPO):
         ),
     }
 
-    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         turns = [t for e in group for r in e.rollouts.values() for t in trained_turns(r)]
         if turns and all(turn.logprobs is None for turn in turns):  # nobody sampled them
             return len(group.agents), row_pairs(group)

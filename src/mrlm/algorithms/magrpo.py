@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
@@ -37,7 +37,7 @@ from mrlm.learn.ops import Aggregation
 Baseline = Literal["none", "mean", "leave_one_out", "group_max", "remax_greedy"]
 
 
-def preset(paper: str, baseline: Baseline, *departs: str) -> Preset:
+def preset(paper: str, baseline: Baseline, *departs: str) -> PaperPreset:
     """The preset of a member of the family, which differ by their baselines.
 
     Args:
@@ -46,7 +46,7 @@ def preset(paper: str, baseline: Baseline, *departs: str) -> Preset:
         departs: what this member still does otherwise; what all of them do is added.
     """
     code = "authors' code, CoMLRL 1.4.3, magrpo.py"
-    return Preset(
+    return PaperPreset(
         paper,
         {
             "loss_type": ("reinforce", "definition"),
@@ -125,7 +125,9 @@ class MAGRPO(PolicyGradient):
 
     reads_trees: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {"magrpo": preset("MAGRPO, arXiv 2508.04652", "mean")}
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "magrpo": preset("MAGRPO, arXiv 2508.04652", "mean")
+    }
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "returns": SEVERAL_AGENTS,

@@ -11,12 +11,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Need
-from mrlm.learn.bases.preference import Answer, Pair, Rewards, answers_by_state, pair_samples
+from mrlm.learn.bases.preference import (
+    PreferencePair,
+    Rewards,
+    ScoredAnswer,
+    answers_by_state,
+    pair_samples,
+)
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
 
 
@@ -50,8 +56,8 @@ class MALT(DPO):
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "malt": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "malt": PaperPreset(
             "MALT, arXiv 2412.01928",
             {
                 "loss_type": ("sigmoid", "definition"),
@@ -96,7 +102,7 @@ class MALT(DPO):
         super().credit(groups)
         self._weigh()
 
-    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         possible, pairs = 0, []
         for answers in answers_by_state(group, self.rewards).values():
             if self.sft_coef:
@@ -105,10 +111,10 @@ class MALT(DPO):
                 possible += 1
                 better, worse = (one, other) if one.value >= other.value else (other, one)
                 if self._differ(better, worse):
-                    pairs.append(Pair([better.turn], [worse.turn]))
+                    pairs.append(PreferencePair([better.turn], [worse.turn]))
         return possible, pairs if self.dpo_coef else []
 
-    def _differ(self, better: Answer, worse: Answer) -> bool:
+    def _differ(self, better: ScoredAnswer, worse: ScoredAnswer) -> bool:
         apart = better.value > worse.value
         if self.pairing == "threshold":
             apart = better.value > self.threshold >= worse.value

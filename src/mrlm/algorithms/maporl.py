@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Rollout
@@ -64,8 +64,8 @@ class MAPoRL(PPO):
     kl_coef: float = Field(default=0.002, ge=0)
     num_minibatches: int = Field(default=8, ge=1)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "maporl": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "maporl": PaperPreset(
             "MAPoRL, arXiv 2502.18439",
             {
                 "level": ("token", "authors' code"),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Episode, Group
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
@@ -41,8 +41,8 @@ class MAPPO(ActorCritic):
     levels: ClassVar[tuple[Level, ...]] = ("turn",)
     normalizes: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "mappo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "mappo": PaperPreset(
             "MAPPO, arXiv 2103.01955",
             {
                 "value_normalization": (True, "section 5.1"),

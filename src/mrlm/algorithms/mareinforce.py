@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.learn.bases.algorithm import STRICT
 
 
@@ -24,7 +24,7 @@ class MAREINFORCE(MAGRPO):
     baseline: Baseline = "none"
     group_size: int = Field(default=1, ge=1)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
         "mareinforce": preset(
             "MAREINFORCE of the authors' library, arXiv 2508.04652",
             "none",

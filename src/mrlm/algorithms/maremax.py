@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.learn.bases.algorithm import STRICT
 
 
@@ -25,7 +25,7 @@ class MAREMAX(MAGRPO):
 
     baseline: Baseline = "group_max"
 
-    presets: ClassVar[Mapping[str, Preset]] = {
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
         "maremax": preset(
             "MAREMAX of the authors' library, arXiv 2508.04652",
             "group_max",

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
@@ -56,8 +56,8 @@ class MARFT(PPO):
 
     default_learning_rate: ClassVar[float] = 5e-7
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "marft": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "marft": PaperPreset(
             "MARFT, arXiv 2504.16129 (action level)",
             {
                 "level": ("turn", "section 4: APPO"),

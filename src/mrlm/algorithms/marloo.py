@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.magrpo import MAGRPO, Baseline, preset
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.learn.bases.algorithm import STRICT
 
 
@@ -24,7 +24,7 @@ class MARLOO(MAGRPO):
 
     baseline: Baseline = "leave_one_out"
 
-    presets: ClassVar[Mapping[str, Preset]] = {
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
         "marloo": preset(
             "MARLOO of the authors' library, arXiv 2508.04652",
             "leave_one_out",

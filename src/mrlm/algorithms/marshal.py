@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Episode, Group, Rollout
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.baselines import comparisons, deviation
@@ -51,8 +51,8 @@ class MARSHAL(GRPO):
 
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "marshal": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "marshal": PaperPreset(
             "MARSHAL, arXiv 2510.15414",
             {
                 "gamma": (1.0, "definition: rewards to go are summed"),

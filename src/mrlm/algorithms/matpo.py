@@ -11,7 +11,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Group
@@ -38,8 +38,8 @@ class MATPO(GRPO):
     scales: ClassVar[tuple[str, ...]] = ("group", "none")
     decides: ClassVar[tuple[str, ...]] = ("key",)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "matpo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "matpo": PaperPreset(
             "MATPO, arXiv 2510.04678",
             {
                 "scale_rewards": ("group", "definition"),

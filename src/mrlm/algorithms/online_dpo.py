@@ -9,11 +9,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT, Need
-from mrlm.learn.bases.preference import Answer, Pair, Rewards, answers_by_state
+from mrlm.learn.bases.preference import PreferencePair, Rewards, ScoredAnswer, answers_by_state
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -41,8 +41,8 @@ class OnlineDPO(DPO):
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     reads_trees: ClassVar[bool] = True
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "online_dpo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "online_dpo": PaperPreset(
             "OAIF, arXiv 2402.04792",
             {
                 "loss_type": ("sigmoid", "definition"),
@@ -65,12 +65,12 @@ class OnlineDPO(DPO):
         ),
     }
 
-    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         states = answers_by_state(group, self.rewards).values()
         compared = [self.ranked(answers) for answers in states if len(answers) > 1]
         return len(compared), [pair for pair in compared if pair is not None]
 
-    def ranked(self, answers: list[Answer]) -> Pair | None:
+    def ranked(self, answers: list[ScoredAnswer]) -> PreferencePair | None:
         """The best answer (the first of equals) against the worst (the last of equals)."""
         best = max(answers, key=lambda answer: answer.value)
         worst = min(reversed(answers), key=lambda answer: answer.value)
@@ -78,7 +78,7 @@ class OnlineDPO(DPO):
             return None
         if best.turn.completion_ids == worst.turn.completion_ids:
             return None
-        return Pair([best.turn], [worst.turn])
+        return PreferencePair([best.turn], [worst.turn])
 
 
 PLUGIN = OnlineDPO

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout, Turn
@@ -60,8 +60,8 @@ class PPO(ActorCritic):
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "ppo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "ppo": PaperPreset(
             "PPO, arXiv 1707.06347",
             {
                 "level": ("token", "an action is a token"),
@@ -81,7 +81,7 @@ class PPO(ActorCritic):
                 "Advantages are whitened, as in the authors' code and not in the paper.",
             ),
         ),
-        "instruct_gpt": Preset(
+        "instruct_gpt": PaperPreset(
             "InstructGPT, arXiv 2203.02155",
             {
                 "level": ("token", "appendix C.4"),

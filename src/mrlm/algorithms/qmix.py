@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.vdn import VDN
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.matters import Matters
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.critics.mixers import Mixing
@@ -39,8 +39,8 @@ class QMIX(VDN):
     hypernet_size: int = Field(default=64, ge=1)
     state_size: int = Field(default=64, ge=2)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "qmix": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "qmix": PaperPreset(
             "QMIX, arXiv 1803.11485",
             {
                 "mode": ("bon", "definition: Q-learning"),

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group
@@ -53,8 +53,8 @@ class REINFORCE(PolicyGradient):
         ),
     }
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "reinforce": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "reinforce": PaperPreset(
             "REINFORCE, Machine Learning 8 (1992)",
             {
                 "loss_type": ("reinforce", "definition"),

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Group, Rollout, Turn
 from mrlm.learn import ops
@@ -47,8 +47,8 @@ class ReinforcePP(PolicyGradient):
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "reinforce_pp": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "reinforce_pp": PaperPreset(
             "REINFORCE++, arXiv 2501.03262",
             {
                 "loss_type": ("ppo", "definition"),

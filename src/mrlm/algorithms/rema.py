@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType
@@ -43,8 +43,8 @@ class ReMA(GRPO):
     mask_unfinished: bool = True
     group_size: int = Field(default=16, ge=2)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "rema": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "rema": PaperPreset(
             "ReMA, arXiv 2503.09501",
             {
                 "loss_type": ("turn", "authors' code, example_7b.sh"),

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
@@ -46,8 +46,8 @@ class ReMax(PolicyGradient):
     requires: ClassVar[frozenset[Need]] = frozenset({"greedy"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "remax": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "remax": PaperPreset(
             "ReMax, arXiv 2310.10505",
             {
                 "loss_type": ("reinforce", "algorithm 2"),

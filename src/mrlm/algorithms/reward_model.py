@@ -10,11 +10,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import logsigmoid
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
-from mrlm.learn.bases.preference import Pair, pair_samples, row_pairs, scored
+from mrlm.learn.bases.preference import PreferencePair, pair_samples, row_pairs, scored
 from mrlm.learn.credit.groups import clear
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 
@@ -45,8 +45,8 @@ class BradleyTerry(Algorithm):
     scalar_head: ClassVar[bool] = True
     default_learning_rate: ClassVar[float] = 1e-5
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "reward_model": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "reward_model": PaperPreset(
             "InstructGPT, arXiv 2203.02155",
             {
                 "center_rewards_coefficient": (0.0, "eq. 1"),
@@ -67,12 +67,12 @@ class BradleyTerry(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.pairs: list[Pair] = []
+        self.pairs: list[PreferencePair] = []
 
     def credit(self, groups: Sequence[Group]) -> None:
         self.metrics: dict[str, float] = {}
         clear(groups)
-        self.pairs: list[Pair] = [pair for group in groups for pair in row_pairs(group)]
+        self.pairs: list[PreferencePair] = [pair for group in groups for pair in row_pairs(group)]
         for pair in self.pairs:
             pair.mark()
         possible = sum(len(group.agents) for group in groups)
@@ -80,7 +80,9 @@ class BradleyTerry(Algorithm):
         self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        ends = [Pair([scored(pair.chosen)], [scored(pair.rejected)]) for pair in self.pairs]
+        ends = [
+            PreferencePair([scored(pair.chosen)], [scored(pair.rejected)]) for pair in self.pairs
+        ]
         return pair_samples(ends, policy)
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:

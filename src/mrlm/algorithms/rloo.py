@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Group, Rollout
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
@@ -39,8 +39,8 @@ class RLOO(PolicyGradient):
     requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "rloo": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "rloo": PaperPreset(
             "Back to basics, arXiv 2402.14740",
             {
                 "loss_type": ("reinforce", "eq. 6"),

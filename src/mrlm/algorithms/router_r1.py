@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Rollout
@@ -58,8 +58,8 @@ class RouterR1(PPO):
     cost_coef: float = Field(default=0.0, ge=0, le=1)
     cost_window: int = Field(default=1000, ge=2)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "router_r1": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "router_r1": PaperPreset(
             "Router-R1, arXiv 2506.09033",
             {
                 "level": ("token", "authors' code"),

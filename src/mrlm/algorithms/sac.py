@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Group, Turn
@@ -67,8 +67,8 @@ class SAC(PPO):
 
     levels: ClassVar[tuple[Level, ...]] = ("token",)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "sac": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "sac": PaperPreset(
             "SAC-Discrete, arXiv 1910.07207",
             {
                 "auto_alpha": (True, "authors' code, SAC_Discrete.py"),

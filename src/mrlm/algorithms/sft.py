@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.types import Episode, Group, Turn
@@ -78,8 +78,8 @@ class SFT(Algorithm):
         ),
     }
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "sft": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "sft": PaperPreset(
             "InstructGPT, arXiv 2203.02155",
             {
                 "mode": ("behavioral_cloning", "section 3.5"),

@@ -9,12 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Group, Turn
 from mrlm.learn.bases.algorithm import STRICT, Need
-from mrlm.learn.bases.preference import Pair, row_pairs
+from mrlm.learn.bases.preference import PreferencePair, row_pairs
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -50,8 +50,8 @@ class SPIN(DPO):
     requires: ClassVar[frozenset[Need]] = frozenset({"rows"})
     default_learning_rate: ClassVar[float] = 5e-7
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "spin": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "spin": PaperPreset(
             "SPIN, arXiv 2401.01335",
             {
                 "loss_type": ("sigmoid", "eq. 4.7"),
@@ -84,11 +84,11 @@ class SPIN(DPO):
         assert tasks is not None
         return step > 0 and self.rounds(tasks, batch_size).at(step)[1] == 0
 
-    def pairs_of(self, group: Group) -> tuple[int, list[Pair]]:
+    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         return len(group.agents), [pair for pair in row_pairs(group) if _told_apart(pair)]
 
 
-def _told_apart(pair: Pair) -> bool:
+def _told_apart(pair: PreferencePair) -> bool:
     """Whether both sides say something, and not the same."""
     sides = [[_text(turn) for turn in turns] for turns in (pair.chosen, pair.rejected)]
     return all(map(any, sides)) and sides[0] != sides[1]

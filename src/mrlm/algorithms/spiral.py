@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.types import Group, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
@@ -55,8 +55,8 @@ class SPIRAL(PolicyGradient):
     drop_zeros: bool = True
     update_epochs: int = Field(default=2, ge=1)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "spiral": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "spiral": PaperPreset(
             "SPIRAL, arXiv 2506.24119",
             {
                 "decay": (0.95, "authors' code, train_spiral.py"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.config.paper_presets import Preset
+from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Episode, Group, Turn
@@ -79,8 +79,8 @@ class VDN(MAPPO):
 
     topologies: ClassVar[tuple[Topology, ...]] = ("mixed",)
 
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "vdn": Preset(
+    presets: ClassVar[Mapping[str, PaperPreset]] = {
+        "vdn": PaperPreset(
             "VDN, arXiv 1706.05296",
             {
                 "mode": ("bon", "definition: Q-learning"),

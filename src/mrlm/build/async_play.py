@@ -17,7 +17,7 @@ from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Schedule
 from mrlm.play.sources.ahead import Ahead
-from mrlm.play.sources.play import Play, Source
+from mrlm.play.sources.play import EpisodeSource, Play
 from mrlm.play.sources.task_sampler import WorldSpec
 from mrlm.training.run import Run
 
@@ -130,7 +130,7 @@ def ahead_of(config: ExperimentConfig, play: Play) -> Play | Ahead:
     return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
 
 
-def plan_ahead(source: Source, iterations: int) -> None:
+def plan_ahead(source: EpisodeSource, iterations: int) -> None:
     """Tell a source that plays ahead how many iterations there will be."""
     if isinstance(source, Ahead):
         source.iterations = iterations

@@ -19,7 +19,7 @@ from mrlm.core.registry import unknown
 from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.play.agent import Ask, Seat
 from mrlm.play.sources.play import Play
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 Others = Literal["policy", "expert"]
 """Who speaks for the other agents: their policies, or the world's own player."""
@@ -29,7 +29,7 @@ def sit_down(
     config: ExperimentConfig,
     agent: str | None,
     ask: Ask,
-    told: Callable[[World], None] | None = None,
+    told: Callable[[EpisodeRunner], None] | None = None,
     others: Others = "policy",
 ) -> tuple[Play, str]:
     """An experiment ready to be played by a person; models are loaded for the others alone.

@@ -16,7 +16,7 @@ from typing import Any
 from mrlm.build.engines import make_engines
 from mrlm.build.placement import Here
 from mrlm.build.policies import Cast, Parts, bases_of
-from mrlm.build.ray_workers import Base, Recipe
+from mrlm.build.ray_workers import Base, PolicyWorkerSpec
 from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayPolicyConfig
 from mrlm.core import registry
@@ -24,8 +24,8 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, WorkerLost
 from mrlm.core.timing import count
 from mrlm.distributed.on_ray.actor_calls import Post, begin
-from mrlm.distributed.on_ray.cluster import Pool, connect, reserve, shares
-from mrlm.distributed.on_ray.collective_calls import Team
+from mrlm.distributed.on_ray.cluster import ActorPool, connect, reserve, shares
+from mrlm.distributed.on_ray.collective_calls import WorkerGroup
 from mrlm.distributed.on_ray.engine import EngineGroup, RayEngine
 from mrlm.distributed.on_ray.environments import WorldPool, WorldWorker
 from mrlm.distributed.on_ray.proxies import (
@@ -35,7 +35,7 @@ from mrlm.distributed.on_ray.proxies import (
     RemotePolicy,
 )
 from mrlm.distributed.on_ray.weight_transfer import boxed
-from mrlm.distributed.on_ray.workers import Worker
+from mrlm.distributed.on_ray.workers import RayWorker
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.checkpoint import checkpoints, newest_verified, read_state
 from mrlm.learn.data.batch import Sample
@@ -52,7 +52,7 @@ KEY = "distributed.ray"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RayLayout:
     """What learners and critics were made with."""
 
     algorithm: Algorithm
@@ -69,9 +69,9 @@ class OnRay(Here):
         self.settings = config.distributed.ray
         self.bases: list[Base] = [self._base(names) for names in bases_of(config, cast, parts)]
         self._check()
-        self.pools: list[Pool] = []
+        self.pools: list[ActorPool] = []
         self.worlds_at: WorldPool | None = None
-        self._plan: Plan | None = None
+        self._plan: RayLayout | None = None
         self._start: dict[str, Any] = {}
         self._origin: Path | None = None
         connect(self.settings)
@@ -91,7 +91,7 @@ class OnRay(Here):
         policies = {name: self.cast.policies[name] for name in names}
         agents = {a: name for a, name in self.cast.policy_of.items() if name in policies}
         models = {name: self.parts.models[name] for name in names if name in self.parts.models}
-        recipe = Recipe(self.config, Cast(agents, policies), models)
+        recipe = PolicyWorkerSpec(self.config, Cast(agents, policies), models)
         trained = any(section.trainable for section in policies.values())
         return Base(names, recipe, sections[0] if sections else RayPolicyConfig(), trained)
 
@@ -116,12 +116,12 @@ class OnRay(Here):
     def _place(self) -> None:
         """Reserve pools, start a worker in each place, and let it make what it holds."""
         settings = self.settings
-        pools = {n: Pool(f"{KEY}.pools.{n}", each) for n, each in settings.pools.items()}
-        alone: list[tuple[Pool, bool]] = []
+        pools = {n: ActorPool(f"{KEY}.pools.{n}", each) for n, each in settings.pools.items()}
+        alone: list[tuple[ActorPool, bool]] = []
 
         def post(name: str, kind: type, arguments: tuple[Any, ...], pool: str | None) -> Post:
             if pool is None:
-                alone.append((Pool(name, {}), kind is Worker))
+                alone.append((ActorPool(name, {}), kind is RayWorker))
             chosen = alone[-1][0] if pool is None else pools[pool]
             chosen.members += 1
             return Post(name, kind, arguments, chosen, settings.max_restarts)
@@ -132,19 +132,22 @@ class OnRay(Here):
             together = settings.colocated and base.trained
             if base.trained:
                 title = f"the learner of {base.title}"
-                base.home = post(title, Worker, given, where.learner)
+                base.home = post(title, RayWorker, given, where.learner)
                 others = [
                     post(
-                        f"{title} ({number + 1} of {where.learners})", Worker, given, where.learner
+                        f"{title} ({number + 1} of {where.learners})",
+                        RayWorker,
+                        given,
+                        where.learner,
                     )
                     for number in range(1, where.learners)
                 ]
                 if others:
-                    base.home = Team(base.home, others, self.config.distributed.timeout)
+                    base.home = WorkerGroup(base.home, others, self.config.distributed.timeout)
             pool = where.learner if settings.colocated else where.engine
             for number in range(0 if together else where.engines):
                 title = f"the engine {number + 1} of {base.title}"
-                base.engines.append(post(title, Worker, given, pool))
+                base.engines.append(post(title, RayWorker, given, pool))
                 base.engines[-1].taught = _as_at_first
             base.engines = [base.home] if together else base.engines
             base.home = base.home if base.trained else base.engines[0]
@@ -212,7 +215,7 @@ class OnRay(Here):
         self, algorithm: Algorithm, policies: Mapping[str, Any], total: int, folder: Path
     ) -> list[Any]:
         """Learners in workers, those of one base in one."""
-        self._plan = Plan(algorithm, total, folder.absolute())
+        self._plan = RayLayout(algorithm, total, folder.absolute())
         critics = self._learn(algorithm)
         home = {name: base.home for base in self.bases for name in base.names}
         return [
@@ -366,7 +369,7 @@ def _as_at_first(post: Post) -> None:
     post.ask_now("begin", True)
 
 
-def _release(posts: Sequence[Post], pools: Sequence[Pool]) -> None:
+def _release(posts: Sequence[Post], pools: Sequence[ActorPool]) -> None:
     for post in posts:
         post.stop()
     for pool in pools:

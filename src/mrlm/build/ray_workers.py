@@ -27,7 +27,7 @@ from mrlm.play.engine import Engine
 
 
 @dataclass(slots=True)
-class Recipe:
+class PolicyWorkerSpec:
     """How the policies of one base, and what trains and samples from them, are made in a worker.
 
     Args:
@@ -88,7 +88,7 @@ class Base:
     """
 
     names: list[str]
-    recipe: Recipe
+    recipe: PolicyWorkerSpec
     section: RayPolicyConfig
     trained: bool
     home: Post = field(init=False)

@@ -26,11 +26,11 @@ from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weight_files import take_file, take_folder
 from mrlm.play.engine import Engine
-from mrlm.serving.policies.hub import Served
+from mrlm.serving.policies.hub import ServedPolicy
 
 
 @dataclass(slots=True)
-class Weights:
+class ServedWeights:
     """The weights of a policy that a server speaks for; engines are given the policy itself."""
 
     policy: Policy
@@ -61,7 +61,7 @@ class Weights:
 
 
 class Sampled:
-    """An engine of policies in this process, whose `load_weights` is given their `Weights`."""
+    """An engine of policies in this process, whose `load_weights` is given their `ServedWeights`."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -100,7 +100,7 @@ class House:
         self.plugin: Any = registry.load("engines", engine)
         self.settings: dict[str, Any] = dict(settings or {})
 
-    def served(self) -> list[Served]:
+    def served(self) -> list[ServedPolicy]:
         """All policies, with a new engine."""
         settings = dict(self.settings)
         if "unseen_writes" in inspect.signature(self.plugin).parameters:
@@ -109,13 +109,13 @@ class House:
         engine: Engine = Sampled(inner)
         return [self._served(name, engine) for name in self.policies]
 
-    def _served(self, name: str, engine: Engine) -> Served:
+    def _served(self, name: str, engine: Engine) -> ServedPolicy:
         policy = self.policies[name]
-        return Served(
+        return ServedPolicy(
             name,
             engine,
             policy.chat,
-            Weights(policy),
+            ServedWeights(policy),
             self.models[name],
             policy.max_context,
             parent=self._parent(policy),
@@ -131,7 +131,7 @@ class House:
         ]
         return bases[0] if bases else policy.model.get_base_model().name_or_path
 
-    def add_adapter(self, name: str, folder: Path) -> list[Served]:
+    def add_adapter(self, name: str, folder: Path) -> list[ServedPolicy]:
         """A policy `name` that is the adapter of a folder on the only whole model here; it comes
         with the others, whose engine is a new one.
 

@@ -16,8 +16,8 @@ from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
 from mrlm.play.sources.collected import Collected
-from mrlm.play.sources.play import Play, Source
-from mrlm.play.sources.rows import Rows
+from mrlm.play.sources.play import EpisodeSource, Play
+from mrlm.play.sources.rows import RowSource
 from mrlm.play.sources.self_play_pairs import Opposed
 from mrlm.play.sources.streaming import Streamed
 from mrlm.play.sources.task_sampler import WorldSpec
@@ -97,7 +97,7 @@ def source_of(
     seats: Mapping[str, Seat],
     engines: Mapping[str, Engine],
     peers: Peers,
-) -> Source:
+) -> EpisodeSource:
     """Where the loop takes groups from.
 
     Args:
@@ -115,7 +115,7 @@ def source_of(
         if isinstance(rows, Reading):
             buffer = config.data.shuffle_buffer if config.data.shuffle else 1
             return Streamed(rows, seats, seed, buffer, pairs, where, long)
-        found = Rows(rows, seats, seed, config.data.shuffle, pairs, where, long)
+        found = RowSource(rows, seats, seed, config.data.shuffle, pairs, where, long)
         rounds = algorithm.rounds(len(rows), config.training.batch_size)
         if rounds is None:
             return found

@@ -90,14 +90,14 @@ def open_door(desk: Desk, settings: Settings, port: int | None) -> Iterator[str 
     if port is None:
         yield None
         return
-    from mrlm.serving.policies.admission import Limits
+    from mrlm.serving.policies.admission import AdmissionLimits
     from mrlm.serving.policies.http_server import HttpServer
     from mrlm.serving.policies.openai_http import Door
     from mrlm.serving.protocol.security import check_exposure
 
     check_exposure(settings.host, settings.token, settings.tls_cert is not None)
     door = HttpServer(
-        Door(desk, settings.token, Limits(body=settings.max_message_bytes)),
+        Door(desk, settings.token, AdmissionLimits(body=settings.max_message_bytes)),
         settings.host,
         port,
         settings.tls_cert,

@@ -18,7 +18,7 @@ from mrlm.core.errors import Left
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
     from mrlm.core.types import Episode, Message
-    from mrlm.play.world import World
+    from mrlm.play.world import EpisodeRunner
 
 HELP = """\
 A line is an answer; empty lines are not sent. /long begins an answer of several lines, and so does
@@ -111,7 +111,7 @@ class Terminal:
         self._known = [*seen, ("assistant", text)]
         return text
 
-    def told(self, world: World) -> None:
+    def told(self, world: EpisodeRunner) -> None:
         """Show what a step paid, and, once it is over, what the world says to it."""
         result = world.result
         last = result.observations.get(self.name)

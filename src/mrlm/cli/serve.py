@@ -25,7 +25,7 @@ from mrlm.cli._policies import (
 from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mrlm.serving.environments.server import Served, Server
+    from mrlm.serving.environments.server import EnvironmentServer, ServedEnvironment
 
 TOKEN = "MRLM_TOKEN"
 """The environment variable that holds the token, where no other is named."""
@@ -96,7 +96,7 @@ def serve(
     engine_timeout: EngineTimeout = 600.0,
 ) -> None:
     """Serve worlds and policies to others. SIGTERM and Ctrl-C let open sessions finish first."""
-    from mrlm.serving.environments.server import Server, Settings
+    from mrlm.serving.environments.server import EnvironmentServer, Settings
     from mrlm.serving.environments.server import serve as run
 
     worlds = [*_named(environments or []), *_configured(config)]
@@ -126,17 +126,17 @@ def serve(
     )
     desk = open_desk(policy, policies_of, take_weights, weights_from, device, dtype, engine_timeout)
     if desk is None:
-        run(Server(settings), grace, _say)
+        run(EnvironmentServer(settings), grace, _say)
         return
     from mrlm.serving.policies.grpc import add_policies
 
-    server = Server(settings, [add_policies(desk)], list(desk.served))
+    server = EnvironmentServer(settings, [add_policies(desk)], list(desk.served))
     gc.freeze()  # else a request that makes many lists has all libraries looked through
     with closing(desk), open_door(desk, settings, http_port) as url:
         run(server, grace, lambda started: _say(started, url))
 
 
-def _say(server: Server, url: str | None = None) -> None:
+def _say(server: EnvironmentServer, url: str | None = None) -> None:
     """One line for whoever waits for it."""
     guards = [
         "TLS" if server.settings.tls_cert is not None else "no TLS",
@@ -156,12 +156,12 @@ def _named(given: list[str]) -> list[str]:
     return [name.strip() for each in given for name in each.split(",") if name.strip()]
 
 
-def _configured(path: Path | None) -> list[Served]:
+def _configured(path: Path | None) -> list[ServedEnvironment]:
     """The environments of a file, such as that of an experiment; what else is in it is not read."""
     if path is None:
         return []
     from mrlm.config import EnvironmentConfig, yaml
-    from mrlm.serving.environments.server import Served
+    from mrlm.serving.environments.server import ServedEnvironment
 
     try:
         data = yaml.read(path.read_text(encoding="utf-8"), str(path))
@@ -181,7 +181,7 @@ def _configured(path: Path | None) -> list[Served]:
             given["max_turns"] = section.max_turns
         timeout = section.timeout if "timeout" in section.model_fields_set else None
         name = section.name or section.env_type
-        found.append(Served(name, section.env_type, given, timeout, whole=True))
+        found.append(ServedEnvironment(name, section.env_type, given, timeout, whole=True))
     return found
 
 

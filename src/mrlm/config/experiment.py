@@ -144,7 +144,7 @@ class ExperimentConfig(Section):
             ConfigError: a setting with two values (both are shown), or a wrong one.
         """
         base = self.given()
-        tree = normalize.Tree(base)
+        tree = normalize.NestedSettings(base)
         section = normalize.section_key(self.training.algorithm)
         changed = normalize.normalise(_nested(changes), base=base)
         for part in (changed, {section: dict(fields or {})}):

@@ -186,7 +186,7 @@ def _check_stages(
         path = "training.batch_size" if written == PER_DEVICE else written
         if path.split(".")[0] in ("stages", "experiment_name", "output_dir"):
             continue
-        kept, reached = _own_settings(config, path, normalize.Tree(dict(tree)).get(path))
+        kept, reached = _own_settings(config, path, normalize.NestedSettings(dict(tree)).get(path))
         names = ", ".join(f"{config.stages[index].name} ({show(own)})" for index, own in kept)
         value = override.text.partition("=")[2]
         instead = " ".join(f"stages.{index}.{path}={value}" for index, _ in kept)

@@ -125,7 +125,7 @@ def _neutral(place: str, key: str, value: Any, algorithm: str) -> bool:
     return refused is not None and refused.accepts(value)
 
 
-class Tree:
+class NestedSettings:
     """Nested mappings that remember where each value was written, and refuse a second value."""
 
     def __init__(self, data: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ def normalise(
     name = algorithm or algorithm_name(data, base)
     words: list[tuple[str, str, Any]] = []
     section = section_key(name)
-    tree = Tree(_mappings(_aliases(data, name), section, words))
+    tree = NestedSettings(_mappings(_aliases(data, name), section, words))
     fields = known_fields(name) or {}
     for place in ("", "training", section):
         inside = tree.data if place == "" else tree.data.get(place)
@@ -306,12 +306,12 @@ def as_mappings(value: Any) -> Any:
     return value
 
 
-def _times_parts(value: Any, tree: Tree, base: Mapping[str, Any], source: str) -> Any:
+def _times_parts(value: Any, tree: NestedSettings, base: Mapping[str, Any], source: str) -> Any:
     """`per_device_train_batch_size` counts what goes through at once: times the parts it is the
     batch."""
     parts = tree.get("training.gradient_accumulation_steps")
     if parts is UNSET:
-        parts = Tree(dict(base)).get("training.gradient_accumulation_steps")
+        parts = NestedSettings(dict(base)).get("training.gradient_accumulation_steps")
     try:
         checked = TrainingConfig(
             batch_size=value,

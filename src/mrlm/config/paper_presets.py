@@ -11,7 +11,7 @@ from mrlm.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class PaperPreset:
     """The settings of a paper (or of its authors' code, where a table says so).
 
     What is written beside a preset wins over it. How large a run is (tasks per iteration, lengths)
@@ -43,7 +43,7 @@ class Preset:
         return {name: value for name, (value, _) in self.settings.items()}
 
 
-def preset_of(presets: Mapping[str, Preset], name: Any, algorithm: str) -> Preset:
+def preset_of(presets: Mapping[str, PaperPreset], name: Any, algorithm: str) -> PaperPreset:
     """The preset of a name.
 
     Raises:

@@ -16,7 +16,7 @@ and end with what tokenizers join with their neighbours in different ways."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class UserTurnOpening:
     """A user's turn that has begun.
 
     Args:
@@ -42,7 +42,7 @@ class Opening:
 
 def open_user_turn(
     chat: Chat, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
-) -> Opening:
+) -> UserTurnOpening:
     """The turn of the user that comes next in a conversation.
 
     Args:
@@ -78,7 +78,7 @@ def open_user_turn(
             "the chat template writes nothing after a user's message, so its end cannot be told; "
             "use another template for the world model"
         )
-    return Opening(first[:start], lead, "" if at is None else rest, *ends)
+    return UserTurnOpening(first[:start], lead, "" if at is None else rest, *ends)
 
 
 def _common(rows: Sequence[Sequence[int]]) -> int:

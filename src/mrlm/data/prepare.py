@@ -11,7 +11,7 @@ from typing import Literal
 
 from mrlm.core.errors import DataError
 from mrlm.data.files import write_jsonl, write_parquet
-from mrlm.data.presets import Preset
+from mrlm.data.presets import DatasetPreset
 from mrlm.data.sources import MARKER, hub_source, with_preset
 from mrlm.data.tasks import OnBadRow, Reading
 
@@ -19,7 +19,7 @@ Format = Literal["jsonl", "parquet"]
 
 
 def prepare(
-    preset: Preset,
+    preset: DatasetPreset,
     folder: Path,
     *,
     source: str | Path | None = None,
@@ -64,7 +64,9 @@ def prepare(
     return counts
 
 
-def _kept(known: Path, folder: Path, preset: Preset, wanted: Sequence[str]) -> dict[str, int]:
+def _kept(
+    known: Path, folder: Path, preset: DatasetPreset, wanted: Sequence[str]
+) -> dict[str, int]:
     """Copy the splits of an earlier preparation that are not written anew."""
     try:
         about = json.loads((known / MARKER).read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ Extract = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class DatasetPreset:
     r"""A data set.
 
     Args:
@@ -107,10 +107,10 @@ def _first_program(value: str) -> str | None:
     return found[0] if found else None
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, DatasetPreset] = {
     preset.name: preset
     for preset in (
-        Preset(
+        DatasetPreset(
             "gsm8k",
             "openai/gsm8k",
             "grade school mathematics, with a number as the answer",
@@ -119,7 +119,7 @@ PRESETS: dict[str, Preset] = {
             config="main",
             held_out="test",
         ),
-        Preset(
+        DatasetPreset(
             "math",
             "DigitalLearningGmbH/MATH-lighteval",
             "competition mathematics (Hendrycks MATH), with a boxed answer",
@@ -128,7 +128,7 @@ PRESETS: dict[str, Preset] = {
             extract={"answer": _box},
             held_out="test",
         ),
-        Preset(
+        DatasetPreset(
             "humaneval",
             "openai/openai_humaneval",
             "functions to complete, with a check (HumanEval)",
@@ -143,7 +143,7 @@ PRESETS: dict[str, Preset] = {
             config="openai_humaneval",
             train="test",
         ),
-        Preset(
+        DatasetPreset(
             "mbpp",
             "google-research-datasets/mbpp",
             "short functions to write, with asserts (MBPP, sanitized)",
@@ -152,7 +152,7 @@ PRESETS: dict[str, Preset] = {
             config="sanitized",
             held_out="test",
         ),
-        Preset(
+        DatasetPreset(
             "coophumaneval",
             "OpenMLRL/CoopHumanEval",
             "functions that two writers can share (CoopHumanEval)",
@@ -160,7 +160,7 @@ PRESETS: dict[str, Preset] = {
             keep=("task_id",),
             train="test",
         ),
-        Preset(
+        DatasetPreset(
             "classeval",
             "FudanSELab/ClassEval",
             "classes to complete, with tests for every method (ClassEval)",
@@ -183,7 +183,7 @@ PRESETS: dict[str, Preset] = {
             ),
             train="test",
         ),
-        Preset(
+        DatasetPreset(
             "apps",
             "codeparrot/apps",
             "programs that read input and print, or functions to call (APPS)",
@@ -200,14 +200,14 @@ PRESETS: dict[str, Preset] = {
             revision="refs/convert/parquet",
             files={"train": "all/train/*.parquet", "test": "all/test/*.parquet"},
         ),
-        Preset(
+        DatasetPreset(
             "tldr",
             "trl-lib/tldr",
             "posts to summarise (Reddit TL;DR)",
             {"prompt": "prompt", "completion": "completion"},
             held_out="validation",
         ),
-        Preset(
+        DatasetPreset(
             "arxiv",
             "OpenMLRL/arXiv_abstract",
             "abstracts of papers to write an introduction for",
@@ -215,7 +215,7 @@ PRESETS: dict[str, Preset] = {
             keep=("article_id",),
             held_out="val",
         ),
-        Preset(
+        DatasetPreset(
             "nq",
             "google-research-datasets/nq_open",
             "questions to a search engine, with short answers (Natural Questions)",
@@ -224,7 +224,7 @@ PRESETS: dict[str, Preset] = {
             config="nq_open",
             held_out="validation",
         ),
-        Preset(
+        DatasetPreset(
             "hotpotqa",
             "hotpotqa/hotpot_qa",
             "questions that need two facts, with short answers (HotpotQA)",
@@ -233,7 +233,7 @@ PRESETS: dict[str, Preset] = {
             config="distractor",
             held_out="validation",
         ),
-        Preset(
+        DatasetPreset(
             "ultrafeedback",
             "HuggingFaceH4/ultrafeedback_binarized",
             "a better and a worse answer to a request (UltraFeedback)",

@@ -18,7 +18,7 @@ from mrlm.core.errors import DataError
 from mrlm.core.registry import unknown
 from mrlm.core.tiny_model import cache_folder
 from mrlm.data.files import FILE_TYPES, NEEDS_EXTRA, Located, items, read_file
-from mrlm.data.presets import PRESETS, Preset
+from mrlm.data.presets import PRESETS, DatasetPreset
 
 MARKER = "mrlm.json"
 """The file of a prepared folder that says which preset's rows it holds."""
@@ -28,7 +28,7 @@ SHARD = re.compile(r"^(.+?)-\d{4,}(?:-of-\d{4,})?(?:-[0-9a-f]+)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """A data set that was found.
 
     Args:
@@ -41,17 +41,17 @@ class Source:
 
     title: str
     rows: Callable[[str | None, bool], Iterator[Located]]
-    preset: Preset | None = None
+    preset: DatasetPreset | None = None
     note: str = ""
 
 
-def find(source: Any) -> Source:
+def find(source: Any) -> DataSource:
     """A data set by what a user calls it: see `read_rows`.
 
     Raises:
         DataError: it is nothing that can be a data set, or there is no such file or folder.
     """
-    if isinstance(source, Source):
+    if isinstance(source, DataSource):
         return source
     if isinstance(source, str) and not source.strip():
         raise DataError("the data set has no name: give a list, a path or a hub id")
@@ -61,13 +61,13 @@ def find(source: Any) -> Source:
         return _local(source) or _on_hub(str(source))
     if isinstance(source, Mapping):
         rows = _picker(source, "the data set")
-        return Source("the data set", lambda split, _: items(rows(split), "row"))
+        return DataSource("the data set", lambda split, _: items(rows(split), "row"))
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
             f"a data set is a list of dictionaries, a Dataset, a path or a hub id, not "
             f"{type(source).__name__}"
         )
-    return Source("the data set", lambda split, _: items(source, "row"))
+    return DataSource("the data set", lambda split, _: items(source, "row"))
 
 
 def data_folder() -> Path | None:
@@ -78,7 +78,7 @@ def data_folder() -> Path | None:
     return None if cache is None else cache / "data"
 
 
-def preset_source(preset: Preset) -> Source:
+def preset_source(preset: DatasetPreset) -> DataSource:
     """A preset: as it was prepared (a folder of its name here or in the data folder), else on the
     hub."""
     if (Path(preset.name) / MARKER).is_file():
@@ -91,13 +91,13 @@ def preset_source(preset: Preset) -> Source:
     return hub_source(preset)
 
 
-def hub_source(preset: Preset) -> Source:
+def hub_source(preset: DatasetPreset) -> DataSource:
     """A preset on the hub, or as the hub's client has kept it."""
     title = f"data set {preset.name!r}"
-    return Source(title, lambda split, lazy: _hub_rows(preset, split, lazy), preset)
+    return DataSource(title, lambda split, lazy: _hub_rows(preset, split, lazy), preset)
 
 
-def with_preset(source: str | Path, preset: Preset) -> Source:
+def with_preset(source: str | Path, preset: DatasetPreset) -> DataSource:
     """A local path or hub id whose rows are those of a preset.
 
     Raises:
@@ -110,7 +110,7 @@ def with_preset(source: str | Path, preset: Preset) -> Source:
     return hub_source(replace(preset, hub=hub, config=config or None, revision=None, files=None))
 
 
-def _local(source: str | Path, preset: Preset | None = None) -> Source | None:
+def _local(source: str | Path, preset: DatasetPreset | None = None) -> DataSource | None:
     """A file or folder; `None` if the name may be that of the hub."""
     path = Path(source).expanduser()
     if path.exists():
@@ -124,7 +124,7 @@ def _local(source: str | Path, preset: Preset | None = None) -> Source | None:
     return None
 
 
-def _path(path: Path, preset: Preset | None, config: str | None = None) -> Source:
+def _path(path: Path, preset: DatasetPreset | None, config: str | None = None) -> DataSource:
     title = f"data set {str(path)!r}"
     prepared = _prepared(path if path.is_dir() else path.parent)
     preset = preset or prepared
@@ -132,17 +132,19 @@ def _path(path: Path, preset: Preset | None, config: str | None = None) -> Sourc
     note = "" if preset is None else f"read from {path}"
     if path.is_file():
         alone = preset and replace(preset, held_out=None)
-        return Source(title, lambda split, _: read_file(path), alone, note)
+        return DataSource(title, lambda split, _: read_file(path), alone, note)
     if any((path / marker).is_file() for marker in ("state.json", "dataset_dict.json")):
         known = _saved_splits(path)
-        return Source(title, lambda split, _: _saved(path, split), _limited(preset, known), note)
+        return DataSource(
+            title, lambda split, _: _saved(path, split), _limited(preset, known), note
+        )
     files = split_files(path, config)
-    return Source(
+    return DataSource(
         title, lambda split, _: _folder(path, files, split), _limited(preset, list(files)), note
     )
 
 
-def _prepared(folder: Path) -> Preset | None:
+def _prepared(folder: Path) -> DatasetPreset | None:
     """The preset whose rows a folder was prepared with."""
     try:
         name = json.loads((folder / MARKER).read_text(encoding="utf-8"))["preset"]
@@ -151,7 +153,7 @@ def _prepared(folder: Path) -> Preset | None:
     return PRESETS.get(name)
 
 
-def _limited(preset: Preset | None, known: list[str]) -> Preset | None:
+def _limited(preset: DatasetPreset | None, known: list[str]) -> DatasetPreset | None:
     """A preset that names only splits that there are, perhaps by their usual names."""
     if preset is None or not known:
         return preset and replace(preset, held_out=None)
@@ -269,14 +271,14 @@ def _saved_splits(folder: Path) -> list[str]:
 # -- the hub ---------------------------------------------------------------------------------------
 
 
-def _on_hub(name: str) -> Source:
+def _on_hub(name: str) -> DataSource:
     identifier, _, config = name.partition(":")
     columns: dict[str, str] = {}
-    bare = Preset("", identifier, "", columns, config=config or None)
-    return Source(f"data set {name!r}", lambda split, lazy: _hub_rows(bare, split, lazy))
+    bare = DatasetPreset("", identifier, "", columns, config=config or None)
+    return DataSource(f"data set {name!r}", lambda split, lazy: _hub_rows(bare, split, lazy))
 
 
-def _hub_rows(preset: Preset, split: str | None, lazy: bool) -> Iterator[Located]:
+def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[Located]:
     """Rows from the hub, or from what was downloaded of it before."""
     name = preset.hub if preset.config is None else f"{preset.hub}:{preset.config}"
     called = preset.name or name
@@ -316,7 +318,7 @@ def _snapshot(hub: str) -> Path | None:
         return None
 
 
-def _unreachable(preset: Preset, name: str, error: Exception) -> str:
+def _unreachable(preset: DatasetPreset, name: str, error: Exception) -> str:
     """What to do without a network."""
     reason = str(error).split("\n")[0] or type(error).__name__
     if not preset.name:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Role
-from mrlm.data.presets import Preset
-from mrlm.data.sources import Source, find
+from mrlm.data.presets import DatasetPreset
+from mrlm.data.sources import DataSource, find
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -63,7 +63,7 @@ class Reading:
     max_rows: int | None = None
     convert: Callable[[Row, str], Row] | None = None
     streaming: bool = False
-    found: Source = field(init=False)
+    found: DataSource = field(init=False)
 
     def __post_init__(self) -> None:
         if self.on_bad_row not in ("raise", "skip"):
@@ -191,7 +191,7 @@ def _checked(
     value: Any,
     columns: Mapping[str, str],
     required: Iterable[str],
-    preset: Preset | None,
+    preset: DatasetPreset | None,
 ) -> Row:
     if isinstance(value, DataError):
         raise value

@@ -21,14 +21,14 @@ from mrlm.core.process_group import ALONE, Peers
 
 if TYPE_CHECKING:
     from mrlm.config import DistributedConfig
-    from mrlm.distributed.process_group import World
+    from mrlm.distributed.process_group import ProcessGroup
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 Reduction = Literal["sum", "mean", "max", "min"]
 """What becomes of the numbers of all processes."""
 
-_worlds: list[World] = []
+_worlds: list[ProcessGroup] = []
 """The world this process is part of, once it has been started."""
 _said: list[str] = []
 """The strategies that were announced."""
@@ -104,7 +104,7 @@ def start(
     init_method: str | None = None,
     device: str | None = None,
     timeout: float = 1800.0,
-) -> World:
+) -> ProcessGroup:
     """Find the others; the one place where process groups are made. A second call returns the world
     that is there.
 

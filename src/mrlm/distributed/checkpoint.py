@@ -54,7 +54,7 @@ def write_shards(
     return folder
 
 
-class Reader:
+class CheckpointReader:
     """Reads the shards of a checkpoint folder, into shards or into whole tensors.
 
     Args:

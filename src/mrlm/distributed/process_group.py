@@ -34,7 +34,7 @@ PATIENCE = 20.0
 """Seconds that the others wait for it then."""
 
 
-class World(Peers):
+class ProcessGroup(Peers):
     """Several processes, of which this is one.
 
     Args:
@@ -95,11 +95,11 @@ class World(Peers):
     def barrier(self) -> None:
         self.gather(None)
 
-    def channel(self) -> World:
+    def channel(self) -> ProcessGroup:
         timeout = timedelta(seconds=self.timeout)
         with self._others():
             group = distributed.new_group(backend="gloo", timeout=timeout)
-        return World(self.rank, self.size, self.timeout, group)
+        return ProcessGroup(self.rank, self.size, self.timeout, group)
 
     # -- what they compute together ----------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class World(Peers):
 
 def found_world(
     rank: int, size: int, local_rank: int, init_method: str | None, device: str | None, wait: float
-) -> World:
+) -> ProcessGroup:
     """The world that this process is to be part of; arguments as in `start`."""
     end_with_launcher()
     if size == 1:
@@ -199,7 +199,7 @@ def found_world(
         raise PeerError(f"process {rank} of {size} did not find the others: {error}") from error
     if rank:
         logging.getLogger("mrlm").setLevel(logging.ERROR)  # one process speaks for all
-    world = World(rank, size, wait)
+    world = ProcessGroup(rank, size, wait)
     _speak_once(world)
     return world
 
@@ -234,7 +234,7 @@ def _take_device(local_rank: int) -> None:
     torch.cuda.set_device(local_rank)
 
 
-def _speak_once(world: World) -> None:
+def _speak_once(world: ProcessGroup) -> None:
     """Let one process alone tell why everybody ends, in programs that do not catch errors."""
     before = sys.excepthook
 

@@ -26,7 +26,7 @@ def dumps(value: Any) -> bytes:
     """
     buffer = io.BytesIO()
     try:
-        _Packer(buffer, protocol=5).dump(value)
+        _TurnPickler(buffer, protocol=5).dump(value)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise TrainingError(
             f"what was played cannot be sent to the other processes: {error}. What a task's info "
@@ -40,7 +40,7 @@ def loads(data: Any) -> Any:
     return pickle.loads(data)
 
 
-class _Packer(pickle.Pickler):
+class _TurnPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """Turns by their own rule; everything else as ever."""
         if type(obj) is not Turn:

@@ -23,9 +23,9 @@ from mrlm.engines.shared.calls import (
     LONGEST_WAIT,
     PASSING,
     TOO_LONG,
-    Pace,
     Passing,
-    Usage,
+    RequestPace,
+    TokenUsage,
     retry_after,
 )
 from mrlm.play.agent import PromptTooLong
@@ -33,7 +33,7 @@ from mrlm.play.engine import Request
 
 
 @dataclass(slots=True)
-class _Line:
+class _Connections:
     """The connections of one event loop, which end with the last call under way."""
 
     client: Any
@@ -87,12 +87,12 @@ class OpenAIEngine:
         self.price: dict[str, float] = {"prompt": 0.0, "completion": 0.0, **(price or {})}
         self.token_limit = token_limit
         self.body: dict[str, Any] = dict(body or {})
-        self.usage: Usage = Usage()
-        self._told: Usage = Usage()
+        self.usage: TokenUsage = TokenUsage()
+        self._told: TokenUsage = TokenUsage()
         self._key = self._secret(api_key_env)
         self._openai = self._library()
-        self._pace = Pace(requests_per_minute)
-        self._lines: dict[int, _Line] = {}
+        self._pace = RequestPace(requests_per_minute)
+        self._lines: dict[int, _Connections] = {}
         self._jitter = random.Random()
         self._refused: EndpointError | None = None
 
@@ -173,7 +173,7 @@ class OpenAIEngine:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting from there."""
-        self.usage, self._told = Usage(**state), Usage(**state)
+        self.usage, self._told = TokenUsage(**state), TokenUsage(**state)
 
     def _cost(self, counts: Mapping[str, float]) -> float:
         kinds = ("prompt", "completion")
@@ -215,7 +215,7 @@ class OpenAIEngine:
         own = message.role in (Role.SYSTEM, Role.ASSISTANT)
         return {"role": str(message.role) if own else "user", "content": message.content}
 
-    async def _call(self, line: _Line, fields: Mapping[str, Any]) -> Any:
+    async def _call(self, line: _Connections, fields: Mapping[str, Any]) -> Any:
         """The server's answer to one try.
 
         Raises:
@@ -290,7 +290,7 @@ class OpenAIEngine:
     # -- connections -------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _line(self) -> AsyncIterator[_Line]:
+    async def _line(self) -> AsyncIterator[_Connections]:
         """The connections of the running event loop, opened by the first call under way and closed
         by the last, so that none outlives its loop."""
         number = id(asyncio.get_running_loop())
@@ -302,7 +302,9 @@ class OpenAIEngine:
                 max_retries=0,
                 timeout=self.timeout,
             )
-            line = self._lines[number] = _Line(client, asyncio.Semaphore(self.max_concurrent))
+            line = self._lines[number] = _Connections(
+                client, asyncio.Semaphore(self.max_concurrent)
+            )
         line.users += 1
         try:
             yield line

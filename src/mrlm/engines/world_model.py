@@ -15,14 +15,14 @@ from mrlm.core import registry
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, SamplingParams, Turn
-from mrlm.core.user_turn import Opening, open_user_turn
+from mrlm.core.user_turn import UserTurnOpening, open_user_turn
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Batcher, Pulse, Request
 
 
 @dataclass(slots=True)
-class Talk:
+class WorldModelDialogue:
     """The conversation of an agent with a world model.
 
     Args:
@@ -76,11 +76,11 @@ class WorldModel:
         """Renders the conversations."""
         return self._policy.chat
 
-    def talk(self, messages: Sequence[Message]) -> Talk:
+    def talk(self, messages: Sequence[Message]) -> WorldModelDialogue:
         """A conversation that begins with messages."""
-        return Talk(list(messages))
+        return WorldModelDialogue(list(messages))
 
-    def answer(self, talk: Talk, action: Message) -> None:
+    def answer(self, talk: WorldModelDialogue, action: Message) -> None:
         """Note what the agent did: the tokens that it sampled, where they are the model's own for
         this text, else those of the text."""
         chat = self.chat
@@ -95,12 +95,12 @@ class WorldModel:
         talk.messages.append(turn.message)
         talk.last = (prompt, turn)
 
-    def opening(self, talk: Talk) -> Opening:
+    def opening(self, talk: WorldModelDialogue) -> UserTurnOpening:
         """What the model reads, and what ends its observation."""
         return open_user_turn(self.chat, talk.messages, talk.last)
 
     async def observe(
-        self, talk: Talk, seed: int, key: tuple[int | str, ...] = ()
+        self, talk: WorldModelDialogue, seed: int, key: tuple[int | str, ...] = ()
     ) -> Message | None:
         """The next observation, noted in the conversation; `None` where the conversation leaves the
         model no room for one.

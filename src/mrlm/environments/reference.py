@@ -13,10 +13,10 @@ from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.rows import Table, others
 from mrlm.environments.shared.text import f1
 from mrlm.environments.shared.texts import COPIED, TextEnvironment
-from mrlm.environments.writing.presets import Span
+from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
 
-_LENGTH = Span(0.0, 0.25, 2.0, 4.0)
+_LENGTH = LengthSpan(0.0, 0.25, 2.0, 4.0)
 
 
 class ReferenceEnvironment(TextEnvironment):

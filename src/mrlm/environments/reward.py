@@ -14,8 +14,8 @@ from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
 from mrlm.environments.shared.rows import Table, at_least, seats
+from mrlm.environments.shared.scoring import JointSample, Scorers
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
-from mrlm.environments.shared.scoring import Sample, Scorers
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
 
 Formatter = Callable[..., Any]
@@ -188,7 +188,7 @@ class RewardEnvironment(Environment):
                 f"{silent[0]!r} has none"
             )
         texts = {agent: actions[agent].content for agent in self.agents}
-        sample = Sample(
+        sample = JointSample(
             self._task.id,
             {agent: self._as_given(shown) for agent, shown in self._prompts.items()},
             {

@@ -19,13 +19,13 @@ from mrlm.environments.shared.rows import at_least, is_held_out, seats
 TITLE = "the world verifiers"
 
 
-class Rows:
+class VerifierRows:
     """The tasks of a taskset by split; never copied with the world that reads it."""
 
     def __init__(self, tasks: Sequence[Any], held: Sequence[Any]) -> None:
         self.of: dict[str, Sequence[Any]] = {"train": tasks, "eval": held}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Rows:
+    def __deepcopy__(self, memo: dict[int, Any]) -> VerifierRows:
         return self
 
 
@@ -88,7 +88,7 @@ class VerifiersEnvironment(Environment):
         missing = answer is not None and not hasattr(tasks[0].data, answer)
         if missing:
             raise ConfigError(f"verifiers {self.title}: the data of tasks has no field {answer!r}")
-        self._rows = Rows(tasks, held)
+        self._rows = VerifierRows(tasks, held)
         self._task: Any = None
         self._gold: Any = None
 

@@ -24,7 +24,7 @@ from mrlm.core.types import (
 )
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
 from mrlm.environments.shared.rows import Table, at_least, others, seats
-from mrlm.environments.shared.scoring import Sample, Scorers
+from mrlm.environments.shared.scoring import JointSample, Scorers
 
 
 class WorldModelEnvironment(Environment):
@@ -201,7 +201,7 @@ class WorldModelEnvironment(Environment):
             columns["answer"] = self._task.answer
         plain = [{"role": str(each.role), "content": each.content} for each in shown]
         texts = {agent: action.content}
-        sample = Sample(self._task.id, {agent: plain}, dict(texts), texts, columns)
+        sample = JointSample(self._task.id, {agent: plain}, dict(texts), texts, columns)
         parts = await self._scorers.score(sample)
         reward = Reward(sum(parts.values()), dict(parts)) if parts else Reward(0.0, known=False)
         return {agent: reward}

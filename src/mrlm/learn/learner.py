@@ -21,7 +21,7 @@ from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.user_rollouts import (
     Play,
-    Reader,
+    RolloutReader,
     Sources,
     TeamReward,
     check_trees,
@@ -233,7 +233,7 @@ class Learner:
         rewards: Sequence[TeamReward] | None,
         group_by: Callable[[Any], Any] | None,
     ) -> tuple[list[Group], Sources]:
-        reader = Reader(self.policy, self.chat, self.agents)
+        reader = RolloutReader(self.policy, self.chat, self.agents)
         groups, sources = reader.groups(rollouts, rewards, group_by)
         if "siblings" in self.algorithm.requires:
             groups = compared(groups, type(self.algorithm).__name__)

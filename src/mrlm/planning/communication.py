@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mrlm.planning import rates
 from mrlm.planning.devices import Device
 from mrlm.planning.plan import Plan
-from mrlm.planning.policy_weights import Weights
+from mrlm.planning.policy_weights import WeightSizes
 from mrlm.planning.rates import Took, added, roofline
 from mrlm.planning.timing import Share, learned_tokens
 
@@ -46,7 +46,7 @@ class Ring:
         return added([self.gather(count)] * 2)
 
 
-def gradient_bytes(plan: Plan, weights: Weights) -> float:
+def gradient_bytes(plan: Plan, weights: WeightSizes) -> float:
     """Bytes of what is reduced over devices; gradients in 16 bit are added up in float32."""
     return 4.0 * (weights.trained + (weights.critic if weights.critic_learns else 0))
 

@@ -12,8 +12,8 @@ from mrlm.planning.memory import (
     ADAPTER_BYTES,
     PASSING,
     PLAYING,
-    Job,
-    Shards,
+    MemoryLoad,
+    ShardCounts,
     engine_copy,
     parts_of,
     peak,
@@ -72,7 +72,7 @@ def placed_memory(
     plan, device = learning.plan, learning.device
     usable = USABLE * device.memory
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
-    shards = Shards(members, members, members, buckets=members == 1 and ring.members > 1)
+    shards = ShardCounts(members, members, members, buckets=members == 1 and ring.members > 1)
     job = _job(plan, learning, playing, plays=not plan.rows and place.engines == 0)
     memory = {each.name: parts_of(each, job, shards) for each in plan.weights}
     if job.plays:
@@ -90,7 +90,7 @@ def placed_memory(
     return (served if peak(served) > peak(memory) else memory), worst, max(0.0, usable - standing)
 
 
-def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> Job:
+def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> MemoryLoad:
     """The job of one device."""
     job = plan.job
     tokens = max(1, math.ceil(plan.trained_tokens * learning.part))
@@ -99,7 +99,11 @@ def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> Job:
 
 
 def _add_engine(
-    memory: Mapping[str, dict[str, int]], plan: Plan, job: Job, sharded: bool, on_processor: bool
+    memory: Mapping[str, dict[str, int]],
+    plan: Plan,
+    job: MemoryLoad,
+    sharded: bool,
+    on_processor: bool,
 ) -> None:
     """What the engine of the same process keeps of the weights: a whole copy where they are sharded
     among the devices, else what it stores in its own order."""
@@ -110,7 +114,7 @@ def _add_engine(
             memory[each.name]["engine"] = whole if sharded else own
 
 
-def _served(plan: Plan, job: Job) -> dict[str, dict[str, int]]:
+def _served(plan: Plan, job: MemoryLoad) -> dict[str, dict[str, int]]:
     """Bytes on a device that only plays."""
     served: dict[str, dict[str, int]] = {}
     for each in plan.weights:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrlm.planning.model_shape import ModelShape
-from mrlm.planning.policy_weights import Weights
+from mrlm.planning.policy_weights import WeightSizes
 
 BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 """Bytes of one weight; `auto` is taken as 16 bit, as models are saved."""
@@ -30,7 +30,7 @@ Parts = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MemoryLoad:
     """What memory depends on besides weights.
 
     Args:
@@ -61,7 +61,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
+class ShardCounts:
     """Into how many shards things are cut, one on each device.
 
     Args:
@@ -75,10 +75,10 @@ class Shards:
     buckets: bool = False
 
 
-WHOLE = Shards()
+WHOLE = ShardCounts()
 
 
-def parts_of(weights: Weights, job: Job, shards: Shards = WHOLE) -> Parts:
+def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE) -> Parts:
     """Bytes of one policy on one device, by what they are for."""
     width, shape = job.width, weights.shape
     own = ADAPTER_BYTES if weights.lora is not None else width
@@ -139,7 +139,7 @@ def key_bytes(shape: ModelShape, computed: int) -> int:
     return 2 * shape.kv_width * shape.layers * computed
 
 
-def engine_copy(shape: ModelShape, job: Job, on_processor: bool) -> int:
+def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
     """Bytes of the weights that the engine `lean` keeps in its own order: all linear maps on a
     processor, and where it computes in another type; else those it fuses."""
     if on_processor or job.computed != job.width:
@@ -148,7 +148,9 @@ def engine_copy(shape: ModelShape, job: Job, on_processor: bool) -> int:
     return shape.layers * shape.hidden * fused * job.computed
 
 
-def _passing(weights: Weights, shape: ModelShape, job: Job, shards: Shards) -> Parts:
+def _passing(
+    weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: ShardCounts
+) -> Parts:
     """Bytes that are needed while a model runs."""
     parts: Parts = {}
     if weights.trainable:

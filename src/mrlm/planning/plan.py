@@ -10,9 +10,9 @@ from typing import Any
 
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.planning.call_counts import played
-from mrlm.planning.memory import BYTES, Job, parts_of, peak
+from mrlm.planning.memory import BYTES, MemoryLoad, parts_of, peak
 from mrlm.planning.model_shape import ModelShape
-from mrlm.planning.policy_weights import Weights, weights_of
+from mrlm.planning.policy_weights import WeightSizes, weights_of
 
 MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
@@ -70,8 +70,8 @@ class Plan:
     prunes: bool = False
     calls: int | None = None
     parts: int | None = None
-    weights: list[Weights] = field(default_factory=list)
-    job: Job = field(default_factory=Job)
+    weights: list[WeightSizes] = field(default_factory=list)
+    job: MemoryLoad = field(default_factory=MemoryLoad)
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -205,14 +205,14 @@ def arithmetic(
     return plan
 
 
-def job_of(config: ExperimentConfig, plan: Plan, devices: int = 1) -> Job:
+def job_of(config: ExperimentConfig, plan: Plan, devices: int = 1) -> MemoryLoad:
     """What memory depends on besides weights, on one of several devices that share the tasks."""
     training = config.training
     precise = training.precision == "fp32"
     share = math.ceil(plan.tasks / devices) / max(1, plan.tasks)
     width = BYTES[config.model.torch_dtype]
     several_calls = plan.turns > 1 or (plan.calls or 0) > plan.agents
-    return Job(
+    return MemoryLoad(
         width=width,
         computed=width if precise else 2,
         moments=0 if training.optimizer == "sgd" else 2,

@@ -13,7 +13,7 @@ from mrlm.planning.models import known_shape
 
 
 @dataclass(slots=True)
-class Weights:
+class WeightSizes:
     """One policy's weights.
 
     Args:
@@ -72,7 +72,7 @@ def weights_of(
     seats: Mapping[str, int],
     parameters: Mapping[str, int],
     shapes: Mapping[str, ModelShape] | None,
-) -> tuple[list[Weights], list[str]]:
+) -> tuple[list[WeightSizes], list[str]]:
     """Every policy with weights here, and what is not known of others.
 
     Args:
@@ -84,7 +84,7 @@ def weights_of(
         shapes: policy -> shape; found by the models' names where `None`.
     """
     notes: list[str] = []
-    found: list[Weights] = []
+    found: list[WeightSizes] = []
     bases: dict[str, str] = {}
     paths = {name: each.model or config.model.model_name_or_path for name, each in policies.items()}
     for name, section in policies.items():
@@ -104,7 +104,9 @@ def weights_of(
         base = bases.setdefault(path, name) if shares else name
         if lora is not None and shape is None:
             notes.append(f"memory of {name} leaves its adapter out: its shape is not known")
-        found.append(Weights(name, shape, count, base, lora, section.trainable, seats.get(name, 1)))
+        found.append(
+            WeightSizes(name, shape, count, base, lora, section.trainable, seats.get(name, 1))
+        )
     _add_beside(config, algorithm, found, notes)
     return found, notes
 
@@ -114,7 +116,7 @@ def _lora(config: ExperimentConfig, policy: PolicyConfig) -> LoraConfig | None:
 
 
 def _add_beside(
-    config: ExperimentConfig, algorithm: Any, found: Sequence[Weights], notes: list[str]
+    config: ExperimentConfig, algorithm: Any, found: Sequence[WeightSizes], notes: list[str]
 ) -> None:
     """Write references, critics and stand-ins on the policies they belong to."""
     opponents = config.opponents

@@ -12,7 +12,7 @@ from mrlm.planning.devices import Device
 from mrlm.planning.memory import ADAPTER_BYTES, key_bytes
 from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.plan import Plan
-from mrlm.planning.policy_weights import Weights
+from mrlm.planning.policy_weights import WeightSizes
 from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
 
 
@@ -134,7 +134,7 @@ def worlds(share: Share) -> Took:
 # -- learning --------------------------------------------------------------------------------------
 
 
-def learned_tokens(share: Share, weights: Weights) -> tuple[float, float]:
+def learned_tokens(share: Share, weights: WeightSizes) -> tuple[float, float]:
     """Tokens of a policy that go through its model in an epoch, and those of them that are trained
     on; siblings share their prompt where the library's own forward computes."""
     plan, lengths = share.plan, share.lengths
@@ -237,9 +237,9 @@ def _looking(shape: ModelShape, tokens: float, length: int) -> float:
     return 4 * shape.query_width * shape.layers * tokens * length / 2
 
 
-def bases(weights: Sequence[Weights]) -> list[list[Weights]]:
+def bases(weights: Sequence[WeightSizes]) -> list[list[WeightSizes]]:
     """Policies by the copy of the model they use."""
-    groups: dict[str, list[Weights]] = {}
+    groups: dict[str, list[WeightSizes]] = {}
     for each in weights:
         groups.setdefault(each.base, []).append(each)
     return list(groups.values())

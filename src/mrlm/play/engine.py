@@ -99,7 +99,7 @@ class Rests(Protocol):
 
 
 @runtime_checkable
-class Remote(Engine, Protocol):
+class RemoteEngine(Engine, Protocol):
     """Speaks for one policy whose weights are elsewhere: it reads messages and says text. It has
     deadlines and retries of its own, and one request that fails leaves the others alone."""
 
@@ -237,7 +237,7 @@ class Batcher:
 
     async def _asked(self, request: Request) -> Completion:
         engine = self.engines[request.policy]
-        if isinstance(engine, Remote):
+        if isinstance(engine, RemoteEngine):
             async with self.pulse.working():
                 with span("sampling", request.policy):
                     return await engine.answer(request)

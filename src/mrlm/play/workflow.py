@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from mrlm.core.errors import EpisodeError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 
 class Workflow(Protocol):
@@ -16,10 +16,10 @@ class Workflow(Protocol):
     `env.finish(...)` or the world is done. Whatever agents await at the same time is sampled in one
     batch. The return value is not used: the episode is what the world recorded."""
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> Any: ...
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> Any: ...
 
 
-def silent(workflow: Workflow, env: World) -> EpisodeError:
+def silent(workflow: Workflow, env: EpisodeRunner) -> EpisodeError:
     """What an episode fails with in which no agent spoke."""
     name = getattr(workflow, "__name__", type(workflow).__name__)
     if env.result.done:

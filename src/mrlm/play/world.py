@@ -23,7 +23,7 @@ from mrlm.play.engine import Pulse
 Share = Literal["own", "team"] | Mapping[str, float]
 
 
-class World:
+class EpisodeRunner:
     """The environment of one episode.
 
     Args:
@@ -51,7 +51,7 @@ class World:
         watched: bool = False,
         forking: bool = True,
         siblings: int = 1,
-        told: Callable[[World], None] | None = None,
+        told: Callable[[EpisodeRunner], None] | None = None,
     ) -> None:
         self.environment = environment
         self.episode = episode
@@ -67,14 +67,14 @@ class World:
         self.forking = forking
         self._siblings = siblings
         self._told = told
-        self._forks: list[World] = []
+        self._forks: list[EpisodeRunner] = []
 
     @property
-    def family(self) -> list[World]:
+    def family(self) -> list[EpisodeRunner]:
         """This world and all that were forked from it."""
         return [self, *(each for fork in self._forks for each in fork.family)]
 
-    def fork(self, count: int) -> Sequence[World]:
+    def fork(self, count: int) -> Sequence[EpisodeRunner]:
         """This world `count` times, each to go its own way from here: itself and copies of it, with
         episodes and agents (`world.agents`) of their own. In an evaluation it goes one way only.
 
@@ -85,7 +85,7 @@ class World:
         self.episode.path = (*self.episode.path, 0)
         return family
 
-    def open(self) -> Sequence[World]:
+    def open(self) -> Sequence[EpisodeRunner]:
         """This world, just reset, once for every episode of its group: itself and copies of it.
 
         Raises:
@@ -93,13 +93,13 @@ class World:
         """
         return self._twins(self._siblings, self.episode.path[:-1])
 
-    def _twins(self, count: int, stem: tuple[int, ...]) -> list[World]:
+    def _twins(self, count: int, stem: tuple[int, ...]) -> list[EpisodeRunner]:
         """This world and copies of it, whose paths go on from `stem`."""
         family = [self, *(self._twin(branch, (*stem, branch)) for branch in range(1, count))]
         self._forks += family[1:]
         return family
 
-    def joined(self, parts: Mapping[str, World], joint: tuple[int, ...]) -> World:
+    def joined(self, parts: Mapping[str, EpisodeRunner], joint: tuple[int, ...]) -> EpisodeRunner:
         """A copy of this world, before its first step, in which every agent has said what it said
         in the one that `parts` names.
 
@@ -117,7 +117,7 @@ class World:
         self._forks.append(twin)
         return twin
 
-    def _twin(self, branch: int, path: tuple[int, ...]) -> World:
+    def _twin(self, branch: int, path: tuple[int, ...]) -> EpisodeRunner:
         """A copy of this world with an environment, an episode and agents of its own."""
         try:
             environment = copy.deepcopy(self.environment)

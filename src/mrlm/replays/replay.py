@@ -22,7 +22,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Episode
 from mrlm.experiment import MODELS
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
-from mrlm.play.engine import Remote
+from mrlm.play.engine import RemoteEngine
 from mrlm.replays.recorded_engine import Recorded, recorded_words
 from mrlm.runs import policies_of, threads
 from mrlm.tracking.run_log import EPISODES, METRICS, redacted, secrets, summary
@@ -324,7 +324,7 @@ def _with_models(folder: Path, parts: Parts | None, watch: Callback) -> Parts:
 
 def _record_apis(run: Run, folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Let policies behind an API say what they said; sentences about it."""
-    remote = [name for name, engine in run.engines.items() if isinstance(engine, Remote)]
+    remote = [name for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)]
     if not remote:
         return []
     if run.population:

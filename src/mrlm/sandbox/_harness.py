@@ -419,7 +419,7 @@ def overfull(folder, limits, pids):
     return size > limits["disk"]
 
 
-class Run:
+class ProgramRun:
     """One program while it runs."""
 
     def __init__(self, setup, request, fds):
@@ -505,7 +505,7 @@ def serve(control, setup):
         if request.get("kill"):
             continue  # it came too late
         try:
-            run = Run(setup, request, fds)
+            run = ProgramRun(setup, request, fds)
         except OSError as error:
             send(control, failed=repr(error), code=None, cause=None, cpu=0.0, peak=0)
             return

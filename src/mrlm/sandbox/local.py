@@ -31,7 +31,7 @@ from mrlm.sandbox.types import (
     SessionEnded,
     Status,
 )
-from mrlm.sandbox.workers import Running, Worker, run
+from mrlm.sandbox.workers import RunningProgram, SandboxWorker, run
 
 T = TypeVar("T")
 MOST_ANSWER = 1 << 20
@@ -63,7 +63,7 @@ class LocalSandbox:
         self.limits: Limits = limits or Limits()
         self.reuse = reuse
         self.workers: int = workers or len(os.sched_getaffinity(0))
-        self._free: list[Worker] = []
+        self._free: list[SandboxWorker] = []
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(self.workers, "mrlm-sandbox")
         self._owner = os.getpid()
@@ -146,7 +146,7 @@ class LocalSandbox:
             raise SandboxError("a sandbox cannot be used in a fork of the process that opened it")
         return await asyncio.wrap_future(self._threads.submit(work))
 
-    def take(self) -> Worker:
+    def take(self) -> SandboxWorker:
         """A worker that runs nothing.
 
         Raises:
@@ -156,12 +156,12 @@ class LocalSandbox:
             with self._lock:
                 worker = self._free.pop() if self._free else None
             if worker is None:
-                return Worker(self.tier, self.reuse)
+                return SandboxWorker(self.tier, self.reuse)
             if not worker.spent:
                 return worker
             worker.close()
 
-    def give_back(self, worker: Worker) -> None:
+    def give_back(self, worker: SandboxWorker) -> None:
         """Keep a worker for the next program, or let it go."""
         with self._lock:
             if self.reuse and not worker.spent and len(self._free) < self.workers * 2:
@@ -212,8 +212,8 @@ class LocalSession:
     ) -> None:
         self._sandbox = sandbox
         self._lock = threading.Lock()
-        self._running: Running | None = None
-        self._worker: Worker = sandbox.take()
+        self._running: RunningProgram | None = None
+        self._worker: SandboxWorker = sandbox.take()
         self._pipe, theirs = socket.socketpair()
         self._pipe.setblocking(False)
         try:

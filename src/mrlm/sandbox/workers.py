@@ -83,7 +83,7 @@ class Exit:
 
 
 @dataclass(slots=True)
-class Running:
+class RunningProgram:
     """A program that runs in a worker.
 
     Args:
@@ -98,7 +98,7 @@ class Running:
     started: float = field(default_factory=time.monotonic)
 
 
-class Worker:
+class SandboxWorker:
     """One harness.
 
     Args:
@@ -196,7 +196,7 @@ class Worker:
         limits: Limits,
         stdin: int,
         stdout: int | None = None,
-    ) -> Running:
+    ) -> RunningProgram:
         """Start a program.
 
         Args:
@@ -225,7 +225,7 @@ class Worker:
                 "disk": limits.disk,
             },
         }
-        running = Running(output, errors, folder)
+        running = RunningProgram(output, errors, folder)
         try:
             outward = its_output if stdout is None else stdout
             self._tell(request, (stdin, outward, its_errors, *given))
@@ -271,7 +271,7 @@ class Worker:
             return Exit(cause=cause)
         return found
 
-    def release(self, running: Running) -> None:
+    def release(self, running: RunningProgram) -> None:
         """Let go of what a program left.
 
         Raises:
@@ -297,7 +297,7 @@ class Worker:
 
 
 def run(
-    worker: Worker, program: bytes, stdin: bytes, files: Mapping[str, bytes], limits: Limits
+    worker: SandboxWorker, program: bytes, stdin: bytes, files: Mapping[str, bytes], limits: Limits
 ) -> SandboxResult:
     """Run a program to its end.
 
@@ -328,7 +328,7 @@ def run(
 
 
 def _watched(
-    worker: Worker, running: Running, written: dict[int, bytearray], limits: Limits
+    worker: SandboxWorker, running: RunningProgram, written: dict[int, bytearray], limits: Limits
 ) -> Exit:
     """Read what a program writes until it is gone."""
     deadline = running.started + limits.wall

@@ -17,7 +17,7 @@ Matchmaking = Literal["latest", "uniform", "pfsp"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MatchResult:
     """What an episode, or several with seats swapped, came to between two players.
 
     Args:
@@ -131,7 +131,7 @@ def earned(episode: Episode, agent: str) -> float:
 
 def results_of(
     episodes: Sequence[Episode], players: Collection[str], stands_in: Mapping[str, str]
-) -> list[Result]:
+) -> list[MatchResult]:
     """Who did how well against whom, in episodes of one task that differ in their seats alone (or
     in one): what players were paid is summed, so that neither the cards nor the first move decide.
 
@@ -149,4 +149,4 @@ def results_of(
                 if policy in players and other in stands_in:
                     gap = earned(episode, hero) - earned(episode, guest)
                     gaps.setdefault((policy, stands_in[other]), []).append(gap)
-    return [Result(*pair, math.fsum(found) / len(found)) for pair, found in gaps.items()]
+    return [MatchResult(*pair, math.fsum(found) / len(found)) for pair, found in gaps.items()]

@@ -40,7 +40,7 @@ from mrlm.play.agent import Seat, seed_of
 from mrlm.play.engine import Engine
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.task_sampler import WorldSpec
-from mrlm.selfplay.matchmaking import Result, drawn, heroes, match_number, results_of, seated
+from mrlm.selfplay.matchmaking import MatchResult, drawn, heroes, match_number, results_of, seated
 from mrlm.selfplay.ratings import MovingRatings, Results, fitted, record, report
 
 FOLDER = "snapshots"
@@ -215,7 +215,7 @@ class Population:
             f"opponents/{name}/score": float(np.mean(found)) for name, found in scores.items()
         }
 
-    def _rate(self, result: Result) -> None:
+    def _rate(self, result: MatchResult) -> None:
         self.moving.add(result.player, result.other, result.score)
         form = self.form[result.player].setdefault(result.other, [0.0, 0.0])
         form[0], form[1] = MEMORY * form[0] + 1.0, MEMORY * form[1] + result.score
@@ -225,7 +225,7 @@ class Population:
         with every way to sit; rate everybody anew; numbers to log."""
         if not self:
             return {}
-        found: dict[str, list[Result]] = {}
+        found: dict[str, list[MatchResult]] = {}
         for name, members in self.past.items():
             for past in members:
                 await self._load({name: [past]})
@@ -251,11 +251,11 @@ class Population:
         self.settled |= {name: each for name, each in ratings.items() if name not in meets}
         return metrics
 
-    async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[Result]:
+    async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:
         """Matches against the past player that the first stand-in of a policy stands for."""
         (past, *_), stands_in = self.facing[name], {name: self.stand_ins[name][0].name}
         others = {each for each in self.trained if self._as_of(each, step) != past.name}
-        found: list[Result] = []
+        found: list[MatchResult] = []
         for world in play.worlds:
             agents = heroes(world.template, play.seats, others, stands_in)
             lineups = [seated(world.template, play.seats, each, stands_in) for each in agents]

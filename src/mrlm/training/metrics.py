@@ -9,7 +9,7 @@ import numpy as np
 
 from mrlm.core.types import Episode, Group
 from mrlm.learn.data.batch import as_column
-from mrlm.play.engine import Engine, Remote
+from mrlm.play.engine import Engine, RemoteEngine
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -79,7 +79,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
 def api_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
     """What policies behind an API were asked, read, wrote and cost since the last call of this, as
     `api/<policy>/<name>`."""
-    remote = {name: engine for name, engine in engines.items() if isinstance(engine, Remote)}
+    remote = {name: engine for name, engine in engines.items() if isinstance(engine, RemoteEngine)}
     return {
         f"api/{policy}/{name}": value
         for policy, engine in remote.items()

@@ -20,7 +20,7 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.schedule import Schedule
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
-from mrlm.play.sources.play import Play, Source
+from mrlm.play.sources.play import EpisodeSource, Play
 from mrlm.selfplay.opponent_pool import Population
 from mrlm.tracking.run_log import RunLog
 
@@ -117,7 +117,7 @@ class Run:
     config: ExperimentConfig
     folder: Path
     algorithm: Algorithm
-    source: Source
+    source: EpisodeSource
     learners: list[Learner]
     engines: dict[str, Engine]
     evaluator: Play | None

@@ -12,7 +12,7 @@ from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.core.types import Message, Observation, Task
 from mrlm.data.tasks import row_messages
 from mrlm.play.external_transition import Dialogue, Mode, Transition, check_mode, observed
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 Seen = dict[str, list[Message]]
 
@@ -75,11 +75,11 @@ class Between:
         given = self.external_transition
         self._transition = None if given is None else Transition(given)
 
-    def limit(self, env: World) -> int:
+    def limit(self, env: EpisodeRunner) -> int:
         """Most joint steps of an episode."""
         return self.max_turns or env.environment.max_turns or 64
 
-    def dialogue(self, env: World) -> Dialogue | None:
+    def dialogue(self, env: EpisodeRunner) -> Dialogue | None:
         """The histories that the user's function is called with, where there is one: of all agents,
         in the order of the environment's seats."""
         if self._transition is None:
@@ -96,7 +96,7 @@ class Between:
             if dialogue is not None:
                 dialogue.answer(name, message)
 
-    async def following(self, task: Task, env: World, dialogue: Dialogue | None) -> None:
+    async def following(self, task: Task, env: EpisodeRunner, dialogue: Dialogue | None) -> None:
         """Put what the user's function writes in the place of the environment's messages, where
         there is a next step."""
         if self._transition is None or dialogue is None:

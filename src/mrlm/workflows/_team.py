@@ -11,13 +11,13 @@ from typing import ClassVar, Literal
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import Share, World
+from mrlm.play.world import EpisodeRunner, Share
 from mrlm.workflows._between import hear
 
 Paid = Literal["team", "last"] | dict[str, float]
 
 
-class Talk:
+class Conference:
     """What each agent of a team has been shown and has said so far, in its order. Words of others
     are shown by `template`, as a user's: they are context, and never trained on.
 
@@ -66,7 +66,7 @@ class Talk:
 
 
 @dataclass
-class Team:
+class ConferringTeam:
     """Several agents confer, and what one of them says is the answer to a world with one seat. In
     worlds of several attempts they confer before each; everybody is shown the answer that was given
     and what the world said to it.
@@ -117,7 +117,7 @@ class Team:
         """How often models are asked in an episode of `turns` answers, at most."""
         return turns * agents
 
-    def check(self, agents: Agents, env: World) -> Share:
+    def check(self, agents: Agents, env: EpisodeRunner) -> Share:
         """Refuse a world or a team that does not fit; who shares in the reward."""
         check_seat(env, self.title)
         if len(agents) < self.least:
@@ -134,10 +134,10 @@ class Team:
             return self.reward
         return "team" if self.reward == "team" else "own"
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         share = self.check(agents, env)
         limit = self.max_turns or env.environment.max_turns or 64
-        talk = Talk(agents, self.template)
+        talk = Conference(agents, self.template)
         result = await env.reset()
         while not (result.done or result.truncated) and env.num_steps < limit:
             for observation in result.observations.values():
@@ -152,7 +152,7 @@ class Team:
             talk.fines.clear()
         env.end(truncated=not result.done)
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         """Let agents speak; whose words are the answer."""
         raise NotImplementedError
 
@@ -161,7 +161,7 @@ class Team:
         return message
 
 
-def check_seat(env: World, title: str) -> None:
+def check_seat(env: EpisodeRunner, title: str) -> None:
     """Refuse a world with several seats."""
     seats = env.environment.agents
     if len(seats) != 1:

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.workflows._team import Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam
 
 
 @dataclass
-class Chain(Team):
+class Chain(ConferringTeam):
     """The first agent reads the world's question, and every further one the question and what was
     said before it. The last one's words are the answer.
 
@@ -28,7 +28,7 @@ class Chain(Team):
         if self.sees not in ("last", "all"):
             raise ConfigError(f"{self.title}: sees={self.sees!r} is not known; use 'last' or 'all'")
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         said: list[Message] = []
         for name in talk.names:
             talk.tell(name, said if self.sees == "all" else said[-1:])

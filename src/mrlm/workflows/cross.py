@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Cross:
     opens = True
     crosses = True
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         result = await env.reset()
         speakers = list(result.observations)
         worlds = env.open()
@@ -49,7 +49,7 @@ class Cross:
             jobs.append(self._finish(world, {n: answers[k, n] for n, k in chosen.items()}))
         await asyncio.gather(*jobs)
 
-    async def _finish(self, world: World, actions: Mapping[str, Message]) -> None:
+    async def _finish(self, world: EpisodeRunner, actions: Mapping[str, Message]) -> None:
         """Play a joint action; whatever goes wrong ends its own episode only."""
         try:
             await world.finish(actions)

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 Order = Literal["simultaneous", "sequential"]
 Topology = Literal["all", "ring", "star"]
@@ -62,7 +62,7 @@ class Debate:
         """How often models are asked in an episode."""
         return agents * self.rounds
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         names = list(agents)
         if len(env.environment.agents) != 1 or len(names) < 2:
             raise ConfigError(
@@ -103,7 +103,7 @@ class Debate:
         asked = [self.question] if again and self.question else []
         return [Message("\n\n".join([*shown, *asked]))] if shown or asked else []
 
-    async def _score(self, env: World, answers: dict[str, Message]) -> None:
+    async def _score(self, env: EpisodeRunner, answers: dict[str, Message]) -> None:
         """Pay each answer in the world as it was in the beginning."""
         for name, message in answers.items():
             await env.reset()

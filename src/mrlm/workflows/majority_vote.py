@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.workflows._team import Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam
 
 CONFIDENCE = re.compile(
     r"\bconfidence\s{0,3}[:=]?\s{0,3}(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})(\s?%)?", re.IGNORECASE
@@ -18,7 +18,7 @@ CONFIDENCE = re.compile(
 
 
 @dataclass
-class MajorityVote(Team):
+class MajorityVote(ConferringTeam):
     """Every agent answers the world's question `samples` times, all at once, and the first of the
     answers with the most votes is the team's (self-consistency, arXiv 2203.11171). Of equals, the
     one that was given first. Answers are the same vote if they are the same text, whatever its case
@@ -57,7 +57,7 @@ class MajorityVote(Team):
         from."""
         return turns * agents * self.samples
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         for name in talk.names:
             talk.show(name, self.ask)
         said = await asyncio.gather(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 from mrlm.workflows._team import check_seat
 
 
@@ -46,13 +46,13 @@ class Malt:
         """Into how many sequences these fall: nobody goes on from words of its own."""
         return self.completions(agents, turns)
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         check_seat(env, "workflow malt")
         result = await env.reset()
         (observation,) = result.observations.values()
         await self._grow(env, list(observation.messages), list(agents))
 
-    async def _grow(self, env: World, seen: list[Message], order: list[str]) -> None:
+    async def _grow(self, env: EpisodeRunner, seen: list[Message], order: list[str]) -> None:
         """What the first of `order` says, and everything that follows from it."""
         name, *later = order
         message = await env.agents[name].act(seen)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mrlm.core.types import Message
-from mrlm.workflows._team import Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam
 
 _MARKED = string.whitespace + "*"
 _BULLET = _MARKED + string.digits + "-."
@@ -16,7 +16,7 @@ _BULLET = _MARKED + string.digits + "-."
 
 
 @dataclass
-class Manager(Team):
+class Manager(ConferringTeam):
     """The first agent manages: it reads the world's question and writes a plan, one line `name:
     what to do` for each of the others that is to help. Each of them reads the question and its own
     lines, and they answer at once. The manager reads their answers, and what it says then is the
@@ -42,7 +42,7 @@ class Manager(Team):
     def completions(self, agents: int, turns: int) -> int:
         return turns * (agents + 1)
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         manager, *others = talk.names
         talk.show(manager, self.ask.replace("{agents}", ", ".join(others)))
         parts = parts_of((await talk.say(manager)).content, others)

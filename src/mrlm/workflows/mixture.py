@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mrlm.core.types import Message
-from mrlm.workflows._team import Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam
 
 
 @dataclass
-class Mixture(Team):
+class Mixture(ConferringTeam):
     """A mixture of agents (arXiv 2406.04692). All agents but the last answer at once in every layer
     but the last; from the second layer on they have read what all of them said in the layer before.
     The last agent is the last layer: it reads the question and the answers of the layer before it,
@@ -28,7 +28,7 @@ class Mixture(Team):
     def completions(self, agents: int, turns: int) -> int:
         return turns * ((self.layers - 1) * max(1, agents - 1) + 1)
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         *others, last = talk.names
         proposers = others or [last]
         said = await talk.all_say(proposers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, StepResult, Task
 from mrlm.play.agent import Agent, Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 
 @dataclass
@@ -50,14 +50,14 @@ class PioneerObserver:
         """Who plays, in order."""
         return (self.pioneer, self.observer)
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         first, whole = await self._play(agents[self.pioneer], env, [])
         told = Message(self.template.replace("{answer}", first.content))
         _, over = await self._play(agents[self.observer], env, [told])
         env.end(truncated=not (whole and over))
 
     async def _play(
-        self, agent: Agent, env: World, told: Sequence[Message]
+        self, agent: Agent, env: EpisodeRunner, told: Sequence[Message]
     ) -> tuple[Message, bool]:
         """One agent in the world from its beginning: the last thing it said, and whether the world
         was over by then."""

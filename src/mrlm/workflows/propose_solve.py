@@ -12,13 +12,13 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
-from mrlm.play.world import Share, World
+from mrlm.play.world import EpisodeRunner, Share
 from mrlm.workflows._posed import Checker, read_posed
-from mrlm.workflows._team import Paid, Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam, Paid
 
 
 @dataclass
-class ProposeSolve(Team):
+class ProposeSolve(ConferringTeam):
     """The first agent reads the world's question and poses another one with its answer; the second
     reads the posed question alone and answers it `attempts` times, each time in the world begun
     anew with the posed task, whose pay it gets. The proposer is paid `1 - |2 p - 1|`, p being the
@@ -66,10 +66,10 @@ class ProposeSolve(Team):
         """Into how many sequences these fall: every attempt begins anew."""
         return 1 + self.attempts
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         share = self.check(agents, env)
         proposer, solver = list(agents.values())[:2]
-        talk = Talk(agents, self.template)
+        talk = Conference(agents, self.template)
         for observation in (await env.reset()).observations.values():
             talk.show(proposer.name, observation.messages)
         talk.show(proposer.name, self.ask)
@@ -89,7 +89,9 @@ class ProposeSolve(Team):
             proposer.shown([Message(f"That cannot be solved: {posed}.")])
         env.end(truncated=not env.result.done)
 
-    async def _attempt(self, solver: Agent, env: World, posed: Task | None, share: Share) -> float:
+    async def _attempt(
+        self, solver: Agent, env: EpisodeRunner, posed: Task | None, share: Share
+    ) -> float:
         """The solver plays the world from its beginning; what the world paid."""
         limit = env.num_steps + (self.max_turns or env.environment.max_turns or 64)
         result, seen, paid = await env.reset(posed), [], 0.0

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.workflows._team import Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam
 
 
 @dataclass
-class Refine(Team):
+class Refine(ConferringTeam):
     """The first agent writes a draft. In every round all others read the question and the draft and
     criticise it at once, and the first one, having read that, writes the next draft. The last draft
     is the answer. An agent that is alone criticises itself.
@@ -36,7 +36,7 @@ class Refine(Team):
     def completions(self, agents: int, turns: int) -> int:
         return turns * (1 + self.rounds * (max(1, agents - 1) + 1))
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         writer, *others = talk.names
         critics = others or [writer]
         draft = await talk.say(writer)

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message
-from mrlm.workflows._team import Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam
 
 
 @dataclass
-class Router(Team):
+class Router(ConferringTeam):
     """The first agent routes: it reads the world's question and names one of the others, who reads
     the question alone and answers. Names count as whole words, whatever their case. A message that
     names none of them, or more than one, costs `penalty` (component `no_route`), the router is told
@@ -38,7 +38,7 @@ class Router(Team):
     def completions(self, agents: int, turns: int) -> int:
         return turns * 2
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         router, *others = talk.names
         if self.fallback is not None and self.fallback not in others:
             raise ConfigError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 from mrlm.workflows.turns import Turns
 
 
@@ -24,7 +24,7 @@ class SelfPlay(Turns):
 
     rotate: bool = True
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         seats = env.environment.agents
         if len(seats) < 2:
             raise ConfigError(

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 
 @dataclass
 class SingleTurn:
     """Every agent that the world shows something answers once; that step's rewards are final."""
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         result = await env.reset()
         speakers = list(result.observations)
         messages = await asyncio.gather(

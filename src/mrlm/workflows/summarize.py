@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mrlm.core.types import Message
-from mrlm.workflows._team import Talk, Team
+from mrlm.workflows._team import Conference, ConferringTeam
 
 
 @dataclass
-class Summarize(Team):
+class Summarize(ConferringTeam):
     """All agents but the last are workers: they answer the world's question at once, without
     hearing each other. The last one reads the question and every answer; what it says is the
     answer.
@@ -23,7 +23,7 @@ class Summarize(Team):
 
     least: ClassVar[int] = 2
 
-    async def answer(self, talk: Talk) -> Message:
+    async def answer(self, talk: Conference) -> Message:
         *workers, summarizer = talk.names
         talk.tell(summarizer, await talk.all_say(workers))
         talk.show(summarizer, self.ask)

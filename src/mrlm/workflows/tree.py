@@ -14,22 +14,22 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
 from mrlm.play.external_transition import Dialogue
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 from mrlm.workflows._between import Between, Seen, hear
 
 
 @dataclass(slots=True)
-class State:
+class TreeState:
     """A world of the tree, and what its agents were shown and answered on the way to it."""
 
-    world: World
+    world: EpisodeRunner
     seen: Seen
     dialogue: Dialogue | None
 
-    def forked(self, world: World) -> State:
+    def forked(self, world: EpisodeRunner) -> TreeState:
         """The same state in a copy of the world."""
         seen = {name: list(messages) for name, messages in self.seen.items()}
-        return State(world, seen, self.dialogue and self.dialogue.fork())
+        return TreeState(world, seen, self.dialogue and self.dialogue.fork())
 
 
 @dataclass
@@ -98,13 +98,13 @@ class Tree(Between):
                 leaves, f"group_size={group_size}, branches={self.branches} and {turns} turns"
             )
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         await env.reset()
-        first = State(env, {name: [] for name in agents}, self.dialogue(env))
+        first = TreeState(env, {name: [] for name in agents}, self.dialogue(env))
         await self._grow(task, env, [first.forked(world) for world in env.open()])
         env.hand_over()
 
-    async def _grow(self, task: Task, root: World, states: Sequence[State]) -> None:
+    async def _grow(self, task: Task, root: EpisodeRunner, states: Sequence[TreeState]) -> None:
         """Answers to one state, each in a world of its own, and everything that follows."""
         taken = await asyncio.gather(*map(self._tried, states))
         scored = [state.world for state, stepped in zip(states, taken, strict=True) if stepped]
@@ -121,13 +121,13 @@ class Tree(Between):
         self.check_leaves(len(root.family) + more, f"branches={self.branches}")
         await asyncio.gather(*(self._branch(task, root, state) for state in going))
 
-    async def _branch(self, task: Task, root: World, state: State) -> None:
+    async def _branch(self, task: Task, root: EpisodeRunner, state: TreeState) -> None:
         """The next joint step of a world, `branches` times; every branch begins with the prompts
         that the user's function writes here, once."""
         await self.following(task, state.world, state.dialogue)
         await self._grow(task, root, [*map(state.forked, state.world.fork(self.branches))])
 
-    def _followed(self, scored: list[World]) -> list[World]:
+    def _followed(self, scored: list[EpisodeRunner]) -> list[EpisodeRunner]:
         """Those of the answers to one state that are followed up, where they go on at all."""
         rewards = [world.episode.step_rewards[-1] for world in scored]
         limit = self.termination_threshold
@@ -135,7 +135,7 @@ class Tree(Between):
             return []
         return [scored[rewards.index(max(rewards))]] if self.prunes else scored
 
-    async def _tried(self, state: State) -> bool:
+    async def _tried(self, state: TreeState) -> bool:
         """One joint step, and whether it was taken; whatever goes wrong in it ends this branch."""
         try:
             await self._step(state)
@@ -146,7 +146,7 @@ class Tree(Between):
             return False
         return True
 
-    async def _step(self, state: State) -> None:
+    async def _step(self, state: TreeState) -> None:
         env, seen = state.world, state.seen
         observations = env.result.observations
         speakers = [name for name, each in observations.items() if not each.done]

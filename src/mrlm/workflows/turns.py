@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 from mrlm.workflows._between import Between, Seen, hear
 
 
@@ -20,7 +20,7 @@ class Turns(Between):
     those of `Between`.
     """
 
-    async def __call__(self, task: Task, agents: Agents, env: World) -> None:
+    async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         limit, dialogue = self.limit(env), self.dialogue(env)
         seen: Seen = {name: [] for name in agents}
         result = await env.reset()
@@ -40,7 +40,7 @@ class Turns(Between):
                 await self.following(task, env, dialogue)
         env.end(truncated=not (result.done or solved))
 
-    def solved(self, env: World) -> bool:
+    def solved(self, env: EpisodeRunner) -> bool:
         """Whether the last step earned enough to end the episode; an evaluation plays all turns."""
         limit = self.termination_threshold
         return limit is not None and env.forking and env.episode.step_rewards[-1] > limit

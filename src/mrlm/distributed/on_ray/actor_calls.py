@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mrlm.core.errors import ConfigError, EndpointError, MRLMError, WorkerLost
-from mrlm.distributed.on_ray.cluster import Pool, import_ray
+from mrlm.distributed.on_ray.cluster import ActorPool, import_ray
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -34,14 +34,14 @@ class Post:
         name: str,
         kind: type,
         arguments: tuple[Any, ...],
-        pool: Pool,
+        pool: ActorPool,
         max_restarts: int,
         taught: Callable[[Post], None] | None = None,
     ) -> None:
         self.name: str = name
         self.kind: type = kind
         self.arguments: tuple[Any, ...] = arguments
-        self.pool: Pool = pool
+        self.pool: ActorPool = pool
         self.max_restarts: int = max_restarts
         self.taught: Callable[[Post], None] | None = taught
         self.restarts: int = 0

@@ -106,7 +106,7 @@ def host_here() -> str:
 
 
 def shares(
-    weights: int, worlds: int, pools: Sequence[Pool]
+    weights: int, worlds: int, pools: Sequence[ActorPool]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """What a worker that holds weights and one that holds worlds get where no pool says: a whole
     processor and accelerator each of what `pools` leave, or less where there are fewer of them than
@@ -122,7 +122,7 @@ def shares(
     return processors | {"GPU": part("GPU", max(1, weights))}, processors
 
 
-class Pool:
+class ActorPool:
     """Resources that are reserved on one node, for a number of workers that share them.
 
     Args:
@@ -166,7 +166,7 @@ class Pool:
         self.group = None
 
 
-def reserve(pools: Sequence[Pool], timeout: float) -> None:
+def reserve(pools: Sequence[ActorPool], timeout: float) -> None:
     """Reserve pools.
 
     Args:
@@ -196,7 +196,7 @@ def reserve(pools: Sequence[Pool], timeout: float) -> None:
         raise
 
 
-def _check_there(pools: Sequence[Pool]) -> None:
+def _check_there(pools: Sequence[ActorPool]) -> None:
     """Refuse what the cluster does not have, whoever holds it."""
     ray = import_ray()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

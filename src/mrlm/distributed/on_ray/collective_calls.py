@@ -29,7 +29,7 @@ GRACE = 10.0
 """Seconds that the others have to say what went wrong with them when one of them has failed."""
 
 
-class Team(Post):
+class WorkerGroup(Post):
     """The post of the first worker, and those of the others.
 
     Args:

@@ -103,7 +103,7 @@ class Sending:
 
 
 @dataclass(slots=True)
-class Pace:
+class ProxyPace:
     """What the loop may set of how a learner or critic is optimised."""
 
     rate_factor: float = 1.0
@@ -157,7 +157,7 @@ class RemoteLearner(RemoteFrozen):
         super().__init__(policy, post)
         self.algorithm: Algorithm = algorithm
         self.critic: RemoteCritic | None = critic
-        self.settings: Pace = Pace()
+        self.settings: ProxyPace = ProxyPace()
         self.nonfinite: int = 0
 
     @property
@@ -194,7 +194,7 @@ class RemoteCritic:
 
     def __init__(self, name: str, post: Post) -> None:
         self.name: str = name
-        self.settings: Pace = Pace()
+        self.settings: ProxyPace = ProxyPace()
         self.nonfinite: int = 0
         self._post = post
 

@@ -46,7 +46,7 @@ Counts = list[tuple[str, str, int]]
 """What was counted, for whom, and how many."""
 
 
-class Recipe(Protocol):
+class WorkerSpec(Protocol):
     """How what a worker holds is made; the same wherever that is done."""
 
     def policies(self) -> dict[str, Policy]:
@@ -80,7 +80,7 @@ class About:
     coarse: bool
 
 
-class Worker:
+class RayWorker:
     """Holds policies of one base.
 
     Args:
@@ -93,7 +93,7 @@ class Worker:
         if not _accelerators():
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # none of its own: it uses nobody else's
         find_modules(paths)
-        self.recipe: Recipe = opened(box)
+        self.recipe: WorkerSpec = opened(box)
         self.policies: dict[str, Policy] = {}
         self.engine: Engine | None = None
         self.learners: dict[str, Learner] = {}

@@ -64,7 +64,7 @@ class _Trunk:
     last: Tensor | None = None
 
 
-class Batch:
+class DecodingBatch:
     """The rows of one call that run, and those that wait.
 
     Args:

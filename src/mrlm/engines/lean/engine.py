@@ -17,7 +17,7 @@ import torch
 
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.hf import HFEngine
-from mrlm.engines.lean.batch import Batch, Stats
+from mrlm.engines.lean.batch import DecodingBatch, Stats
 from mrlm.engines.lean.decoder import Decoder
 from mrlm.engines.lean.prefix_cache import PrefixCache
 from mrlm.learn.fast.llama_modules import NotLean, anatomy_of, take_general_way
@@ -182,7 +182,7 @@ class LeanEngine(HFEngine):
             if anew or policy.adapter in changed:
                 base.cache.flush(name)
         base.cache.begin()
-        batch = Batch(
+        batch = DecodingBatch(
             base.decoder, base.cache, self.policies, requests, self.batch_size, self.stats
         )
         batch.run()

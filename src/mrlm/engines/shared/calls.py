@@ -26,7 +26,7 @@ TOO_LONG = ("context_length_exceeded", "maximum context length", "context window
 
 
 @dataclass(slots=True)
-class Usage:
+class TokenUsage:
     """What was asked so far.
 
     Args:
@@ -57,7 +57,7 @@ class Usage:
         return read, written
 
 
-class Pace:
+class RequestPace:
     """When the next call may leave: calls are evenly spaced, and all of them wait where the server
     says so."""
 

@@ -43,7 +43,7 @@ JSON = dict[str, Any]
 
 
 @dataclass(slots=True)
-class _Line:
+class _LoopClient:
     """The connections of one event loop, which end with the last call under way."""
 
     client: httpx.AsyncClient
@@ -113,7 +113,7 @@ class ServerEngine(ABC):
         self._numbers = itertools.count(1)
         self._down: dict[str, tuple[float, EngineError]] = {}
         self._gate = Gate()
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, _LoopClient] = {}
         self._jitter = random.Random()
 
     def _urls(self, base_url: str | None, servers: Mapping[str, str]) -> dict[str, str]:
@@ -389,7 +389,7 @@ class ServerEngine(ABC):
                 headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
                 trust_env=False,
             )
-            line = self._lines[number] = _Line(client)
+            line = self._lines[number] = _LoopClient(client)
         line.users += 1
         try:
             yield line.client

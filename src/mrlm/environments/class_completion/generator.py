@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from mrlm.core.environment import Split
-from mrlm.environments.class_completion.plans import PLANS, Plan
+from mrlm.environments.class_completion.plans import PLANS, ClassPlan
 from mrlm.environments.shared.rows import is_held_out
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet", "lemon")
@@ -26,7 +26,7 @@ def row(seed: str, split: Split) -> dict[str, Any]:
             return _row(plan, k, rng)
 
 
-def _row(plan: Plan, k: int, rng: random.Random) -> dict[str, Any]:
+def _row(plan: ClassPlan, k: int, rng: random.Random) -> dict[str, Any]:
     name = rng.choice(plan.names)
     about = plan.about.format(k=k)
     doc = f'    """\n    {about}\n    """\n'

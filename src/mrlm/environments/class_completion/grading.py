@@ -18,7 +18,7 @@ from mrlm.core.sync_async import in_thread
 from mrlm.environments.class_completion.problems import ClassProblem
 from mrlm.environments.code.grading import Bench
 from mrlm.sandbox import open_sandbox
-from mrlm.sandbox.grading import Verdict, grade_class
+from mrlm.sandbox.grading import GradingVerdict, grade_class
 from mrlm.sandbox.types import Limits, Sandbox
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -40,7 +40,7 @@ class ClassBench(Bench):
 
     async def judge(
         self, problem: ClassProblem, program: str, limits: Limits
-    ) -> list[tuple[list[str], Verdict]]:
+    ) -> list[tuple[list[str], GradingVerdict]]:
         """Each case that can be judged, and its verdict.
 
         Raises:
@@ -87,7 +87,7 @@ class ClassBench(Bench):
 
     async def _graded(
         self, problem: ClassProblem, program: str, cases: Sequence[Sequence[str]], limits: Limits
-    ) -> list[Verdict]:
+    ) -> list[GradingVerdict]:
         if self._sandbox is None:
             self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
         pairs = [(case[0], case[1]) for case in cases]

@@ -29,7 +29,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClassPlan:
     """A kind of class.
 
     Args:
@@ -48,7 +48,7 @@ class Plan:
 
 
 PLANS = (
-    Plan(
+    ClassPlan(
         "A jar that holds at most {k} times ten litres.",
         ("Jar", "Barrel", "Tank"),
         "def __init__(self):\n    self.level = 0",
@@ -85,7 +85,7 @@ PLANS = (
             ),
         ),
     ),
-    Plan(
+    ClassPlan(
         "A shelf for words of at least {k} letters.",
         ("Shelf", "Rack", "Lexicon"),
         "def __init__(self):\n    self.words = []",
@@ -128,7 +128,7 @@ PLANS = (
         ),
         range(4, 12),
     ),
-    Plan(
+    ClassPlan(
         "An account whose every withdrawal costs a fee of {k} coins.",
         ("Account", "Purse", "Vault"),
         "def __init__(self):\n    self.coins = 0\n    self.history = []",
@@ -172,7 +172,7 @@ PLANS = (
             ),
         ),
     ),
-    Plan(
+    ClassPlan(
         "A robot on a grid whose every step is {k} fields long; it starts at (0, 0).",
         ("Robot", "Rover", "Walker"),
         "def __init__(self):\n    self.x, self.y = 0, 0",
@@ -207,7 +207,7 @@ PLANS = (
             ),
         ),
     ),
-    Plan(
+    ClassPlan(
         "Marks of pupils; whoever has {k} points on average or more has passed.",
         ("Marks", "Register", "Grades"),
         "def __init__(self):\n    self.marks = {{}}",
@@ -244,7 +244,7 @@ PLANS = (
             ),
         ),
     ),
-    Plan(
+    ClassPlan(
         "A code that moves each small letter {k} places on in the alphabet, z being followed by a.",
         ("Cipher", "Scrambler", "Wheel"),
         "def __init__(self):\n    self.sent = []",
@@ -277,7 +277,7 @@ PLANS = (
             ),
         ),
     ),
-    Plan(
+    ClassPlan(
         "A list of numbers that remembers the last {k} only.",
         ("Window", "Memory", "Recent"),
         "def __init__(self):\n    self.numbers = []",

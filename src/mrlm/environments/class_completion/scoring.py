@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from mrlm.environments.class_completion.merging import is_valid, merged, overlaps, read
 from mrlm.environments.class_completion.problems import ClassProblem
 from mrlm.environments.shared.program import Mode
-from mrlm.sandbox.grading import Verdict
+from mrlm.sandbox.grading import GradingVerdict
 
 VALID, TESTS = 2.0, 4.0
 COMPONENTS = ("valid", "tests", "overlap")
-Judged = list[tuple[list[str], Verdict]]
+Judged = list[tuple[list[str], GradingVerdict]]
 
 
 @dataclass(slots=True)
-class Worth:
+class CompletionScore:
     """What a class is worth.
 
     Args:
@@ -61,7 +61,7 @@ async def worth(
     division: Sequence[Sequence[str]],
     codes: Sequence[str],
     judge: Callable[[str], Awaitable[Judged]],
-) -> Worth:
+) -> CompletionScore:
     """What the writers' codes are worth: 2 x the share of the methods that are valid, 4 x the share
     of the tests that pass, less the share of the methods that somebody wrote who should not; 0 if
     the whole is not Python.
@@ -72,7 +72,7 @@ async def worth(
         codes: one per writer.
         judge: runs a class, and gives a verdict for each case that can be judged.
     """
-    found = Worth(own=[0.0] * len(division))
+    found = CompletionScore(own=[0.0] * len(division))
     parts = [part for part in (read(code, problem) for code in codes) if part is not None]
     text = merged(problem, parts, division) if len(parts) == len(codes) else None
     if text is None:
@@ -95,7 +95,7 @@ async def worth(
     return found
 
 
-def told(mode: Mode, problem: ClassProblem, found: Worth) -> str:
+def told(mode: Mode, problem: ClassProblem, found: CompletionScore) -> str:
     """What a mode says of a class that is not finished; `expert` says nothing itself. Hidden tests
     give a number and nothing else."""
     number = len(found.judged)
@@ -111,7 +111,7 @@ def told(mode: Mode, problem: ClassProblem, found: Worth) -> str:
     return ""
 
 
-def _structure(found: Worth) -> list[str]:
+def _structure(found: CompletionScore) -> list[str]:
     if not found.parses:
         return ["The class is not valid Python."]
     lines = []
@@ -123,7 +123,7 @@ def _structure(found: Worth) -> list[str]:
     return lines
 
 
-def _visible(problem: ClassProblem, found: Worth) -> list[str]:
+def _visible(problem: ClassProblem, found: CompletionScore) -> list[str]:
     lines = []
     verdicts = {tuple(case): verdict for case, verdict in found.judged}
     for case, sample in zip(problem.cases, problem.samples, strict=False):

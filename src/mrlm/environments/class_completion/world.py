@@ -17,7 +17,7 @@ from mrlm.environments.class_completion.generator import row as generated
 from mrlm.environments.class_completion.grading import ClassBench
 from mrlm.environments.class_completion.merging import honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
-from mrlm.environments.class_completion.scoring import Worth, told, worth
+from mrlm.environments.class_completion.scoring import CompletionScore, told, worth
 from mrlm.environments.code.answers import fenced
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import Table, at_least, others, row_matters
@@ -157,14 +157,14 @@ class ClassCompletionEnvironment(Writers):
             parts.append(f"{self._problem.question}\n{said}.\n{self.instruction}".strip())
         return parts
 
-    async def judged(self, codes: Sequence[str]) -> Worth:
+    async def judged(self, codes: Sequence[str]) -> CompletionScore:
         judge = partial(self._bench.judge, self._problem, limits=self.limits)
         return await worth(self._problem, self._division, codes, judge)
 
-    def share(self, found: Worth, place: int) -> float:
+    def share(self, found: CompletionScore, place: int) -> float:
         return found.share(place)
 
-    def told(self, mode: Mode, found: Worth) -> str:
+    def told(self, mode: Mode, found: CompletionScore) -> str:
         return told(mode, self._problem, found)
 
     def shown(self) -> tuple[str, list[str]]:

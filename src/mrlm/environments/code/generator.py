@@ -11,7 +11,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.environments.code.families import FAMILIES
 from mrlm.environments.code.problems import CodeProblem
-from mrlm.environments.code.templates import Template
+from mrlm.environments.code.templates import ProgramTemplate
 from mrlm.environments.shared.generators import chosen, difficulties
 from mrlm.environments.shared.rows import at_least, is_held_out
 
@@ -90,7 +90,7 @@ class CodeProblemGenerator:
         """Names of the templates that problems are drawn from."""
         return [template.name for group in self._templates.values() for template in group]
 
-    def _drawn_template(self, rng: random.Random) -> tuple[str, Template]:
+    def _drawn_template(self, rng: random.Random) -> tuple[str, ProgramTemplate]:
         """Family, difficulty and template, each drawn from those there are."""
         family = rng.choice(list(self._templates))
         group = self._templates[family]
@@ -100,7 +100,7 @@ class CodeProblemGenerator:
 
 def _selected(
     families: Sequence[str], bounds: tuple[int, int], names: str | Sequence[str] | None
-) -> dict[str, list[Template]]:
+) -> dict[str, list[ProgramTemplate]]:
     """The templates to draw from, by family; families without any are left out."""
     if names is not None:
         known = [template.name for group in FAMILIES.values() for template in group]

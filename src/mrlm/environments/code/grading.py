@@ -9,7 +9,13 @@ from typing import Any
 from mrlm.core.sync_async import in_thread
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.sandbox import open_sandbox
-from mrlm.sandbox.grading import Call, Verdict, grade_asserts, grade_calls, grade_programs
+from mrlm.sandbox.grading import (
+    FunctionCall,
+    GradingVerdict,
+    grade_asserts,
+    grade_calls,
+    grade_programs,
+)
 from mrlm.sandbox.grading.solving import turn
 from mrlm.sandbox.types import Limits, Sandbox, SandboxError
 
@@ -39,7 +45,9 @@ class Bench:
     def __deepcopy__(self, memo: dict[int, Any]) -> Bench:
         return self
 
-    async def test(self, problem: CodeProblem, program: str, limits: Limits) -> list[Verdict]:
+    async def test(
+        self, problem: CodeProblem, program: str, limits: Limits
+    ) -> list[GradingVerdict]:
         """A verdict for every test of a problem, in their order.
 
         Raises:
@@ -53,14 +61,14 @@ class Bench:
 
 async def _programs(
     sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
-) -> list[Verdict]:
+) -> list[GradingVerdict]:
     """Case by case, so that many slow ones end as too slow, and not as a step without a result."""
-    verdicts: list[Verdict] = []
+    verdicts: list[GradingVerdict] = []
     async with turn():
         end = time.monotonic() + MOST_TIME * limits.wall
         for stdin, stdout in problem.tests:
             if time.monotonic() > end:
-                verdicts.append(Verdict("timeout"))
+                verdicts.append(GradingVerdict("timeout"))
             else:
                 verdicts += await grade_programs(sandbox, program, [(stdin, stdout)], limits)
     return verdicts
@@ -68,9 +76,9 @@ async def _programs(
 
 async def _tested(
     sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
-) -> list[Verdict]:
+) -> list[GradingVerdict]:
     if problem.kind == "calls":
-        calls = [Call(tuple(args), expected) for args, expected in problem.tests]
+        calls = [FunctionCall(tuple(args), expected) for args, expected in problem.tests]
         verdicts = await grade_calls(sandbox, program, problem.entry, calls, limits, REL_TOL)
     elif problem.kind == "programs":
         verdicts = await _programs(sandbox, problem, program, limits)

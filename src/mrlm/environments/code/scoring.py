@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from mrlm.environments.code.problems import CodeProblem, shown_test
-from mrlm.sandbox.grading import Verdict
+from mrlm.sandbox.grading import GradingVerdict
 
 ALL_PASSED, RAISED = 1.0, -0.5
 FAILURES = ("error", "timeout", "refused")
@@ -23,7 +23,7 @@ HIDDEN = {
 }
 
 
-def worth(verdicts: Sequence[Verdict]) -> dict[str, float]:
+def worth(verdicts: Sequence[GradingVerdict]) -> dict[str, float]:
     """What the tests say of an answer, by name: `value` is the share of the tests that pass, plus 1
     if all do, less 0.5 if any raised an error or took too long; from -0.5 to 2."""
     passed = sum(verdict.passed for verdict in verdicts) / len(verdicts)
@@ -42,7 +42,7 @@ def unusable() -> dict[str, float]:
     return {"value": RAISED, "passed": 0.0, "all_passed": 0.0, "raised": 1.0}
 
 
-def feedback(problem: CodeProblem, verdicts: Sequence[Verdict], offset: int = 0) -> str:
+def feedback(problem: CodeProblem, verdicts: Sequence[GradingVerdict], offset: int = 0) -> str:
     """What the agent is told of an answer that is not right.
 
     Args:
@@ -62,7 +62,7 @@ def feedback(problem: CodeProblem, verdicts: Sequence[Verdict], offset: int = 0)
     return f"{tests} the program {HIDDEN[hidden.kind]} in a test that is not shown."
 
 
-def _happened(problem: CodeProblem, verdict: Verdict, offset: int) -> str:
+def _happened(problem: CodeProblem, verdict: GradingVerdict, offset: int) -> str:
     if verdict.kind == "wrong":
         return f"It gives {_cut(verdict.got)}." if verdict.got else "It gives another result."
     if verdict.kind == "timeout":

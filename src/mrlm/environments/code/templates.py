@@ -46,7 +46,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class ProgramTemplate:
     """Problems of one kind.
 
     In `text` and `body`, `$f` is the name of the function, `$a`, `$b`, ... are its parameters, and

@@ -21,7 +21,7 @@ from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.rows import Table, at_least, others, row_matters, seats
-from mrlm.sandbox.grading import Verdict
+from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
 INSTRUCTION = "Answer with the code in one ```python block."
@@ -193,7 +193,7 @@ class CodeExecutionEnvironment(Environment):
             done=over,
         )
 
-    async def _told(self, verdicts: Sequence[Verdict], program: str, offset: int) -> str:
+    async def _told(self, verdicts: Sequence[GradingVerdict], program: str, offset: int) -> str:
         """What the agent is told of an answer that is not right."""
         problem = self._problem
         if problem.examples and self._attempts + 1 < self.max_attempts:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback as first_failure
-from mrlm.environments.code_collaboration.scoring import Worth
+from mrlm.environments.code_collaboration.scoring import CollaborationScore
 from mrlm.environments.shared.program import Mode
 
 
-def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: Worth) -> str:
+def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> str:
     """What a mode says of a program that does not pass all tests; `expert` says nothing itself."""
     if mode == "count":
         return _count(found)
@@ -22,13 +22,13 @@ def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: Worth) -
     return ""
 
 
-def _count(found: Worth) -> str:
+def _count(found: CollaborationScore) -> str:
     passed = sum(verdict.passed for verdict in found.verdicts)
     number = len(found.verdicts)
     return f"{passed} of {number} tests pass." if number else "The program could not be tested."
 
 
-def _graded(problem: CodeProblem, names: Sequence[str], found: Worth) -> list[str]:
+def _graded(problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> list[str]:
     lines = _structure(problem, names, found)
     if not found.verdicts:
         return lines
@@ -37,7 +37,7 @@ def _graded(problem: CodeProblem, names: Sequence[str], found: Worth) -> list[st
     return [*lines, grade or "Most tests pass."]
 
 
-def _structure(problem: CodeProblem, names: Sequence[str], found: Worth) -> list[str]:
+def _structure(problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> list[str]:
     """What is missing in the structure, for as far as it was looked at."""
     lines = [
         f"There is no function {name} that returns a value."
@@ -57,7 +57,7 @@ def _structure(problem: CodeProblem, names: Sequence[str], found: Worth) -> list
     return lines
 
 
-def _tests(problem: CodeProblem, found: Worth) -> list[str]:
+def _tests(problem: CodeProblem, found: CollaborationScore) -> list[str]:
     if not found.verdicts:
         return []
     lines = []

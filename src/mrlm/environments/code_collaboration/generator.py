@@ -17,7 +17,7 @@ WORDS = ("level", "stone", "radar", "audio", "sky", "noon", "queue", "tree", "ci
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProgramPlan:
     """A kind of problem, where `{k}` is a number that varies.
 
     Args:
@@ -52,7 +52,7 @@ def _limit(rng: random.Random) -> int:
 
 
 PLANS = (
-    Plan(
+    ProgramPlan(
         "Return the numbers of the list nums whose digits add up to more than {k}, in their order.",
         "the sum of the digits of a number",
         ("heavy", "large_sums", "weighty"),
@@ -61,7 +61,7 @@ PLANS = (
         "def {f}(nums):\n    return [n for n in nums if aux(n) > {k}]",
         _numbers,
     ),
-    Plan(
+    ProgramPlan(
         "Return {k} times the number of vowels (a, e, i, o, u) in all words of the list words.",
         "the number of vowels in a word",
         ("vowel_score", "loudness", "sound"),
@@ -70,7 +70,7 @@ PLANS = (
         "def {f}(words):\n    return {k} * sum(aux(word) for word in words)",
         _words,
     ),
-    Plan(
+    ProgramPlan(
         "Return {k} more than the number of words of the list words that read the same backwards.",
         "whether a word reads the same backwards",
         ("mirrors", "both_ways", "same_back"),
@@ -79,7 +79,7 @@ PLANS = (
         "def {f}(words):\n    return {k} + sum(1 for word in words if aux(word))",
         _words,
     ),
-    Plan(
+    ProgramPlan(
         "Return the list of numbers from 1 to limit that have exactly {k} divisors.",
         "the number of divisors of a number",
         ("with_divisors", "busy", "divided"),
@@ -89,7 +89,7 @@ PLANS = (
         _limit,
         k=(2, 3, 4, 5, 6, 8),
     ),
-    Plan(
+    ProgramPlan(
         "Return the sum of n * n + {k} over the even numbers n of the list nums.",
         "n * n + {k} for a number n",
         ("even_total", "sum_even", "add_even"),
@@ -98,7 +98,7 @@ PLANS = (
         "def {f}(nums):\n    return sum(aux(n) for n in nums if n % 2 == 0)",
         _numbers,
     ),
-    Plan(
+    ProgramPlan(
         "Return how many neighbours in the list nums are at least {k} apart.",
         "the distance of two numbers",
         ("far_apart", "jumps", "leaps"),

@@ -16,7 +16,7 @@ from mrlm.environments.code_collaboration.structure import (
     parsed,
     reached,
 )
-from mrlm.sandbox.grading import Verdict
+from mrlm.sandbox.grading import GradingVerdict
 
 AUX, MAIN, PARSES, TESTS = 0.4, 0.6, 0.5, 1.0
 CALLED, WHOLE, IGNORED = 0.5, 1.0, -0.5
@@ -24,11 +24,11 @@ COMPONENTS = ("aux", "main", "parses", "tests", "called", "whole", "ignored")
 STAND_INS = ("return object()", "return None")
 """What a function gives whose result is not used: neither of these makes a difference."""
 BROKEN = "raise RuntimeError"
-Tester = Callable[[str], Awaitable[list[Verdict]]]
+Tester = Callable[[str], Awaitable[list[GradingVerdict]]]
 
 
 @dataclass(slots=True)
-class Worth:
+class CollaborationScore:
     """What a program is worth.
 
     Args:
@@ -40,7 +40,7 @@ class Worth:
 
     paid: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 0.0))
     of_aux: list[dict[str, float]] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[GradingVerdict] = field(default_factory=list)
     offset: int = 0
 
     @property
@@ -64,7 +64,7 @@ class Worth:
 
 async def worth(
     problem: CodeProblem, names: Sequence[str], codes: Sequence[str], test: Tester
-) -> Worth:
+) -> CollaborationScore:
     """What the writers' codes are worth together.
 
     Args:
@@ -73,7 +73,9 @@ async def worth(
         codes: one per writer, in their order.
         test: runs a program, and gives a verdict for each test of the problem.
     """
-    found = Worth(of_aux=[dict.fromkeys(("aux", "called", "ignored"), 0.0) for _ in names])
+    found = CollaborationScore(
+        of_aux=[dict.fromkeys(("aux", "called", "ignored"), 0.0) for _ in names]
+    )
     main, before = problem.program(codes[-1]) if not refusal(codes[-1]) else ("", 0)
     texts = [*("" if refusal(code) else code for code in codes[:-1]), main]
     trees = [parsed(text) for text in texts]
@@ -108,7 +110,7 @@ async def worth(
 
 
 async def _use(
-    found: Worth, place: int, names: Sequence[str], texts: Sequence[str], test: Tester
+    found: CollaborationScore, place: int, names: Sequence[str], texts: Sequence[str], test: Tester
 ) -> None:
     """Find out whether a function is called while the tests run, and whether its result matters."""
 
@@ -126,7 +128,7 @@ async def _use(
 
 
 async def _replaced(
-    found: Worth,
+    found: CollaborationScore,
     problem: CodeProblem,
     names: Sequence[str],
     texts: Sequence[str],
@@ -141,6 +143,6 @@ async def _replaced(
     return False
 
 
-def _fewer(before: Sequence[Verdict], after: Sequence[Verdict]) -> bool:
+def _fewer(before: Sequence[GradingVerdict], after: Sequence[GradingVerdict]) -> bool:
     """Whether a test that passed does not pass any more."""
     return any(one.passed and not two.passed for one, two in zip(before, after, strict=True))

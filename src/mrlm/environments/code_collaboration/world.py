@@ -18,7 +18,7 @@ from mrlm.environments.code.grading import Bench
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code_collaboration.feedback import told
 from mrlm.environments.code_collaboration.generator import problem as generated
-from mrlm.environments.code_collaboration.scoring import Worth, worth
+from mrlm.environments.code_collaboration.scoring import CollaborationScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
 from mrlm.environments.shared.rows import Table, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
@@ -162,14 +162,14 @@ class CodeCollaborationEnvironment(Writers):
         )
         return [f"{question}\n{part}\n{self.instruction}".strip() for part in parts]
 
-    async def judged(self, codes: Sequence[str]) -> Worth:
+    async def judged(self, codes: Sequence[str]) -> CollaborationScore:
         test = partial(self._bench.test, self._problem, limits=self.limits)
         return await worth(self._problem, self.names, codes, test)
 
-    def share(self, found: Worth, place: int) -> float:
+    def share(self, found: CollaborationScore, place: int) -> float:
         return found.share(place if place < len(self.names) else None)
 
-    def told(self, mode: Mode, found: Worth) -> str:
+    def told(self, mode: Mode, found: CollaborationScore) -> str:
         return told(mode, self._problem, self.names, found)
 
     def shown(self) -> tuple[str, list[str]]:

@@ -9,12 +9,12 @@ in `llm.py`, and `bench.py` reads them from a config.
 from __future__ import annotations
 
 from mrlm.environments.debate.judging import (
-    Debate,
+    DebateRecord,
+    DebateVerdict,
     Judge,
     MajorityJudge,
     Speech,
     TruthJudge,
-    Verdict,
 )
 from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.rules import RuleBasedJudge, score_debate
@@ -23,8 +23,9 @@ from mrlm.environments.debate.world import DebateEnvironment
 
 __all__ = [
     "Arithmetic",
-    "Debate",
     "DebateEnvironment",
+    "DebateRecord",
+    "DebateVerdict",
     "Judge",
     "LLMJudge",
     "MajorityJudge",
@@ -33,7 +34,6 @@ __all__ = [
     "Speech",
     "Topic",
     "TruthJudge",
-    "Verdict",
     "score_debate",
 ]
 

@@ -23,7 +23,7 @@ class Speech:
 
 
 @dataclass(frozen=True, slots=True)
-class Debate:
+class DebateRecord:
     """A debate that is over.
 
     Args:
@@ -44,7 +44,7 @@ class Debate:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DebateVerdict:
     """What a judge says of a debate.
 
     Args:
@@ -72,7 +72,9 @@ class Judge:
         """Agent -> the judge that it speaks for."""
         return {}
 
-    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict | Awaitable[Verdict]:
+    def decide(
+        self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
+    ) -> DebateVerdict | Awaitable[DebateVerdict]:
         """The verdict, or a coroutine of it.
 
         Args:
@@ -86,11 +88,11 @@ class Judge:
 
 
 def scored(
-    debate: Debate,
+    debate: DebateRecord,
     scores: Mapping[str, float],
     parts: Mapping[str, Mapping[str, float]] | None = None,
     margin: float = 0.0,
-) -> Verdict:
+) -> DebateVerdict:
     """The verdict that follows from the debaters' scores: the side with the better mean wins if it
     is more than `margin` ahead."""
     means = {}
@@ -99,14 +101,14 @@ def scored(
         means[side] = sum(scores[debater] for debater in ours) / len(ours)
     lead = means["pro"] - means["con"]
     winner: Winner = "draw" if abs(lead) <= margin + 1e-9 else "pro" if lead > 0 else "con"
-    return Verdict(winner, dict(scores), parts or {})
+    return DebateVerdict(winner, dict(scores), parts or {})
 
 
 class TruthJudge(Judge):
     """Judges by the known answer alone: a debater scores 1 if the last thing it said states it,
     else 0. How it argued does not matter."""
 
-    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict:
+    def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
         """Whose last word is right.
 
         Raises:
@@ -151,15 +153,17 @@ class MajorityJudge(Judge):
         """Those of all judges."""
         return {seat: judge for each in self.judges for seat, judge in each.seats.items()}
 
-    async def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict:
+    async def decide(
+        self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
+    ) -> DebateVerdict:
         """The panel's verdict."""
         verdicts = []
         for judge in self.judges:
             verdict = judge.decide(debate, heard)
-            verdicts.append(verdict if isinstance(verdict, Verdict) else await verdict)
+            verdicts.append(verdict if isinstance(verdict, DebateVerdict) else await verdict)
         valid = [verdict for verdict in verdicts if verdict.winner is not None]
         if not valid:
-            return Verdict(None)
+            return DebateVerdict(None)
         votes = Counter(verdict.winner for verdict in valid)
         ahead = votes["pro"] - votes["con"]
         most = max(votes["pro"], votes["con"])
@@ -169,7 +173,7 @@ class MajorityJudge(Judge):
             debater: sum(verdict.scores[debater] for verdict in valid) / len(valid)
             for debater in debate.sides
         }
-        return Verdict(winner, scores, _means([verdict.parts for verdict in valid]))
+        return DebateVerdict(winner, scores, _means([verdict.parts for verdict in valid]))
 
 
 def _means(given: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:

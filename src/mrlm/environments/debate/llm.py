@@ -12,7 +12,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, Role
-from mrlm.environments.debate.judging import Debate, Judge, Verdict, Winner
+from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Winner
 from mrlm.environments.debate.topics import SIDES, Side
 from mrlm.environments.shared.rows import at_least
 
@@ -92,11 +92,13 @@ class LLMJudge(Judge):
         """Messages of the judge that a verdict may take."""
         return (1 + self.swap) * (1 + self.retries)
 
-    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict | Awaitable[Verdict]:
+    def decide(
+        self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
+    ) -> DebateVerdict | Awaitable[DebateVerdict]:
         """What the seated agent found, or what is found by asking now."""
         return self._asked(debate) if self.agent is None else heard[self.agent]
 
-    async def _asked(self, debate: Debate) -> Verdict:
+    async def _asked(self, debate: DebateRecord) -> DebateVerdict:
         hearing, conversation = Hearing(self, debate), list[Message]()
         while not hearing.over:
             conversation = [*([] if hearing.opens else conversation), hearing.question()]
@@ -133,7 +135,7 @@ class LLMJudge(Judge):
             return None
         return {side: value / BEST for side, value in zip(order, values, strict=True)}
 
-    def shown(self, debate: Debate, order: Sequence[Side]) -> str:
+    def shown(self, debate: DebateRecord, order: Sequence[Side]) -> str:
         """The debate as the judge reads it, with the first side of `order` as speaker A."""
         blocks = []
         for label, side in zip("AB", order, strict=True):
@@ -153,7 +155,7 @@ class Hearing:
         debate: what is judged.
     """
 
-    def __init__(self, judge: LLMJudge, debate: Debate) -> None:
+    def __init__(self, judge: LLMJudge, debate: DebateRecord) -> None:
         self._judge, self._debate = judge, debate
         self._orders: list[tuple[Side, Side]] = [SIDES, (SIDES[1], SIDES[0])][: 1 + judge.swap]
         self._ballots: list[Ballot] = []
@@ -192,10 +194,10 @@ class Hearing:
         self._tries = 0
         return True
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> DebateVerdict:
         """What the answers come to; void if one of them could not be read."""
         if self._void or not self._ballots:
-            return Verdict(None)
+            return DebateVerdict(None)
         total = {side: sum(each[side] for each in self._ballots) for side in SIDES}
         winner: Winner = "draw"
         if abs(total["pro"] - total["con"]) > 1e-9:
@@ -205,7 +207,9 @@ class Hearing:
             winner = "draw"
         count = len(self._ballots)
         sides = self._debate.sides
-        return Verdict(winner, {debater: total[side] / count for debater, side in sides.items()})
+        return DebateVerdict(
+            winner, {debater: total[side] / count for debater, side in sides.items()}
+        )
 
 
 def quoted(text: str) -> str:

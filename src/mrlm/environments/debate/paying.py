@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from mrlm.core.types import Reward
-from mrlm.environments.debate.judging import Debate, TruthJudge, Verdict
+from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, TruthJudge
 from mrlm.environments.debate.topics import SIDES
 
 Pay = Literal["graded", "winner", "truth"]
 Share = Literal["own", "side", "team"]
 
 
-def pay(debate: Debate, verdict: Verdict, kind: Pay, share: Share) -> dict[str, Reward]:
+def pay(debate: DebateRecord, verdict: DebateVerdict, kind: Pay, share: Share) -> dict[str, Reward]:
     """Debater -> its reward.
 
     The components are `score` (the judge's) with its parts, `won` (1, 0.5 for a draw, 0), `void`
@@ -37,7 +37,7 @@ def pay(debate: Debate, verdict: Verdict, kind: Pay, share: Share) -> dict[str, 
     return rewards
 
 
-def _values(debate: Debate, verdict: Verdict, kind: Pay) -> dict[str, float]:
+def _values(debate: DebateRecord, verdict: DebateVerdict, kind: Pay) -> dict[str, float]:
     """Debater -> what it is paid before anything is shared. A void debate pays nobody, but for the
     truth, which needs no judge."""
     if kind == "truth":
@@ -55,7 +55,7 @@ def _values(debate: Debate, verdict: Verdict, kind: Pay) -> dict[str, float]:
     }
 
 
-def _shared(debate: Debate, values: dict[str, float], share: Share) -> dict[str, float]:
+def _shared(debate: DebateRecord, values: dict[str, float], share: Share) -> dict[str, float]:
     groups = [list(values)] if share == "team" else [debate.of(side) for side in SIDES]
     return {
         debater: sum(values[each] for each in group) / len(group)
@@ -64,7 +64,7 @@ def _shared(debate: Debate, values: dict[str, float], share: Share) -> dict[str,
     }
 
 
-def _agrees(debate: Debate, verdict: Verdict) -> float:
+def _agrees(debate: DebateRecord, verdict: DebateVerdict) -> float:
     """1.0 if the side that won is the one that is right: PRO of a true claim, CON of a false one;
     where an answer is sought, a side whose last words all state it."""
     if verdict.winner is None or verdict.winner == "draw":

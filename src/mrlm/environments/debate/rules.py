@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mrlm.environments.debate.judging import Debate, Judge, Speech, Verdict, scored
+from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, scored
 from mrlm.environments.debate.topics import SIDES, Side
 from mrlm.environments.shared.rows import at_least
 
@@ -186,7 +186,7 @@ class RuleBasedJudge(Judge):
         at_least("margin", margin, 0)
         self.margin = margin
 
-    def decide(self, debate: Debate, heard: Mapping[str, Verdict]) -> Verdict:
+    def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
         """Everybody's score, and the side with the better ones."""
         parts = score_debate(debate)
         scores = {debater: named["score"] for debater, named in parts.items()}
@@ -197,7 +197,7 @@ class RuleBasedJudge(Judge):
         return scored(debate, scores, shown, self.margin)
 
 
-def score_debate(debate: Debate) -> dict[str, dict[str, float]]:
+def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
     """debater -> `argument`, `consistency`, `coverage` (where there are key points) and `score`."""
     points = {side: [stems(_words(p)) for p in debate.topic.points.get(side, ())] for side in SIDES}
     about = stems(_words(debate.topic.claim)).union(*points["pro"], *points["con"])

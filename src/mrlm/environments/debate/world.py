@@ -15,7 +15,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, StepResult, Task
 from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.bench import judge_of
-from mrlm.environments.debate.judging import Debate, Judge, Speech, TruthJudge, Verdict
+from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, TruthJudge
 from mrlm.environments.debate.llm import LONGEST, Hearing
 from mrlm.environments.debate.paying import Pay, Share, pay
 from mrlm.environments.debate.prompts import Style, between, honest, opening
@@ -182,9 +182,9 @@ class DebateEnvironment(Environment):
         self._unread: dict[str, int] = {}
 
     @property
-    def debate(self) -> Debate:
+    def debate(self) -> DebateRecord:
         """What has been said so far."""
-        return Debate(self._topic, self._sides, tuple(self._speeches), self.rounds)
+        return DebateRecord(self._topic, self._sides, tuple(self._speeches), self.rounds)
 
     def _speak(self, said: Mapping[str, str]) -> None:
         """The speeches of those whose turn it is, scripted opponents' included."""
@@ -213,12 +213,12 @@ class DebateEnvironment(Environment):
             return StepResult(asked)
         heard = {agent: hearing.verdict() for agent, hearing in self._hearings.items()}
         verdict = self.judge.decide(self.debate, heard)
-        return self._paid(verdict) if isinstance(verdict, Verdict) else self._waiting(verdict)
+        return self._paid(verdict) if isinstance(verdict, DebateVerdict) else self._waiting(verdict)
 
     async def _waiting(self, verdict: Any) -> StepResult:
         return self._paid(await verdict)
 
-    def _paid(self, verdict: Verdict) -> StepResult:
+    def _paid(self, verdict: DebateVerdict) -> StepResult:
         rewards = pay(self.debate, verdict, self.reward, self.share)
         unread = float(sum(self._unread.values()))
         for reward in rewards.values():

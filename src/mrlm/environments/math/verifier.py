@@ -39,7 +39,7 @@ KEPT_VARIABLES = (
 )
 
 
-class Worker:
+class VerifierWorker:
     """One child process."""
 
     def __init__(self) -> None:
@@ -111,10 +111,10 @@ class Verifier:
     """
 
     def __init__(self, workers: int = 2, remembered: int = 4096) -> None:
-        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[VerifierWorker | None] = queue.LifoQueue()
         for _ in range(workers):
             self._idle.put(None)
-        self._all: set[Worker] = set()
+        self._all: set[VerifierWorker] = set()
         self._verdicts: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._remembered = remembered
         self._lock = threading.Lock()
@@ -174,13 +174,13 @@ class Verifier:
         for worker in workers:
             worker.close()
 
-    def _started(self) -> Worker:
-        worker = Worker()
+    def _started(self) -> VerifierWorker:
+        worker = VerifierWorker()
         with self._lock:
             self._all.add(worker)
         return worker
 
-    def _forget(self, worker: Worker | None) -> None:
+    def _forget(self, worker: VerifierWorker | None) -> None:
         if worker is not None:
             with self._lock:
                 self._all.discard(worker)

@@ -24,7 +24,7 @@ NOT_COLUMNS = ("prompt", "prompts", "completion", "completions")
 
 
 @dataclass(slots=True)
-class Sample:
+class JointSample:
     """One joint action to be scored.
 
     Args:
@@ -107,7 +107,7 @@ class Scorer:
             p.name for p in [*positional[taken:], *keyword] if p.default is p.empty
         } - {"prompts", "completions"}
 
-    async def score(self, samples: Sequence[Sample]) -> list[Score]:
+    async def score(self, samples: Sequence[JointSample]) -> list[Score]:
         """One reward per sample; `None` where the function abstains, an error where what it
         returned is not finite.
 
@@ -118,7 +118,7 @@ class Scorer:
             return await self._batch(samples)
         return [await self._joint(sample) for sample in samples]
 
-    async def _batch(self, samples: Sequence[Sample]) -> list[Score]:
+    async def _batch(self, samples: Sequence[JointSample]) -> list[Score]:
         """The function sees every agent's completion as a sample; the team gets the mean of what
         its agents got."""
         flat = [(sample, agent) for sample in samples for agent in self.agents]
@@ -135,7 +135,7 @@ class Scorer:
             _mean(values[i : i + len(self.agents)]) for i in range(0, len(values), len(self.agents))
         ]
 
-    async def _joint(self, sample: Sample) -> Score:
+    async def _joint(self, sample: JointSample) -> Score:
         lists = [[sample.texts[agent]] for agent in self.agents]
         offered = {name: [value] for name, value in sample.columns.items()}
         return self._checked(
@@ -222,14 +222,14 @@ class Scorers:
             name = _name(function, len(self.scorers), {scorer.name for scorer in self.scorers})
             self.scorers.append(Scorer(function, name, agents))
         self._waiting: dict[
-            asyncio.AbstractEventLoop, list[tuple[Sample, asyncio.Future[Any]]]
+            asyncio.AbstractEventLoop, list[tuple[JointSample, asyncio.Future[Any]]]
         ] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scorers:
         return self
 
-    async def score(self, sample: Sample) -> dict[str, float]:
+    async def score(self, sample: JointSample) -> dict[str, float]:
         """Function name -> its reward for this sample; a function that abstains is left out."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[dict[str, float]] = loop.create_future()
@@ -263,7 +263,7 @@ class Scorers:
             still = still + 1 if now == seen else 0
             seen = now
 
-    async def _answer(self, batch: list[tuple[Sample, asyncio.Future[Any]]]) -> None:
+    async def _answer(self, batch: list[tuple[JointSample, asyncio.Future[Any]]]) -> None:
         samples = [sample for sample, _ in batch]
         results: list[dict[str, float]] = [{} for _ in samples]
         failed: dict[int, NotFinite] = {}

@@ -14,7 +14,7 @@ from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared import bleu, rouge
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
 from mrlm.environments.shared.rows import seats
-from mrlm.environments.writing.presets import Span
+from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
 
 MAX_TEXT = 20_000
@@ -22,8 +22,8 @@ MAX_TEXT = 20_000
 COPIED = 5
 """Words in a row that count as copied from the instruction."""
 GATES = ("length", "repetition", "own_words")
-_DIFFERENT = Span(0.5, 0.85)
-_OWN = Span(0.2, 0.6)
+_DIFFERENT = LengthSpan(0.5, 0.85)
+_OWN = LengthSpan(0.2, 0.6)
 
 
 class TextEnvironment(Environment):

@@ -14,7 +14,7 @@ from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.rows import Table, at_least, row_matters
 from mrlm.environments.shared.texts import TextEnvironment, plain, row_task, several, task_name
 from mrlm.environments.summarization.notices import notice
-from mrlm.environments.writing.presets import Span
+from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import FUNCTION_WORDS, tokens
 
 SOURCES = ("source", "document", "article", "text", "dialogue", "post", "prompt")
@@ -23,8 +23,8 @@ REFERENCES = (
 )  # fmt: skip
 """Columns that may hold a text and its summaries, in the order in which they are looked for."""
 ASKED = "Summarise the text in at most {words} words."
-_SHORTER = Span(-1.0, 0.0, 0.6, 0.9)
-_JOINED = Span(0.05, 0.2)
+_SHORTER = LengthSpan(-1.0, 0.0, 0.6, 0.9)
+_JOINED = LengthSpan(0.05, 0.2)
 GENERATED = {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0, "facts": 3.0}
 FROM_ROWS = {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0}
 
@@ -131,7 +131,7 @@ class SummarizationEnvironment(TextEnvironment):
 
     def length(self, text: str) -> float:
         words, source = len(text.split()), len(self._task.info["source"].split())
-        allowed = Span(-1.0, 0.0, self.max_words, 2 * self.max_words)
+        allowed = LengthSpan(-1.0, 0.0, self.max_words, 2 * self.max_words)
         return min(allowed(words), _SHORTER(words / max(1, source)))
 
     def known(self, text: str) -> dict[str, float]:

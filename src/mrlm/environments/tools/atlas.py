@@ -31,7 +31,7 @@ CRAFTS = _names("painter, baker, pilot, doctor, printer, sailor, teacher, weaver
 
 
 @dataclass(frozen=True)
-class Entry:
+class AtlasEntry:
     """One thing of the atlas: what it is called, what is said of it, and its numbers by the
     question that asks for them."""
 
@@ -42,10 +42,10 @@ class Entry:
 
 
 @cache
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, AtlasEntry]:
     """All entries by name, the same on every machine."""
     rng = random.Random("atlas")
-    found: dict[str, Entry] = {}
+    found: dict[str, AtlasEntry] = {}
     for name in TOWNS:
         year, people, river = rng.randint(900, 1890), rng.randint(1200, 98000), rng.choice(RIVERS)
         text = (
@@ -56,19 +56,19 @@ def entries() -> dict[str, Entry]:
             f"In which year was the town {name} founded?": year,
             f"How many people live in {name}?": people,
         }
-        found[name] = Entry(name, text, questions, river)
+        found[name] = AtlasEntry(name, text, questions, river)
     for name in RIVERS:
         length = rng.randint(40, 980)
         text = f"The {name} is a river. It is {length} km long."
-        found[name] = Entry(name, text, {f"How many km long is the river {name}?": length})
+        found[name] = AtlasEntry(name, text, {f"How many km long is the river {name}?": length})
     for name in PEAKS:
         height = rng.randint(700, 4900)
         text = f"Mount {name} is {height} m high."
-        found[name] = Entry(name, text, {f"How many m high is Mount {name}?": height})
+        found[name] = AtlasEntry(name, text, {f"How many m high is Mount {name}?": height})
     for name in PEOPLE:
         year, town = rng.randint(1700, 1980), rng.choice(TOWNS)
         text = f"{name}, a {rng.choice(CRAFTS)}, was born in {year} and lives in {town}."
-        found[name] = Entry(name, text, {f"In which year was {name} born?": year})
+        found[name] = AtlasEntry(name, text, {f"In which year was {name} born?": year})
     return found
 
 

@@ -32,7 +32,7 @@ IRREGULAR = {"child": "children"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PhrasePair:
     """A sentence in both languages, and the entries of the dictionary that it needs."""
 
     english: str
@@ -40,7 +40,7 @@ class Pair:
     entries: tuple[tuple[str, str], ...]
 
 
-def pair(seed: str, split: Split) -> Pair:
+def pair(seed: str, split: Split) -> PhrasePair:
     """The sentence of a seed. What is held out never occurs in training, whatever the seed."""
     rng = random.Random(f"translation/{split}/{seed}")
     while True:
@@ -49,7 +49,7 @@ def pair(seed: str, split: Split) -> Pair:
             return found
 
 
-def _drawn(rng: random.Random) -> Pair:
+def _drawn(rng: random.Random) -> PhrasePair:
     entries: dict[str, str] = {}
     groups = [_group(rng, noun, entries) for noun in rng.sample(list(NOUNS), 2)]
     (subject, subject_norvi, several), (thing, thing_norvi, _) = groups
@@ -60,7 +60,7 @@ def _drawn(rng: random.Random) -> Pair:
     said = past if before else verb if several else singular
     english = f"The {subject} {said} the {thing}."
     norvi = f"{subject_norvi} {thing_norvi} {stem}{'it' if before else ''}."
-    return Pair(english, norvi[0].upper() + norvi[1:], tuple(sorted(entries.items())))
+    return PhrasePair(english, norvi[0].upper() + norvi[1:], tuple(sorted(entries.items())))
 
 
 def _group(rng: random.Random, noun: str, entries: dict[str, str]) -> tuple[str, str, bool]:

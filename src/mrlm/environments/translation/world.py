@@ -13,7 +13,7 @@ from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.rows import Table, row_matters
 from mrlm.environments.shared.texts import TextEnvironment, plain, row_task, several, task_name
 from mrlm.environments.translation.phrasebook import RULES, pair
-from mrlm.environments.writing.presets import Span
+from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import tokens
 
 SOURCES = ("source", "src", "sentence", "text", "prompt")
@@ -23,7 +23,7 @@ REFERENCES = (
 """Columns that may hold a text and its translations, in the order in which they are looked for."""
 Direction = Literal["to_english", "from_english"]
 WEIGHTS = {"bleu": 1.0, "chrf": 1.0}
-_LENGTH = Span(0.0, 0.5, 1.5, 2.5)
+_LENGTH = LengthSpan(0.0, 0.5, 1.5, 2.5)
 ASKED = "Translate from {source} into {target}. Give the translation and nothing else."
 
 

@@ -9,9 +9,9 @@ and their order (`order.py`); the numbers of each kind of work are in
 
 from __future__ import annotations
 
-from mrlm.environments.writing.presets import PRESETS, Rules, Span
+from mrlm.environments.writing.presets import PRESETS, LengthSpan, WritingRules
 from mrlm.environments.writing.world import WritingEnvironment
 
-__all__ = ["PRESETS", "Rules", "Span", "WritingEnvironment"]
+__all__ = ["PRESETS", "LengthSpan", "WritingEnvironment", "WritingRules"]
 
 PLUGIN = WritingEnvironment

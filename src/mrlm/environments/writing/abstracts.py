@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from random import Random
 
-from mrlm.environments.writing.posts import Piece, filled
+from mrlm.environments.writing.posts import PostPiece, filled
 
 SLOTS: dict[str, tuple[str, ...]] = {
     "model": (
@@ -58,6 +58,6 @@ PLOTS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def abstract(rng: Random) -> Piece:
+def abstract(rng: Random) -> PostPiece:
     """An abstract, with a background of about 130 words and a method of about 180."""
     return filled(PLOTS, SLOTS, rng)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mrlm.environments.writing.presets import Rules
+from mrlm.environments.writing.presets import WritingRules
 from mrlm.environments.writing.words import categories, content_words, jaccard, unique_words
 
 LENGTH, RATIO, VARIETY, STYLE = 0.5, 1.0, 0.5, 1.0
@@ -15,12 +15,12 @@ GATES = ("length", "ratio", "variety", "style")
 _TRANSITIONS, _OVERLAP = 0.4, 0.6
 
 
-def transition_score(count: int, rules: Rules) -> float:
+def transition_score(count: int, rules: WritingRules) -> float:
     """What a number of categories of transitions is worth, from 0 to 1."""
     return min(1.0, rules.first + rules.step * (count - 1)) if count else 0.0
 
 
-def gates(texts: Sequence[str], rules: Rules, own: int | None = None) -> dict[str, float]:
+def gates(texts: Sequence[str], rules: WritingRules, own: int | None = None) -> dict[str, float]:
     """What each gate pays, by name.
 
     Length: every text has its number of words. Ratio: characters of a text over those of the one

@@ -8,7 +8,7 @@ from random import Random
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PostPiece:
     """A text to write about.
 
     Args:
@@ -110,21 +110,21 @@ LONG: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def short_post(rng: Random) -> Piece:
+def short_post(rng: Random) -> PostPiece:
     """A post of three sentences, with summaries of about 9 and about 24 words."""
     return filled(SHORT, SLOTS, rng)
 
 
-def long_post(rng: Random) -> Piece:
+def long_post(rng: Random) -> PostPiece:
     """A post as they stand in the TL;DR data set, with a concise and a detailed summary."""
     return filled(LONG, SLOTS, rng)
 
 
 def filled(
     plots: tuple[tuple[str, str, str], ...], slots: dict[str, tuple[str, ...]], rng: Random
-) -> Piece:
+) -> PostPiece:
     """A plot with words for its slots."""
     number = rng.randrange(len(plots))
     chosen = {name: rng.choice(words) for name, words in slots.items()}
     document, *texts = (part.format(**chosen) for part in plots[number])
-    return Piece(document, document, (texts[0], texts[1]))
+    return PostPiece(document, document, (texts[0], texts[1]))

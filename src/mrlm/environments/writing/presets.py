@@ -10,11 +10,11 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError
 from mrlm.environments.writing import abstracts, posts
-from mrlm.environments.writing.posts import Piece
+from mrlm.environments.writing.posts import PostPiece
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LengthSpan:
     """A number that is best between `low` and `high`: 1 there, falling in a line to 0 at
     `none_below` and at `none_above`."""
 
@@ -33,7 +33,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class WritingRules:
     """What texts must be.
 
     Args:
@@ -47,15 +47,15 @@ class Rules:
     """
 
     words: tuple[int, int]
-    characters: Span
-    unique: Span
+    characters: LengthSpan
+    unique: LengthSpan
     overlap: float
     first: float = 0.4
     step: float = 0.05
     relevant: float = 0.3
     covered: int = 4
 
-    def changed(self, given: Mapping[str, Any]) -> Rules:
+    def changed(self, given: Mapping[str, Any]) -> WritingRules:
         """These rules with some of them replaced; a span is four numbers.
 
         Raises:
@@ -67,12 +67,16 @@ class Rules:
                 raise ConfigError(f"rules: there is no rule {name!r} (there are: {sorted(known)})")
             if not _fits(name, value):
                 raise ConfigError(f"rules: {name} cannot be {value!r}")
-        read = {"words": tuple, "characters": lambda v: Span(*v), "unique": lambda v: Span(*v)}
+        read = {
+            "words": tuple,
+            "characters": lambda v: LengthSpan(*v),
+            "unique": lambda v: LengthSpan(*v),
+        }
         return replace(self, **{k: read.get(k, lambda v: v)(v) for k, v in given.items()})
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class WritingPreset:
     """A kind of work.
 
     Args:
@@ -84,19 +88,19 @@ class Preset:
         piece: a built-in text, and what able writers would say.
     """
 
-    rules: Rules
+    rules: WritingRules
     agents: tuple[str, ...]
     asked: tuple[str, ...]
     more: str
     columns: tuple[str, ...]
-    piece: Callable[[Random], Piece]
+    piece: Callable[[Random], PostPiece]
 
 
 TEXTS = ("document", "text", "post", "abstract", "abstract_text", "article", "content")
 _LONGER = "Write one that is longer than that of the writer {before}, with other words."
-PRESETS: dict[str, Preset] = {
-    "tldr": Preset(
-        Rules((8, 256), Span(1.1, 1.6, 3.2, 5.0), Span(1.3, 2.0), overlap=0.03),
+PRESETS: dict[str, WritingPreset] = {
+    "tldr": WritingPreset(
+        WritingRules((8, 256), LengthSpan(1.1, 1.6, 3.2, 5.0), LengthSpan(1.3, 2.0), overlap=0.03),
         ("concise", "detailed"),
         (
             "Summarise the post below in a few concise sentences.",
@@ -107,11 +111,11 @@ PRESETS: dict[str, Preset] = {
         TEXTS,
         posts.long_post,
     ),
-    "arxiv": Preset(
-        Rules(
+    "arxiv": WritingPreset(
+        WritingRules(
             (128, 256),
-            Span(0.8, 1.3, 1.6, 2.0),
-            Span(0.5, 0.7, 1.3, 1.7),
+            LengthSpan(0.8, 1.3, 1.6, 2.0),
+            LengthSpan(0.5, 0.7, 1.3, 1.7),
             overlap=0.23,
             relevant=0.2,
         ),
@@ -126,11 +130,11 @@ PRESETS: dict[str, Preset] = {
         ("abstract", "abstract_text", *TEXTS),
         abstracts.abstract,
     ),
-    "short": Preset(
-        Rules(
+    "short": WritingPreset(
+        WritingRules(
             (8, 32),
-            Span(1.1, 1.6, 3.2, 5.0),
-            Span(1.0, 1.5),
+            LengthSpan(1.1, 1.6, 3.2, 5.0),
+            LengthSpan(1.0, 1.5),
             overlap=0.03,
             first=1.0,
             step=0.0,

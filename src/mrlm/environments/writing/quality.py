@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from mrlm.environments.writing.order import misplaced
-from mrlm.environments.writing.presets import Rules, Span
+from mrlm.environments.writing.presets import LengthSpan, WritingRules
 from mrlm.environments.writing.words import (
     FUNCTION_WORDS,
     content_words,
@@ -25,18 +25,18 @@ COPIED = 5
 _PLAUSIBLE = re.compile(r"(?!.*(.)\1{2})(?:[^\W\d_]{1,20}|\d{1,9})(?:['\u2019][a-z]{1,4})?", re.I)
 _VOWEL = re.compile(r"[aeiouy\u00c0-\u024f\d]", re.I)
 _WORDS_OF_SENTENCE = (3, 60)
-_DIFFERENT = Span(0.5, 0.85)
-_DOUBLED = Span(-1.0, 0.0, 0.02, 0.2)
-_REAL = Span(0.6, 0.85)
-_FUNCTION = Span(0.15, 0.28, 0.7, 0.85)
-_WHOLE = Span(0.5, 0.85)
-_MISPLACED = Span(-1.0, 0.0, 0.1, 0.28)
-_COPIES = Span(-1.0, 0.0, 0.4, 0.8)
+_DIFFERENT = LengthSpan(0.5, 0.85)
+_DOUBLED = LengthSpan(-1.0, 0.0, 0.02, 0.2)
+_REAL = LengthSpan(0.6, 0.85)
+_FUNCTION = LengthSpan(0.15, 0.28, 0.7, 0.85)
+_WHOLE = LengthSpan(0.5, 0.85)
+_MISPLACED = LengthSpan(-1.0, 0.0, 0.1, 0.28)
+_COPIES = LengthSpan(-1.0, 0.0, 0.4, 0.8)
 _CROWDED = 1 / 3
 
 
 def quality(
-    text: str, source: str, around: Sequence[str], rules: Rules, others: Sequence[str] = ()
+    text: str, source: str, around: Sequence[str], rules: WritingRules, others: Sequence[str] = ()
 ) -> dict[str, float]:
     """The measures of one text by name, each from 0 to 1, and their product as `quality`.
 
@@ -89,7 +89,7 @@ def _language(text: str, said: Sequence[str]) -> float:
     )
 
 
-def _relevance(text: str, source: str, rules: Rules) -> float:
+def _relevance(text: str, source: str, rules: WritingRules) -> float:
     """Content words that are the source's, as a share and as a number."""
     ours, theirs = stems(content_words(text)), stems(content_words(source))
     common = len(ours & theirs)

@@ -17,8 +17,8 @@ from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen
 from mrlm.environments.shared.rows import Table, is_held_out, others, row_matters, seats
 from mrlm.environments.writing.gates import GATES, gates
-from mrlm.environments.writing.posts import Piece
-from mrlm.environments.writing.presets import PRESETS, Preset, Rules
+from mrlm.environments.writing.posts import PostPiece
+from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
 from mrlm.environments.writing.quality import MEASURES, quality
 
 MAX_TEXT = 20_000
@@ -85,12 +85,12 @@ class WritingEnvironment(Environment):
         (name,) = chosen(preset, PRESETS, "preset")
         if rewards not in ("team", "individual"):
             raise ConfigError(f"rewards must be 'team' or 'individual', not {rewards!r}")
-        self.preset: Preset = PRESETS[name]
+        self.preset: WritingPreset = PRESETS[name]
         self.agents: tuple[str, ...] = seats(self.preset.agents if agents is None else agents)
         if len(self.agents) < 2:
             raise ConfigError("the writing world has two or more writers; agents names one")
         self.instructions: tuple[str, ...] = self._asked(instructions)
-        self.rules: Rules = self.preset.rules.changed(rules or {})
+        self.rules: WritingRules = self.preset.rules.changed(rules or {})
         self.rewards = rewards
         self.quality = quality
         self.seed = seed
@@ -137,7 +137,7 @@ class WritingEnvironment(Environment):
         info = {"document": piece.document}
         return Task(name, [Message(piece.document)], texts, seed, info)
 
-    def _piece(self, seed: int, split: Split) -> Piece:
+    def _piece(self, seed: int, split: Split) -> PostPiece:
         rng = random.Random(f"writing/{self.seed}/{split}/{seed}")
         while True:
             piece = self.preset.piece(rng)

@@ -18,7 +18,7 @@ from mrlm.core.matters import Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Topology
 from mrlm.learn.bases.policy_gradient import PolicyGradient
-from mrlm.learn.credit.running_stats import Running
+from mrlm.learn.credit.running_stats import RunningStats
 from mrlm.learn.data.batch import Batch
 
 Level = Literal["token", "turn"]
@@ -121,7 +121,7 @@ class ActorCritic(PolicyGradient):
                 "value_normalization: a mixed critic has units of its own, the root mean square of "
                 "the first returns; remove it"
             )
-        self.seen_returns: dict[str, Running] = {}
+        self.seen_returns: dict[str, RunningStats] = {}
         self.warmup_left: int = self.critic_warmup
         self.waiting: bool = False
 
@@ -169,7 +169,7 @@ class ActorCritic(PolicyGradient):
         if not self.normalizes_values:
             return
         for critic, found in sorted(ops.global_moments(returns).items()):
-            self.seen_returns.setdefault(critic, Running()).add(found)
+            self.seen_returns.setdefault(critic, RunningStats()).add(found)
             mean, std = self.units_of(critic)
             self.metrics.update({f"returns/{critic}/mean": mean, f"returns/{critic}/std": std})
 
@@ -211,4 +211,4 @@ class ActorCritic(PolicyGradient):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.warmup_left = int(state["warmup_left"])
-        self.seen_returns = {n: Running(**seen) for n, seen in state["seen_returns"].items()}
+        self.seen_returns = {n: RunningStats(**seen) for n, seen in state["seen_returns"].items()}

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 from torch import Tensor
 
-from mrlm.config.paper_presets import Preset, preset_of
+from mrlm.config.paper_presets import PaperPreset, preset_of
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import attribute
 from mrlm.core.matters import PLAYED, Matters
@@ -100,7 +100,7 @@ class Algorithm:
     """Whether every policy gets a head for one number, whatever `needs` says."""
     default_learning_rate: ClassVar[float] = 1e-6
     """Used when neither `training.learning_rate` nor a preset with a learning rate is set."""
-    presets: ClassVar[Mapping[str, Preset]] = {}
+    presets: ClassVar[Mapping[str, PaperPreset]] = {}
     """The papers whose numbers it knows, by name."""
 
     matters: ClassVar[Mapping[str, Matters]] = {

@@ -18,7 +18,7 @@ State = tuple[str, str, tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class Pair:
+class PreferencePair:
     """Two answers of one policy to one prompt.
 
     Args:
@@ -42,7 +42,7 @@ class Pair:
 
 
 @dataclass(slots=True)
-class Answer:
+class ScoredAnswer:
     """An answer to a state, and what followed from it.
 
     Args:
@@ -59,7 +59,7 @@ class Answer:
         return sum(self.returns) / len(self.returns)
 
 
-def pair_samples(pairs: Sequence[Pair], policy: str) -> list[Sample]:
+def pair_samples(pairs: Sequence[PreferencePair], policy: str) -> list[Sample]:
     """The pairs of a policy as samples: the number of the pair is the unit, the advantages are the
     pair's weight, negative on what was rejected."""
     found: list[Sample] = []
@@ -72,7 +72,7 @@ def pair_samples(pairs: Sequence[Pair], policy: str) -> list[Sample]:
     return found
 
 
-def row_pairs(group: Group) -> list[Pair]:
+def row_pairs(group: Group) -> list[PreferencePair]:
     """The pairs of a group that holds two answers, one per agent: the better reward is chosen, and
     where rewards are equal the first. Sides that are identical, that do not begin with the same
     prompt, or that are alone, are no pair."""
@@ -83,7 +83,7 @@ def row_pairs(group: Group) -> list[Pair]:
         chosen, rejected = ranked[0][1], ranked[-1][1]
         if len(found) < 2 or (tied and len(found) > 2) or not comparable(chosen, rejected):
             continue
-        pairs.append(Pair(trained_turns(chosen), trained_turns(rejected)))
+        pairs.append(PreferencePair(trained_turns(chosen), trained_turns(rejected)))
     return pairs
 
 
@@ -94,7 +94,7 @@ def comparable(chosen: Rollout, rejected: Rollout) -> bool:
     return a[0].prompt_ids == b[0].prompt_ids and said[0] != said[1]
 
 
-def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[Answer]]:
+def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[ScoredAnswer]]:
     """The answers that were given to each state of a group, in the order of their episodes. Answers
     to different prompts are never together: later turns of sibling episodes are alone, as a rule.
 
@@ -103,13 +103,13 @@ def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[Answer]
             left out.
         rewards: of the answering agent alone, or the team's.
     """
-    found: dict[State, list[Answer]] = {}
+    found: dict[State, list[ScoredAnswer]] = {}
     for agent, rollouts in members(group).items():
         for episode, rollout in rollouts:
             for turn in trained_turns(rollout):
                 leaves = _through(group, episode, turn)
                 returns = [_followed(leaf, agent, turn.step, rewards) for leaf in leaves]
-                answer = Answer(turn, [each for each in returns if math.isfinite(each)])
+                answer = ScoredAnswer(turn, [each for each in returns if math.isfinite(each)])
                 if answer.returns:
                     state = (agent, turn.node, tuple(turn.prompt_ids))
                     found.setdefault(state, []).append(answer)

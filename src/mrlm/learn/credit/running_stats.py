@@ -9,7 +9,7 @@ from mrlm.learn.ops import Moments
 
 
 @dataclass(slots=True)
-class Running:
+class RunningStats:
     """Moments of a growing sample.
 
     Args:

@@ -10,7 +10,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import Episode, Group, Rollout, Task, Turn
 from mrlm.learn.credit.user_rollouts import (
     Play,
-    Reader,
+    RolloutReader,
     Sources,
     TeamReward,
     booked,
@@ -93,7 +93,7 @@ class TeamReader:
         policy = self.policies[agent]
         trained = {id(turn): turn.trained for turn in rollout.turns}
         named = rollout if shared else replace(rollout, agent=agent)
-        turns = Reader(policy.name, policy.chat, None).turns(named)
+        turns = RolloutReader(policy.name, policy.chat, None).turns(named)
         found = [turn for turn in turns if turn.agent == agent or not shared]
         for turn in found:
             turn.agent = agent

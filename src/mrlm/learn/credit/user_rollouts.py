@@ -39,7 +39,7 @@ COMPUTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RolloutReader:
     """Reads rollouts for one policy.
 
     Args:

@@ -253,7 +253,7 @@ class Critic:
 
 
 @dataclass(slots=True)
-class Answer(Turn):
+class ContextFreeTurn(Turn):
     """A turn as one reads it who was not told what it answers.
 
     Args:
@@ -270,7 +270,7 @@ class AnswerCritic(Critic):
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
         found: list[Sample] = []
         for turn in (turn for each in super().samples(groups, credited) for turn in each.turns):
-            alone = Answer(
+            alone = ContextFreeTurn(
                 turn.agent, turn.policy, turn.prompt_ids[-1:], turn.completion_ids, given=turn
             )
             alone.values, alone.returns, alone.advantages = (
@@ -282,12 +282,12 @@ class AnswerCritic(Critic):
         return found
 
     def record(self, turn: Turn, values: np.ndarray) -> None:
-        assert isinstance(turn, Answer) and turn.given is not None
+        assert isinstance(turn, ContextFreeTurn) and turn.given is not None
         turn.given.values = values
 
 
 @dataclass(slots=True)
-class State(Turn):
+class CriticState(Turn):
     """A joint state as what would be a turn of a critic: the prompt is the state's text, the
     completion the mark that ends it.
 
@@ -330,23 +330,23 @@ class CentralCritic(Critic):
         return samples
 
     def record(self, turn: Turn, values: np.ndarray) -> None:
-        assert isinstance(turn, State)
+        assert isinstance(turn, CriticState)
         for each in turn.taken:
             each.values = float(values[0])
 
-    def states(self, episode: Episode) -> list[State]:
+    def states(self, episode: Episode) -> list[CriticState]:
         """The joint states of an episode, with the values and returns of the turns that were taken
         in them."""
         tokenizer, chat = self.body.tokenizer, self.body.chat
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         limit = self.body.max_context - 1
         ids: list[int] = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        found: list[State] = []
+        found: list[CriticState] = []
         for step, text in joint_texts(episode, self._text_of):
             ids = [*ids, *chat.encode_text(text)]
             if len(ids) > limit:
                 self._say_cut(limit)
-            state = State(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
+            state = CriticState(self.name, self.name, ids[-limit:], [mark], taken=step.turns)
             state.values, state.returns = step.turns[0].values, step.turns[0].returns
             found.append(state)
             ids = [*ids, mark]

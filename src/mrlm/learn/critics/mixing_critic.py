@@ -21,7 +21,7 @@ from mrlm.core.types import Group, Turn
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.critics.critic import CentralCritic
 from mrlm.learn.critics.mixers import Mixing, TeamValue, best_of, counterfactuals
-from mrlm.learn.critics.text_features import Reader, Rows
+from mrlm.learn.critics.text_features import FeatureReader, FeatureRows
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.optimizer import LearnerSettings
 from mrlm.learn.policy.lora import BASE
@@ -36,7 +36,7 @@ class MixedCritic(CentralCritic):
     """One critic for the team that values every agent by itself and mixes the values.
 
     The network is frozen: it reads, with a tokenizer of its own, each agent's conversation and the
-    joint states (`Reader`), once an iteration. What is learned on top of it (`TeamValue`) is small,
+    joint states (`FeatureReader`), once an iteration. What is learned on top of it (`TeamValue`) is small,
     and is stepped on whole episodes.
 
     Args:
@@ -60,7 +60,7 @@ class MixedCritic(CentralCritic):
         self.agents: list[str] = sorted(agents)
         self.mixing = mixing
         self.seed = seed
-        self.rows: Rows | None = None
+        self.rows: FeatureRows | None = None
         self.fit: tuple[np.ndarray, np.ndarray] | None = None
         """Returns of the latest `update` and what was mixed for them before it, both (B,)."""
         super().__init__(body, settings, chats)
@@ -68,7 +68,7 @@ class MixedCritic(CentralCritic):
     def equip(self) -> None:
         for weight in self.body.parameters():
             weight.requires_grad_(False)
-        self.reader: Reader = Reader(
+        self.reader: FeatureReader = FeatureReader(
             self.body,
             self._text_of,
             self.agents,
@@ -81,13 +81,13 @@ class MixedCritic(CentralCritic):
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             team = TeamValue(len(self.agents), self.reader.width, self.mixing)
-        self.team: Team = Team(team.to(self.body.device))
+        self.team: MixerModule = MixerModule(team.to(self.body.device))
         self.target: TeamValue | None = None
         if self.mixing.target_rate < 1:
             self.target = copy.deepcopy(self.team.network).requires_grad_(False)
 
     @property
-    def learned(self) -> Team:
+    def learned(self) -> MixerModule:
         return self.team
 
     def modules(self) -> list[torch.nn.Module]:
@@ -116,13 +116,13 @@ class MixedCritic(CentralCritic):
         scale = self.team.network.scale
         return torch.where(scale > 0, scale, torch.ones_like(scale))
 
-    def _mixed(self, network: TeamValue, rows: Rows) -> Tensor:
+    def _mixed(self, network: TeamValue, rows: FeatureRows) -> Tensor:
         """`Q_tot` or, as a baseline, `V_tot` of every row (B,), in the network's units."""
         if self.mixing.mode == "vdac":
             return network.mix(network.expectations(rows.expected), rows.active, rows.state)
         return network.mix(network.utilities(rows.chosen), rows.active, rows.state)
 
-    def _targets(self, rows: Rows) -> Tensor:
+    def _targets(self, rows: FeatureRows) -> Tensor:
         """What is bootstrapped from (B,): the target network's value of every row; with `bon`, of
         the best answer that each agent gave to the same question."""
         network = self.target or self.team.network
@@ -153,13 +153,13 @@ class MixedCritic(CentralCritic):
         chosen = rows.decision[rows.active].tolist()
         return [(*entry, number) for entry, number in zip(found, chosen, strict=True)]
 
-    def _spread(self, rows: Rows, table: Tensor) -> Iterator[tuple[str, list[Turn], float]]:
+    def _spread(self, rows: FeatureRows, table: Tensor) -> Iterator[tuple[str, list[Turn], float]]:
         numbers = table.double().cpu().numpy()
         for row, taken in enumerate(rows.slots):
             for slot in sorted(taken):
                 yield self.agents[slot], taken[slot], float(numbers[row, slot])
 
-    def _known(self) -> Rows:
+    def _known(self) -> FeatureRows:
         if self.rows is None:
             raise TrainingError("the mixed critic has read nothing yet; annotate comes first")
         return self.rows
@@ -211,7 +211,7 @@ class MixedCritic(CentralCritic):
             yield self._loss(kept, returns / self.scale)
             self._follow()
 
-    def take_returns(self, groups: Sequence[Group]) -> tuple[Rows, Tensor] | None:
+    def take_returns(self, groups: Sequence[Group]) -> tuple[FeatureRows, Tensor] | None:
         """The rows that `annotate` has read and credit gave returns to, with these returns (B,);
         notes in `fit` what was mixed for them. `None` where there are none."""
         self.fit, rows = None, self.rows
@@ -229,7 +229,7 @@ class MixedCritic(CentralCritic):
         self.fit = (returns.double().cpu().numpy(), known.double().cpu().numpy())
         return kept, returns
 
-    def _loss(self, rows: Rows, returns: Tensor) -> Tensor:
+    def _loss(self, rows: FeatureRows, returns: Tensor) -> Tensor:
         """Half the squared error of what is mixed; and, where advantages are counterfactuals, of
         what each agent expects against what it then did, `(v_i - sg(u_i))^2 / 2`."""
         network = self.team.network
@@ -279,7 +279,7 @@ class MixedCritic(CentralCritic):
         }
 
 
-class Team:
+class MixerModule:
     """A team's value as something that is stepped: all of it at the critic's learning rate."""
 
     value_head: None = None

@@ -31,7 +31,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 @dataclass(slots=True)
-class Rows:
+class FeatureRows:
     """What a team did, a row for each joint step (or round), in order of groups and episodes.
 
     Args:
@@ -52,10 +52,10 @@ class Rows:
     active: Tensor
     decision: Tensor
 
-    def where(self, kept: Sequence[bool]) -> Rows:
+    def where(self, kept: Sequence[bool]) -> FeatureRows:
         """Some of the rows."""
         at = torch.tensor(kept, device=self.chosen.device)
-        return Rows(
+        return FeatureRows(
             [step for step, keep in zip(self.steps, kept, strict=True) if keep],
             [taken for taken, keep in zip(self.slots, kept, strict=True) if keep],
             self.chosen[at],
@@ -75,7 +75,7 @@ class _Features:
     states: dict[int, Tensor] = field(default_factory=dict)
 
 
-class Reader:
+class FeatureReader:
     """Reads conversations and joint states as text, whatever the policies' tokenizers are.
 
     A text's features are the hidden state of its last token and the mean over its tokens, each
@@ -116,7 +116,7 @@ class Reader:
         """F."""
         return 2 * self.body.output_layer.weight.shape[-1]
 
-    def rows(self, groups: Sequence[Group]) -> Rows | None:
+    def rows(self, groups: Sequence[Group]) -> FeatureRows | None:
         """Everything that was played and did not fail; `None` where nobody spoke."""
         played = [(number, e) for number, group in enumerate(groups) for e in group.valid]
         features = self._features([episode for _, episode in played])
@@ -144,7 +144,7 @@ class Reader:
         slots: list[dict[int, list[Turn]]],
         reads: Sequence[tuple[_Features, int]],
         groups: Sequence[int],
-    ) -> Rows:
+    ) -> FeatureRows:
         count, device = len(self.slots), self.body.device
         chosen = torch.zeros(len(steps), count, self.width, device=device)
         expected = torch.zeros_like(chosen)
@@ -161,7 +161,7 @@ class Reader:
         nothing = torch.zeros(0, device=device)
         states = [read.states.get(number, nothing) for read, number in reads]
         active, decision = active.to(device), decision.to(device)
-        return Rows(steps, slots, chosen, expected, torch.stack(states), active, decision)
+        return FeatureRows(steps, slots, chosen, expected, torch.stack(states), active, decision)
 
     def _slot(self, turn: Turn) -> int:
         if turn.agent not in self.slots:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mrlm.core.types import Column, Turn
-from mrlm.learn.fast.prefix_tree import Tree, plant, shared_prefix
+from mrlm.learn.fast.prefix_tree import PrefixTree, plant, shared_prefix
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ class Batch:
         )
 
     @cached_property
-    def tree(self) -> Tree:
+    def tree(self) -> PrefixTree:
         """The samples packed, what they begin with in common once."""
         ids = [sample.ids for sample in self.samples]
         sample, place = self.sequence.cpu().numpy(), self.place.cpu().numpy()

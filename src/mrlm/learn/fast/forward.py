@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mrlm.learn.fast.attention import attention
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of
-from mrlm.learn.fast.prefix_tree import Piece, Tree
+from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
 
 CACHED = 1 << 18
 """Numbers that fit a cache next to the processor, several times over."""
@@ -32,7 +32,7 @@ class Plot:
         adapter: the LoRA adapter they are read with; `None` and `""` for the weights alone.
     """
 
-    tree: Tree
+    tree: PrefixTree
     adapter: str | None
 
 
@@ -98,7 +98,7 @@ class LeanForward:
         self,
         stream: Tensor,
         layer: Layer,
-        trees: Sequence[Tree],
+        trees: Sequence[PrefixTree],
         owned: Sequence[_Owned],
         rotary: tuple[Tensor, Tensor],
         masks: Sequence[Masks],
@@ -146,7 +146,7 @@ class LeanForward:
         keys: Tensor,
         values: Tensor,
         layer: Layer,
-        pieces: tuple[Piece, ...],
+        pieces: tuple[PrefixPiece, ...],
         masks: Masks,
     ) -> list[Tensor]:
         """Attention of every packed token of a tree to what it follows, piece by piece: together
@@ -179,7 +179,7 @@ class LeanForward:
             found.append(mixed if piece.inside is None else mixed[piece.inside])
         return found
 
-    def _masks(self, tree: Tree) -> Masks:
+    def _masks(self, tree: PrefixTree) -> Masks:
         """What is added to scores, by piece and window; causal pieces need none."""
         masks: dict[tuple[int, int | None], Tensor] = {}
         windows = {layer.window for layer in self.anatomy.layers}

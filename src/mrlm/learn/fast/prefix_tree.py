@@ -1,7 +1,7 @@
 """Samples -> a packed tree of tokens: whatever several samples begin with stands there once.
 
 Siblings share their prompt, the turns of forked conversations their history. Tokens lie one after
-the other without padding; attention is cut into a few dense pieces (`Piece`), each a batch of
+the other without padding; attention is cut into a few dense pieces (`PrefixPiece`), each a batch of
 stretches of similar length with the keys they may see.
 """
 
@@ -20,7 +20,7 @@ WASTE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PrefixPiece:
     """Attention of B stretches of at most S tokens to at most K keys each.
 
     Args:
@@ -56,7 +56,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class PrefixTree:
     """The different tokens of some samples.
 
     Args:
@@ -67,7 +67,7 @@ class Tree:
 
     ids: Tensor
     positions: Tensor
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PrefixPiece, ...]
     predictors: Tensor
 
 
@@ -94,7 +94,7 @@ def plant(
     sample: np.ndarray,
     place: np.ndarray,
     device: Any = "cpu",
-) -> Tree:
+) -> PrefixTree:
     """The tree of some sequences.
 
     Args:
@@ -120,7 +120,7 @@ def plant(
     whole = [_places(stretches, path) for path in paths]
     offsets = np.cumsum([0, *map(len, whole)])
     predictors = np.concatenate(whole)[offsets[sample] + place]
-    return Tree(
+    return PrefixTree(
         torch.as_tensor(ids, device=device),
         torch.as_tensor(positions, device=device),
         tuple(_piece(stretches, group, device) for group in groups),
@@ -208,7 +208,7 @@ def _similar(stretches: Sequence[_Stretch]) -> list[list[int]]:
     return groups
 
 
-def _piece(stretches: Sequence[_Stretch], group: Sequence[int], device: Any) -> Piece:
+def _piece(stretches: Sequence[_Stretch], group: Sequence[int], device: Any) -> PrefixPiece:
     chosen = [stretches[index] for index in group]
     sizes = np.array([each.stop - each.start for each in chosen])
     before = np.array([each.start for each in chosen])
@@ -231,7 +231,7 @@ def _piece(stretches: Sequence[_Stretch], group: Sequence[int], device: Any) -> 
             table[row, : len(places)] = places
             table[row, len(places) :] = places[0]
         keys = torch.as_tensor(table, device=device)
-    return Piece(
+    return PrefixPiece(
         start,
         start + int(sizes.sum()),
         rows,

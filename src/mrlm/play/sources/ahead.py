@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Job:
+class PendingGroup:
     """A group that was begun.
 
     Args:
@@ -105,7 +105,7 @@ class Ahead:
         """Policy -> version of the weights that engines have."""
         play.batcher.answers, play.batcher.gate = play.ledger, self._gate
         self._marks = Marks()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[PendingGroup] = deque()
         self._saved: dict[str, Any] | None = None
         self._thread: Background | None = None
         self._failure: BaseException | None = None
@@ -307,14 +307,14 @@ class Ahead:
                 self._jobs.append(self._job(rounds))
             marks.last = rounds
 
-    def _job(self, began: int, ended: int | None = None) -> Job:
+    def _job(self, began: int, ended: int | None = None) -> PendingGroup:
         """The next group, begun."""
         before = dict(self.play.state_dict()["taken"])
         key, play = self.play.begin()
         task = asyncio.get_running_loop().create_task(play)
         task.add_done_callback(self._ended)
         self._marks.begun += 1
-        return Job(key, before, began, task, ended)
+        return PendingGroup(key, before, began, task, ended)
 
     def _begin_again(self, state: Mapping[str, Any]) -> None:
         """Begin what was under way; the answers that were noted bring it to where it was."""

@@ -21,7 +21,7 @@ EPISODE = 5
 
 
 @dataclass(slots=True)
-class Entry:
+class LoggedAnswer:
     """One answer.
 
     Args:
@@ -41,8 +41,8 @@ class Ledger:
     def __init__(self) -> None:
         self.rounds: dict[Key, int] = {}
         """Episode -> the round of its latest answer."""
-        self._noted: dict[Key, dict[Key, list[Entry]]] = {}
-        self._known: dict[Key, list[Entry]] = {}
+        self._noted: dict[Key, dict[Key, list[LoggedAnswer]]] = {}
+        self._known: dict[Key, list[LoggedAnswer]] = {}
 
     def recall(self, request: Request) -> Completion | None:
         """What was answered to this request, if it is known and nothing else was asked then."""
@@ -70,7 +70,7 @@ class Ledger:
             completion: what was answered.
             round: engine rounds until then, this one included.
         """
-        self._note(request.key, Entry(_digest(request), round, completion))
+        self._note(request.key, LoggedAnswer(_digest(request), round, completion))
 
     def forget(self, group: Key) -> None:
         """Nobody will ask again what was answered in the episodes of a group."""
@@ -90,10 +90,10 @@ class Ledger:
         """Answer what was answered before in the same way, each once."""
         self.rounds, self._noted, self._known = {}, {}, {}
         for row in state:
-            entry = Entry(row["asked"], row["round"], _completion(row["completion"]))
+            entry = LoggedAnswer(row["asked"], row["round"], _completion(row["completion"]))
             self._known.setdefault(tuple(row["key"]), []).append(entry)
 
-    def _note(self, key: Key, entry: Entry) -> None:
+    def _note(self, key: Key, entry: LoggedAnswer) -> None:
         self._noted.setdefault(key[:GROUP], {}).setdefault(key, []).append(entry)
         episode = key[:EPISODE]
         self.rounds[episode] = max(entry.round, self.rounds.get(episode, 0))

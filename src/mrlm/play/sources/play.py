@@ -22,14 +22,14 @@ from mrlm.play.engine import Batcher, Engine, Key, Pulse
 from mrlm.play.failure_log import Failures
 from mrlm.play.sources.answer_log import Ledger
 from mrlm.play.sources.oversampling import Race
-from mrlm.play.sources.task_sampler import Deck, Job, WorldSpec, count_tasks
+from mrlm.play.sources.task_sampler import Deck, PlannedTask, WorldSpec, count_tasks
 from mrlm.play.workflow import silent
-from mrlm.play.world import World
+from mrlm.play.world import EpisodeRunner
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-class Source(Protocol):
+class EpisodeSource(Protocol):
     """Anything the loop can take groups from."""
 
     async def take(self, count: int) -> list[Group]:
@@ -82,7 +82,7 @@ class Play:
         watched: bool = False,
         greedy: bool = False,
         persons: Mapping[str, Ask] | None = None,
-        told: Callable[[World], None] | None = None,
+        told: Callable[[EpisodeRunner], None] | None = None,
         sit: Sit | None = None,
         peers: Peers = ALONE,
         surplus: int = 0,
@@ -133,12 +133,14 @@ class Play:
         job = self._next()
         return self.deck.key(job), self._group(job)
 
-    def _next(self) -> Job:
+    def _next(self) -> PlannedTask:
         """The next task, whoever plays it."""
         world, index = self.deck.deal()
         seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
         keep = self.group_size if self.surplus else None
-        return Job(world, "train", index, [seats] * (self.group_size + self.surplus), keep=keep)
+        return PlannedTask(
+            world, "train", index, [seats] * (self.group_size + self.surplus), keep=keep
+        )
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
         """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
@@ -152,7 +154,7 @@ class Play:
                 self._fewer(world.name, share, known)
                 share = known
             lineups = [seats] * samples
-            jobs += [Job(world, "eval", index, lineups) for index in range(share)]
+            jobs += [PlannedTask(world, "eval", index, lineups) for index in range(share)]
         if not jobs:
             raise ConfigError(
                 "there is no held-out task to evaluate on; give the environment a validation split"
@@ -180,7 +182,9 @@ class Play:
             lineups = [{name: s.greedy() for name, s in seats.items()} for seats in lineups]
         known = world.template.num_tasks("eval")
         count = tasks if known is None else min(tasks, known)
-        return await self._play([Job(world, "eval", index, lineups) for index in range(count)])
+        return await self._play(
+            [PlannedTask(world, "eval", index, lineups) for index in range(count)]
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken": dict(self.deck.taken), "tokens": self.batcher.tokens}
@@ -191,7 +195,7 @@ class Play:
 
     # -- all groups --------------------------------------------------------------------------------
 
-    async def _play(self, jobs: Sequence[Job]) -> list[Group]:
+    async def _play(self, jobs: Sequence[PlannedTask]) -> list[Group]:
         """The groups of all jobs, whoever plays them: each process plays a share that is expected
         to be as long as any other's, by what the episodes of its worlds came to so far. Where there
         are fewer tasks than processes, several play parts of one."""
@@ -221,7 +225,7 @@ class Play:
                 whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
         return self.checked(whole)
 
-    def _parts(self, job: Job, count: int) -> list[Job]:
+    def _parts(self, job: PlannedTask, count: int) -> list[PlannedTask]:
         """A job in `count` parts at most; episodes that depend on one another stay together."""
         whole = not job.world.reproducible or job.forks or job.keep is not None
         size = len(job.numbers)
@@ -236,7 +240,7 @@ class Play:
 
     # -- one group, one episode --------------------------------------------------------------------
 
-    async def _group(self, job: Job) -> Group:
+    async def _group(self, job: PlannedTask) -> Group:
         """The episodes of a task, one for each of its numbers, or the first of them that are
         complete where not all are kept."""
         world, lineups, task = job.world, job.lineups, self.deck.task(job)
@@ -340,7 +344,7 @@ class Play:
         agents = Agents(
             {name: self._agent(seat, episode, environment, key) for name, seat in seats.items()}
         )
-        scene = World(
+        scene = EpisodeRunner(
             environment,
             episode,
             agents,

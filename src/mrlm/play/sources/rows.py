@@ -147,7 +147,7 @@ class Grouping:
             turn.prompt_ids = turn.prompt_ids[cut:]
 
 
-class Rows:
+class RowSource:
     """Groups made of the rows of a data set, which are all there; epoch follows epoch.
 
     Args:

@@ -26,7 +26,7 @@ from mrlm.core.types import (
 )
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Pulse, Request
-from mrlm.play.sources.rows import Rows
+from mrlm.play.sources.rows import RowSource
 
 AT_ONCE = 256
 """Rows that are answered together."""
@@ -53,7 +53,7 @@ class Opposed:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: RowSource,
         seats: Mapping[str, Seat],
         engines: Mapping[str, Engine],
         rounds: Rounds,

@@ -66,7 +66,7 @@ def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedTask:
     """A task to be played with every one of `lineups`; of which these `numbers` are played here, or
     all where that is not said. The first `keep` to be complete are kept, or all."""
 
@@ -125,7 +125,7 @@ class Deck:
         self.taken[world.name] += 1
         return world, self.taken[world.name] - 1
 
-    def task(self, job: Job) -> Task:
+    def task(self, job: PlannedTask) -> Task:
         """What is played: under a fresh seed where tasks never end, else in a new order in every
         epoch."""
         world, split, index = job.world, job.split, job.index
@@ -139,6 +139,6 @@ class Deck:
             place = int(_order(seed_of((self.seed, "order", world.name, epoch)), count)[place])
         return world.template.task(place, split)
 
-    def key(self, job: Job) -> Key:
+    def key(self, job: PlannedTask) -> Key:
         """What the keys of all requests of a job begin with."""
         return (self.seed, job.split, job.world.name, job.index)

@@ -43,7 +43,7 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ContainerEngine:
     """How containers are made.
 
     Args:
@@ -94,7 +94,7 @@ class Container:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ContainerEngine,
         name: str,
         program: bytes,
         files: Mapping[str, bytes],
@@ -102,7 +102,7 @@ class Container:
         stdin: bytes = b"",
         session: bool = False,
     ) -> None:
-        self.engine: Engine = engine
+        self.engine: ContainerEngine = engine
         self.name: str = name
         self._ended = self._reported = self._gone = False
         self._read = bytearray()

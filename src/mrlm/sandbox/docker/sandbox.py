@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread
-from mrlm.sandbox.docker.container import REMOVING, Container, Engine
+from mrlm.sandbox.docker.container import REMOVING, Container, ContainerEngine
 from mrlm.sandbox.local import MOST_ANSWER, unfit
 from mrlm.sandbox.types import (
     AnswerError,
@@ -79,7 +79,7 @@ class DockerSandbox:
         for word, value in (("cpus", cpus), ("workers", workers or 1)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ConfigError(f"{word} of a docker sandbox must be positive, not {value!r}")
-        self.engine: Engine = Engine(image, docker, cpus, runtime)
+        self.engine: ContainerEngine = ContainerEngine(image, docker, cpus, runtime)
         self.limits: Limits = limits or Limits()
         self._turns = threading.Semaphore(int(workers or os.cpu_count() or 1))
         self._stops: weakref.WeakSet[threading.Event] = weakref.WeakSet()

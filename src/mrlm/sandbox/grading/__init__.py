@@ -7,12 +7,12 @@ from __future__ import annotations
 from mrlm.sandbox.grading.asserting import grade_asserts
 from mrlm.sandbox.grading.classes import grade_class
 from mrlm.sandbox.grading.comparing import same
-from mrlm.sandbox.grading.judging import Call, grade_calls, grade_programs
-from mrlm.sandbox.grading.verdicts import Verdict
+from mrlm.sandbox.grading.judging import FunctionCall, grade_calls, grade_programs
+from mrlm.sandbox.grading.verdicts import GradingVerdict
 
 __all__ = [
-    "Call",
-    "Verdict",
+    "FunctionCall",
+    "GradingVerdict",
     "grade_asserts",
     "grade_calls",
     "grade_class",

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.comparing import show
 from mrlm.sandbox.grading.plain import NotPlain
-from mrlm.sandbox.grading.solving import Raised, Solution, Value, Worker, turn
-from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, checked, refused
+from mrlm.sandbox.grading.solving import Raised, Solution, SolvingWorker, Value, turn
+from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, refused
 from mrlm.sandbox.types import Limits, Sandbox
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ async def grade_asserts(
     entry: str,
     tests: Sequence[str] | str,
     limits: Limits | None = None,
-) -> list[Verdict]:
+) -> list[GradingVerdict]:
     """Judge a solution by tests that are code.
 
     Each test runs by itself, with what it needs in its own text. It may name `entry`, or
@@ -85,7 +85,7 @@ async def grade_asserts(
         return verdicts
 
 
-class Tests(Worker):
+class Tests(SolvingWorker):
     """The tests, in a session of their own."""
 
     def __init__(
@@ -107,16 +107,16 @@ class Tests(Worker):
             self.names = read["names"]
 
 
-async def _one(solution: Solution, tester: Tests, number: int) -> Verdict:
+async def _one(solution: Solution, tester: Tests, number: int) -> GradingVerdict:
     """Play one test to its end."""
     await solution.load()
     await tester.load()
     names = tester.names[number]
     if names is None:
-        return Verdict("refused", "SyntaxError")
+        return GradingVerdict("refused", "SyntaxError")
     functions, classes = await solution.find({tester.entry, *names} - {"candidate"})
     if tester.entry not in functions:
-        return Verdict("error", "NameError")
+        return GradingVerdict("error", "NameError")
     request: dict[str, Any] = {
         "do": "run", "test": number, "entry": tester.entry, "functions": functions,
     }  # fmt: skip
@@ -130,10 +130,10 @@ async def _one(solution: Solution, tester: Tests, number: int) -> Verdict:
 
 async def conversation(
     solution: Solution,
-    tester: Worker,
+    tester: SolvingWorker,
     request: dict[str, Any],
     call_of: Callable[[dict[str, Any]], dict[str, Any]],
-) -> Verdict:
+) -> GradingVerdict:
     """Play one test to its end: what the tests ask for goes to the solution, and what came of it
     back.
 
@@ -145,7 +145,7 @@ async def conversation(
     """
     left = {tester: tester.clock.next(), solution: solution.clock.next()}
 
-    async def timed(worker: Worker, asked: Callable[[float], Awaitable[T]]) -> T:
+    async def timed(worker: SolvingWorker, asked: Callable[[float], Awaitable[T]]) -> T:
         before = worker.clock.left
         try:
             return await asked(left[worker])
@@ -167,16 +167,16 @@ async def conversation(
             request = {"do": "go on", "raise": came.base, "text": came.text}
 
 
-def _verdict(said: dict[str, Any], came: Value | Raised | None) -> Verdict:
+def _verdict(said: dict[str, Any], came: Value | Raised | None) -> GradingVerdict:
     """What the end of a test means."""
     if came is None or said.get("unfit"):
-        return Verdict("refused", said.get("failed", "NoCall"))
+        return GradingVerdict("refused", said.get("failed", "NoCall"))
     if said.get("passed") is True:
-        return Verdict("passed")
+        return GradingVerdict("passed")
     failed = said["failed"]
     if isinstance(came, Raised) and failed == came.base:
         return came.verdict
     got = show(came.packed) if isinstance(came, Value) else ""
     if failed == NotPlain.__name__:
-        return Verdict("error", failed, got=got)
-    return Verdict("wrong" if failed == "AssertionError" else "error", failed, got=got)
+        return GradingVerdict("error", failed, got=got)
+    return GradingVerdict("wrong" if failed == "AssertionError" else "error", failed, got=got)

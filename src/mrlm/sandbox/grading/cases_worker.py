@@ -9,7 +9,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or "_Packer" not in globals():  # imported, instead of run after those texts
-    from mrlm.sandbox.grading.plain import NotPlain, _Packer, _Unpacker
+    from mrlm.sandbox.grading.plain import NotPlain, _PlainPacker, _Unpacker
     from mrlm.sandbox.grading.tests_worker import (
         IN_PLACE,
         STOPPED,
@@ -41,7 +41,7 @@ def done(request: dict[str, Any]) -> dict[str, Any]:
     return running[0].start()
 
 
-class Remote:
+class SolutionObject:
     """An object of the solution."""
 
     __slots__ = ("_mrlm_case", "_mrlm_made", "_mrlm_number")
@@ -67,7 +67,7 @@ class Remote:
 def operator(name: str) -> Callable[..., Any]:
     """The method that asks for an operator."""
 
-    def method(self: Remote, *args: Any) -> Any:
+    def method(self: SolutionObject, *args: Any) -> Any:
         if name in ANSWERS and not self._mrlm_made:
             raise NotPlain("a result that is no plain data")
         return self._mrlm_case.act("invoke", self._mrlm_number, name, *args)
@@ -76,7 +76,7 @@ def operator(name: str) -> Callable[..., Any]:
 
 
 for each in OPERATORS:
-    setattr(Remote, each, operator(each))
+    setattr(SolutionObject, each, operator(each))
 
 
 class Bound:
@@ -100,9 +100,9 @@ class Kind(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         known = set(cls.case.seen)
         came = cls.case.asked(cls.case.said("new", None, ""), args, kwargs, False)
-        if type(came) is not Remote or came._mrlm_number in known:
+        if type(came) is not SolutionObject or came._mrlm_number in known:
             raise NotPlain("no new object")
-        made = Remote(cls.case, came._mrlm_number)
+        made = SolutionObject(cls.case, came._mrlm_number)
         object.__setattr__(made, "_mrlm_made", True)
         return made
 
@@ -113,16 +113,20 @@ class Kind(type):
         cls.case.act("put", None, name, value)
 
     def __instancecheck__(cls, thing: Any) -> bool:
-        if type(thing) is not Remote:
+        if type(thing) is not SolutionObject:
             return False
         return cls.case.act("invoke", thing._mrlm_number, "__is__") is True
 
 
-class Packer(_Packer):
+class Packer(_PlainPacker):
     """Packs values with objects of the solution in them."""
 
     def value(self, value: Any, depth: int) -> Any:
-        return {"o": value._mrlm_number} if type(value) is Remote else super().value(value, depth)
+        return (
+            {"o": value._mrlm_number}
+            if type(value) is SolutionObject
+            else super().value(value, depth)
+        )
 
 
 class Unpacker(_Unpacker):
@@ -136,7 +140,7 @@ class Unpacker(_Unpacker):
         return self.case.remote(content) if tag == "o" else super().tagged(tag, content, depth)
 
 
-class Result(unittest.TestResult):
+class CaseResult(unittest.TestResult):
     """What became of a case."""
 
     failed: str = ""
@@ -172,13 +176,13 @@ class Case(Test):
 
     def run(self) -> None:
         try:
-            tree = self.rewritten(Statements())
+            tree = self.rewritten(CaseStatements())
             kind = Kind(self.entry, (), {})
             type.__setattr__(kind, "case", self)
             space: dict[str, Any] = {"__name__": "tests", "unittest": unittest, self.entry: kind}
             space |= {IN_PLACE: in_place, **stand_ins()}
             exec(compile(tree, "<test>", "exec", dont_inherit=True, optimize=0), space)
-            result = Result()
+            result = CaseResult()
             unittest.TestSuite([space[self.case[0]](self.case[1])]).run(result)
             failed = result.failed or ("" if result.testsRun == 1 else "NotRun")
         except BaseException as error:
@@ -209,14 +213,14 @@ class Case(Test):
     def unpacked(self, value: Any) -> Any:
         return Unpacker(self).value(value, 60)
 
-    def remote(self, number: Any) -> Remote:
+    def remote(self, number: Any) -> SolutionObject:
         """What stands for an object that came as a result: another one each time, also for what
         the test has made itself, so that a method that gives `self` gives no more than any other.
         """
         if type(number) is not int or not 0 <= number < 1_000_000:
             raise NotPlain("no number of an object")
         self.seen.add(number)
-        return Remote(self, number)
+        return SolutionObject(self, number)
 
     def said(self, do: str, number: int | None, name: str) -> dict[str, Any]:
         """A request without its arguments."""
@@ -234,7 +238,7 @@ class Case(Test):
         return Bound(self, number, name) if found[0] == "call" else found[1]
 
 
-class Statements(ast.NodeTransformer):
+class CaseStatements(ast.NodeTransformer):
     """As that of `tests_worker.py`, also for methods: a call whose value nobody takes is one for
     what it does to its arguments."""
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.asserting import conversation
-from mrlm.sandbox.grading.solving import Solution, Worker, turn
-from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, checked, refused
+from mrlm.sandbox.grading.solving import Solution, SolvingWorker, turn
+from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, refused
 from mrlm.sandbox.types import Limits, Sandbox
 
 
@@ -20,7 +20,7 @@ class Objects(Solution):
     FILES: ClassVar[tuple[str, ...]] = (*Solution.FILES, "objects_worker.py")
 
 
-class Cases(Worker):
+class Cases(SolvingWorker):
     """The tests, in a session of their own."""
 
     def __init__(self, sandbox: Sandbox, limits: Limits, clock: Clock) -> None:
@@ -37,7 +37,7 @@ async def grade_class(
     source: str,
     cases: Sequence[tuple[str, str]],
     limits: Limits | None = None,
-) -> list[Verdict]:
+) -> list[GradingVerdict]:
     """Judge a class by cases of unittest.
 
     Every case runs by itself, in a fresh copy of the tests' module, with its class's fixtures. Only
@@ -89,14 +89,14 @@ async def grade_class(
 
 async def _one(
     solution: Solution, tester: Cases, entry: str, source: str, case: tuple[str, str]
-) -> Verdict:
+) -> GradingVerdict:
     """Play one case to its end."""
     await solution.load()
     if tester.session is None:
         await tester.start()
     _, classes = await solution.find({entry})
     if entry not in classes:
-        return Verdict("error", "NameError")
+        return GradingVerdict("error", "NameError")
     request = {"do": "run", "source": source, "entry": entry, "case": list(case)}
     return await conversation(solution, tester, request, _call)
 

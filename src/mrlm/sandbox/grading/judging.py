@@ -13,7 +13,7 @@ from mrlm.core.errors import DataError
 from mrlm.sandbox.grading.comparing import SHOWN, same_packed, show
 from mrlm.sandbox.grading.plain import NotPlain, pack
 from mrlm.sandbox.grading.solving import RESTARTS, Raised, Solution, turn
-from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, checked, of_status, refused
+from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, checked, of_status, refused
 from mrlm.sandbox.types import Limits, Sandbox, SandboxResult
 
 _PLACE = re.compile(r'^  File "[^"/\\]*", line (\d{1,6})', re.MULTILINE)
@@ -21,7 +21,7 @@ _ERROR = re.compile(r"^([A-Za-z_][A-Za-z_0-9.]{0,199})(?::|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """One call and the value it must give.
 
     Args:
@@ -39,10 +39,10 @@ async def grade_calls(
     sandbox: Sandbox,
     code: str,
     entry: str,
-    calls: Sequence[Call],
+    calls: Sequence[FunctionCall],
     limits: Limits | None = None,
     rel_tol: float = 0.0,
-) -> list[Verdict]:
+) -> list[GradingVerdict]:
     """Judge a function by the values it gives.
 
     The code is loaded once, as a module that is not `__main__`; then `entry` is called, with fresh
@@ -84,7 +84,9 @@ async def grade_calls(
     return verdicts
 
 
-async def _one(solution: Solution, call: dict[str, Any], expected: Any, rel_tol: float) -> Verdict:
+async def _one(
+    solution: Solution, call: dict[str, Any], expected: Any, rel_tol: float
+) -> GradingVerdict:
     await solution.load()
     came = await solution.call(call, solution.clock.next())
     if isinstance(came, Raised):
@@ -92,11 +94,11 @@ async def _one(solution: Solution, call: dict[str, Any], expected: Any, rel_tol:
     try:
         right = same_packed(came.packed, expected, rel_tol)
     except NotPlain:
-        return Verdict("error", NotPlain.__name__)
-    return Verdict("passed" if right else "wrong", got=show(came.packed))
+        return GradingVerdict("error", NotPlain.__name__)
+    return GradingVerdict("passed" if right else "wrong", got=show(came.packed))
 
 
-def _packed(entry: str, number: int, call: Call) -> tuple[dict[str, Any], Any]:
+def _packed(entry: str, number: int, call: FunctionCall) -> tuple[dict[str, Any], Any]:
     try:
         arguments = {"args": pack(list(call.args)), "kwargs": pack(dict(call.kwargs))}
         return {"name": entry, **arguments}, pack(call.expected)
@@ -112,7 +114,7 @@ async def grade_programs(
     code: str,
     cases: Sequence[tuple[str, str]],
     limits: Limits | None = None,
-) -> list[Verdict]:
+) -> list[GradingVerdict]:
     """Judge a program that reads standard input and writes standard output.
 
     What it writes is compared exactly, but for white space at the ends of lines and blank lines at
@@ -134,11 +136,11 @@ async def grade_programs(
     if cases and (verdict := refused(code)):
         return [verdict] * len(cases)
     limits = limits or Limits()
-    verdicts: list[Verdict] = []
+    verdicts: list[GradingVerdict] = []
     too_long = 0
     for stdin, expected in cases:
         if too_long > RESTARTS:
-            verdicts.append(Verdict("timeout"))
+            verdicts.append(GradingVerdict("timeout"))
             continue
         result = await sandbox.run(code, stdin=stdin, limits=limits)
         verdicts.append(_ran(result, expected, code.count("\n") + 1))
@@ -146,17 +148,19 @@ async def grade_programs(
     return verdicts
 
 
-def _ran(result: SandboxResult, expected: str, num_lines: int) -> Verdict:
+def _ran(result: SandboxResult, expected: str, num_lines: int) -> GradingVerdict:
     if result.status == "error":
         errors, places = _ERROR.findall(result.stderr), _PLACE.findall(result.stderr)
         line = int(places[-1]) if places else None
         known = line is not None and 0 < line <= num_lines
         name = errors[-1].rsplit(".", 1)[-1][:80] if errors else "ExitCode"
-        return Verdict("error", name or "ExitCode", line if known else None)
+        return GradingVerdict("error", name or "ExitCode", line if known else None)
     if not result.ok:
         return of_status(result.status, result.reason)
     got = _lines(result.stdout)
-    return Verdict("passed" if got == _lines(expected) else "wrong", got=_shown(result.stdout))
+    return GradingVerdict(
+        "passed" if got == _lines(expected) else "wrong", got=_shown(result.stdout)
+    )
 
 
 def _lines(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or "_Packer" not in globals():  # imported, instead of run after those texts
-    from mrlm.sandbox.grading.plain import NotPlain, _Packer, unpack
+    from mrlm.sandbox.grading.plain import NotPlain, _PlainPacker, unpack
     from mrlm.sandbox.grading.solution_worker import DO, OBJECTS, objects, solution
 
 numbers: dict[int, int] = {}
@@ -19,7 +19,7 @@ PROTOCOLS = {
 """Operators that Python makes up from others where a class does not have them."""
 
 
-class Keeper(_Packer):
+class Keeper(_PlainPacker):
     """Packs values; an object becomes the number under which it is kept."""
 
     def value(self, value: Any, depth: int) -> Any:

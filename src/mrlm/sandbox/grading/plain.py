@@ -37,7 +37,7 @@ def pack(value: Any) -> Any:
     Raises:
         NotPlain: it has parts that are no plain data, or is too large.
     """
-    return _Packer().value(value, DEPTH)
+    return _PlainPacker().value(value, DEPTH)
 
 
 def unpack(packed: Any, objects: list[Any] | None = None) -> Any:
@@ -53,7 +53,7 @@ def unpack(packed: Any, objects: list[Any] | None = None) -> Any:
     return _Unpacker(objects).value(packed, DEPTH)
 
 
-class _Packer:
+class _PlainPacker:
     def __init__(self) -> None:
         self.items, self.text = ITEMS, TEXT
 

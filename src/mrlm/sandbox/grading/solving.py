@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.sandbox.grading.verdicts import Clock, Ended, Verdict, of_status
+from mrlm.sandbox.grading.verdicts import Clock, Ended, GradingVerdict, of_status
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -59,9 +59,9 @@ class Raised:
     line: int | None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GradingVerdict:
         """Of a test that did not expect it."""
-        return Verdict("error", self.error, self.line)
+        return GradingVerdict("error", self.error, self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Value:
     arguments: Any = None
 
 
-class Worker:
+class SolvingWorker:
     """A program of a grader in a session, which is started again when it has ended, a few times.
 
     Args:
@@ -92,7 +92,7 @@ class Worker:
         self.program: str = "\n\n".join(here.with_name(file).read_text("utf-8") for file in files)
         self.session: Session | None = None
         self.starts_left: int = 1 + RESTARTS
-        self.last: Verdict | None = None
+        self.last: GradingVerdict | None = None
         """What to say when it may not be started again."""
 
     async def __aexit__(self, *_: object) -> None:
@@ -113,7 +113,7 @@ class Worker:
         """
         if not self.starts_left:
             assert self.last is not None
-            raise Ended(Verdict(self.last.kind, self.last.error))
+            raise Ended(GradingVerdict(self.last.kind, self.last.error))
         self.starts_left -= 1
         limits = self.clock.session_limits(self.limits)
         for attempt in (1, 2):
@@ -139,7 +139,7 @@ class Worker:
         """
         assert self.session is not None
         if wall <= 0:
-            raise Ended(Verdict("timeout"))
+            raise Ended(GradingVerdict("timeout"))
         begin = time.monotonic()
         try:
             answer = await self.session.ask(request, wall)
@@ -149,14 +149,14 @@ class Worker:
             self.clock.left -= wall if ended.status == "timeout" else 0.0
             raise Ended(self.last) from ended
         except AnswerError as error:
-            raise Ended(Verdict("error", "NoAnswer")) from error
+            raise Ended(GradingVerdict("error", "NoAnswer")) from error
         if not isinstance(answer, dict):
-            raise Ended(Verdict("error", "NoAnswer"))
+            raise Ended(GradingVerdict("error", "NoAnswer"))
         self.clock.took(time.monotonic() - begin, answer.get("seconds"))
         return answer
 
 
-class Solution(Worker):
+class Solution(SolvingWorker):
     """A solution, loaded when it is first needed."""
 
     FILES: ClassVar[tuple[str, ...]] = ("plain.py", "solution_worker.py")
@@ -165,7 +165,7 @@ class Solution(Worker):
         super().__init__(sandbox, self.FILES, limits, clock)
         self.code = code
         self.num_lines: int = code.count("\n") + 1
-        self.hopeless: Verdict | None = None
+        self.hopeless: GradingVerdict | None = None
         self.functions: dict[str, bool] = {}
         """Names that were asked for -> whether the solution says that they are functions."""
         self.classes: set[str] = set()
@@ -205,7 +205,7 @@ class Solution(Worker):
                     {name for name in each if isinstance(name, str)} for each in found.packed
                 )
             except (TypeError, ValueError):
-                raise Ended(Verdict("error", "NoAnswer")) from None
+                raise Ended(GradingVerdict("error", "NoAnswer")) from None
             self.functions |= {name: name in functions for name in new}
             self.classes |= classes & {*new}
         return [name for name in names if self.functions[name]], self.classes
@@ -234,7 +234,7 @@ class Solution(Worker):
                 line if type(line) is int and 0 < line <= self.num_lines else None,
             )
         if "value" not in answer:
-            raise Ended(Verdict("error", "NoAnswer"))
+            raise Ended(GradingVerdict("error", "NoAnswer"))
         return Value(answer["value"], answer.get("arguments"))
 
 

@@ -107,7 +107,7 @@ class Test:
 
     def run(self) -> None:
         try:
-            tree = self.rewritten(Statements())
+            tree = self.rewritten(TestStatements())
             named = [name for name in MODULES if name in self.source]
             space: dict[str, Any] = {name: importlib.import_module(name) for name in named}
             space.update(self.functions, __name__="tests", **stand_ins())
@@ -180,7 +180,7 @@ class Test:
         return unpack(value)
 
 
-class Statements(ast.NodeTransformer):
+class TestStatements(ast.NodeTransformer):
     """A call whose value nobody takes (`sort(items)`) is one for what it does to its arguments.
     Other calls do not change them: else `f(x) == sorted(x)` would hold for a function that empties
     `x` and gives it back."""

@@ -21,7 +21,7 @@ Kind = Literal["passed", "wrong", "error", "timeout", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GradingVerdict:
     """Of one test.
 
     Args:
@@ -48,7 +48,7 @@ class Verdict:
 class Ended(Exception):
     """A test is over, with this verdict."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: GradingVerdict) -> None:
         super().__init__(verdict)
         self.verdict = verdict
 
@@ -63,18 +63,18 @@ def checked(entry: str) -> None:
         raise DataError(f"the entry point must be the name of a function, not {entry!r}")
 
 
-def refused(code: str) -> Verdict | None:
+def refused(code: str) -> GradingVerdict | None:
     """The verdict of a code that cannot even be tried."""
     if "\0" in code or len(code) > CODE:
-        return Verdict("refused", "TooLong" if len(code) > CODE else "ValueError")
+        return GradingVerdict("refused", "TooLong" if len(code) > CODE else "ValueError")
     try:
         code.encode()
     except UnicodeEncodeError:
-        return Verdict("refused", "UnicodeEncodeError")
+        return GradingVerdict("refused", "UnicodeEncodeError")
     return None
 
 
-def of_status(status: Status, reason: str = "") -> Verdict:
+def of_status(status: Status, reason: str = "") -> GradingVerdict:
     """The verdict of a test in which the process ended.
 
     Raises:
@@ -85,9 +85,9 @@ def of_status(status: Status, reason: str = "") -> Verdict:
             f"the sandbox failed while a solution ran: {reason or 'no reason given'}"
         )
     if status in ("timeout", "refused"):
-        return Verdict(status)
+        return GradingVerdict(status)
     names = {"oom": "MemoryError", "output_limit": "TooMuchOutput"}
-    return Verdict("error", names.get(status, "ProcessEnded"))
+    return GradingVerdict("error", names.get(status, "ProcessEnded"))
 
 
 class Clock:

@@ -60,7 +60,7 @@ def token_in(path: str | os.PathLike[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class SandboxAddress:
     """A server.
 
     Args:
@@ -75,7 +75,7 @@ class Address:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
 
-def address_of(url: str, token: str, ca_file: str | None = None) -> Address:
+def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddress:
     """The server that a URL stands for.
 
     Args:
@@ -107,7 +107,7 @@ def address_of(url: str, token: str, ca_file: str | None = None) -> Address:
             tls = ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"the certificates {ca_file} cannot be read: {error}") from None
-    return Address(host, port or (443 if tls else 80), token, tls)
+    return SandboxAddress(host, port or (443 if tls else 80), token, tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Reply:
     retry_after: float | None = None
 
 
-class Call:
+class RemoteCall:
     """One request, sent once.
 
     Args:
@@ -137,7 +137,7 @@ class Call:
     """
 
     def __init__(
-        self, address: Address, path: str, body: bytes | None, seconds: float, most: int
+        self, address: SandboxAddress, path: str, body: bytes | None, seconds: float, most: int
     ) -> None:
         self._address, self._path, self._body = address, path, body
         self._seconds, self._most = seconds, most

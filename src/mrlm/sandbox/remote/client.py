@@ -20,7 +20,7 @@ from mrlm.core.registry import unknown
 from mrlm.core.sync_async import in_thread, run_async
 from mrlm.sandbox.local import unfit
 from mrlm.sandbox.remote import wire
-from mrlm.sandbox.remote.calling import Call, Unanswered, address_of, token_in
+from mrlm.sandbox.remote.calling import RemoteCall, Unanswered, address_of, token_in
 from mrlm.sandbox.types import (
     AnswerError,
     Limits,
@@ -154,7 +154,7 @@ class RemoteSandbox:
         Raises:
             SandboxError: it does not answer, or does not accept the token.
         """
-        reply = await Call(self._address, "/health", None, self.grace, MOST_REPLY).answer()
+        reply = await RemoteCall(self._address, "/health", None, self.grace, MOST_REPLY).answer()
         found = self._content(reply.code, reply.data)
         if not isinstance(found.get("sandbox"), str):
             raise SandboxError("what answers there is no sandbox")
@@ -183,7 +183,7 @@ class RemoteSandbox:
         """Close a session, if the server can be reached; else it ends with its lease. It blocks."""
         data = wire.written({"session": session})
         try:
-            Call(self._address, "/session/close", data, CLOSING, MOST_REPLY).answer_now()
+            RemoteCall(self._address, "/session/close", data, CLOSING, MOST_REPLY).answer_now()
         except Unanswered as error:
             log.debug("a session could not be closed: %s", error)
 
@@ -209,7 +209,7 @@ class RemoteSandbox:
             raise SandboxError(f"the request cannot be sent: {error}") from None
         failures, busy_until = 0, time.monotonic() + self.patience
         while True:
-            call = Call(self._address, path, data, wall + self.grace, MOST_REPLY + most)
+            call = RemoteCall(self._address, path, data, wall + self.grace, MOST_REPLY + most)
             try:
                 reply = await call.answer()
                 if reply.code == 429 and time.monotonic() < busy_until:

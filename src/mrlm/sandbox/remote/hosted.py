@@ -43,7 +43,7 @@ _GONE: Future[bytes] = Future()
 _GONE.set_result(b"")
 
 
-class Refusal(Exception):
+class SandboxRefusal(Exception):
     """A request is not done: the client may not ask for it, or not now.
 
     Args:
@@ -175,7 +175,7 @@ class Hosted:
         def work() -> bytes:
             with self._lock:
                 if len(self._sessions) + self._opening >= self.max_sessions:
-                    raise Refusal(429, f"there are {self.max_sessions} sessions already", 1)
+                    raise SandboxRefusal(429, f"there are {self.max_sessions} sessions already", 1)
                 self._opening += 1
             try:
                 with self._turn():
@@ -206,11 +206,11 @@ class Hosted:
             if number == held.number and digest == held.digest:
                 return held.reply
             if number != held.number + 1:
-                raise Refusal(409, f"request {number} came after request {held.number}")
+                raise SandboxRefusal(409, f"request {number} came after request {held.number}")
             if held.closed:
-                raise Refusal(404, "the session is closed")
+                raise SandboxRefusal(404, "the session is closed")
             if self.draining:
-                raise Refusal(503, "the server is going down", 1)
+                raise SandboxRefusal(503, "the server is going down", 1)
             with self._turn():
                 held.reply = self._answer(held, message.get("request"), wall)
             held.number, held.digest, held.used = number, digest, time.monotonic()
@@ -266,14 +266,14 @@ class Hosted:
             known = self._done.get(key)
             if known is None:
                 if self.draining:
-                    raise Refusal(503, "the server is going down", 1)
+                    raise SandboxRefusal(503, "the server is going down", 1)
                 mine = self._done[key] = Done(digest)
         if known is not None:
             if known.digest != digest:
-                raise Refusal(409, "another request had the same id")
+                raise SandboxRefusal(409, "another request had the same id")
             reply = known.reply.result()
             if not reply:
-                raise Refusal(410, "the result of this request is not kept any more")
+                raise SandboxRefusal(410, "the result of this request is not kept any more")
             return reply
         try:
             reply = work()
@@ -289,7 +289,7 @@ class Hosted:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         if not self._turns.acquire(timeout=self.queue):
-            raise Refusal(429, f"{self.max_runs} programs run already", 1)
+            raise SandboxRefusal(429, f"{self.max_runs} programs run already", 1)
         with self._lock:
             self._busy += 1
         try:
@@ -328,7 +328,7 @@ class Hosted:
         with self._lock:
             held = self._sessions.get(name)
         if held is None:
-            raise Refusal(
+            raise SandboxRefusal(
                 404, f"there is no such session; one is closed {self.lease:g} s after its last use"
             )
         return held
@@ -346,7 +346,7 @@ class Hosted:
 
     def _bounded(self, limits: Limits | None) -> Limits | None:
         if limits is not None and limits.wall > self.max_wall:
-            raise Refusal(
+            raise SandboxRefusal(
                 400,
                 f"{limits.wall:g} s are more than this server gives a program; start it with "
                 f"--max-wall {limits.wall:g}",

@@ -24,7 +24,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.sandbox.remote import wire
 from mrlm.sandbox.remote.calling import SHORTEST_TOKEN, is_loopback, token_in
-from mrlm.sandbox.remote.hosted import Hosted, Refusal
+from mrlm.sandbox.remote.hosted import Hosted, SandboxRefusal
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def check_private(host: str, certificate: str | None) -> None:
         )
 
 
-class Server(http.server.ThreadingHTTPServer):
+class SandboxServer(http.server.ThreadingHTTPServer):
     """Listens.
 
     Args:
@@ -177,7 +177,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "mrlm"
     sys_version = ""
-    server: Server
+    server: SandboxServer
 
     def do_GET(self) -> None:
         self._do({"/health": lambda _: wire.written(self.server.hosted.health())}, False)
@@ -200,11 +200,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._admit()
             door = doors.get(self.path)
             if door is None:
-                raise Refusal(404, "there is nothing here")
+                raise SandboxRefusal(404, "there is nothing here")
             data = self._body() if has_body else b""
             self.server.heard()
             self._reply(200, door(data))
-        except Refusal as refusal:
+        except SandboxRefusal as refusal:
             said = wire.written({"error": refusal.reason})
             self._reply(refusal.code, said, refusal.retry_after)
         except wire.WireError as error:
@@ -218,14 +218,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _admit(self) -> None:
         given = self.headers.get_all("Authorization") or [""]
         if not hmac.compare_digest(given[0].encode("utf-8", "replace"), self.server.expected):
-            raise Refusal(401, "the token is not the server's")
+            raise SandboxRefusal(401, "the token is not the server's")
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
-            raise Refusal(411, "a request says how long it is")
+            raise SandboxRefusal(411, "a request says how long it is")
         if len(length) > 12 or int(length) > self.server.max_body:
-            raise Refusal(413, f"a request has at most {self.server.max_body} bytes")
+            raise SandboxRefusal(413, f"a request has at most {self.server.max_body} bytes")
         data = self.rfile.read(int(length))
         if len(data) != int(length):
             raise ConnectionError("the request was cut short")
@@ -260,7 +260,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         log.debug("%s %s", self.client_address[0], ascii(format % args))
 
 
-def serve(server: Server, drain: float = 30.0) -> int:
+def serve(server: SandboxServer, drain: float = 30.0) -> int:
     """Serve until SIGTERM or SIGINT, then let what runs come to its end.
 
     Returns:
@@ -317,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             words.lease,
             words.max_wall,
         )
-        server = Server(
+        server = SandboxServer(
             hosted, token, words.host, words.port, words.certificate, words.key, words.max_body
         )
     except MRLMError as error:

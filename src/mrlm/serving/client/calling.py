@@ -140,7 +140,7 @@ class Pauses:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """A server.
 
     Args:
@@ -169,7 +169,7 @@ class Address:
         return self.target
 
 
-def address_of(text: str) -> Address:
+def address_of(text: str) -> ServerAddress:
     """The server that a text names: `host:port`, `[::1]:port`, or a URL of it.
 
     Raises:
@@ -187,7 +187,7 @@ def address_of(text: str) -> Address:
             f"{text!r} is no address of a server; write host:port, such as localhost:50051 or "
             "[::1]:50051"
         )
-    return Address(host, port, {"": None, "http": False, "https": True}[parts.scheme])
+    return ServerAddress(host, port, {"": None, "http": False, "https": True}[parts.scheme])
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Access:
         """What every call says of the caller."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
-    def channel(self, address: Address) -> grpc.aio.Channel:
+    def channel(self, address: ServerAddress) -> grpc.aio.Channel:
         """A channel to a server; it belongs to the loop that runs.
 
         Raises:
@@ -316,7 +316,7 @@ class Broken(Exception):
         """There is no room now."""
         return self.code is Code.RESOURCE_EXHAUSTED and not self.too_large
 
-    def final(self, address: Address) -> str | None:
+    def final(self, address: ServerAddress) -> str | None:
         """Why asking this server again cannot help, and what would; `None` if it can."""
         if self.code in DENIED:
             return (

@@ -27,7 +27,7 @@ from mrlm.serving.client.calling import (
     waited,
 )
 from mrlm.serving.client.pool import ServerPool
-from mrlm.serving.client.session import Session
+from mrlm.serving.client.session import ClientSession
 from mrlm.serving.protocol import codec
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -131,7 +131,7 @@ class RemoteEnvironment(Environment):
         self.name: str = said.name or environment.rsplit(":", 1)[-1].lower()
         self.agents: tuple[str, ...] = tuple(said.agents)
         self.max_turns: int | None = said.max_turns if said.HasField("max_turns") else None
-        self._session: Future[Session] | None = None
+        self._session: Future[ClientSession] | None = None
         self._state: str | None = None
         self._told = False  # whether results of the session say the state
         self._over = False
@@ -241,7 +241,7 @@ class RemoteEnvironment(Environment):
             log.info("environment %r: the episode begins anew elsewhere", known.world.environment)
             await asyncio.sleep(pause)
 
-    async def _opened(self, until: float) -> Session:
+    async def _opened(self, until: float) -> ClientSession:
         """The session of this instance; where there is none, a new one on whichever server has
         room."""
         if self._session is not None:
@@ -249,7 +249,7 @@ class RemoteEnvironment(Environment):
         known = self._known
         while True:
             link = await known.pool.choose(until)
-            session = Session(link, known.world.environment, known.patience)
+            session = ClientSession(link, known.world.environment, known.patience)
             self._told = known.with_state
             try:
                 await session.open(known.world, self._told, until, TRIES)
@@ -274,7 +274,7 @@ class RemoteEnvironment(Environment):
         session = await self._opened(until)
         return await session.call(kind, what, until)
 
-    async def _forked(self, origin: Future[Session]) -> Session:
+    async def _forked(self, origin: Future[ClientSession]) -> ClientSession:
         return await (await _settled(origin)).fork(self._known.until)
 
     def _said(self, kind: str, what: Any) -> str | None:
@@ -288,12 +288,12 @@ class RemoteEnvironment(Environment):
         return codec.result_of(record)
 
 
-async def _settled(session: Future[Session]) -> Session:
+async def _settled(session: Future[ClientSession]) -> ClientSession:
     """A session that may still be on its way; giving up waiting for it does not end it."""
     return await asyncio.shield(asyncio.wrap_future(session))
 
 
-async def _closed(session: Future[Session]) -> None:
+async def _closed(session: Future[ClientSession]) -> None:
     with contextlib.suppress(MRLMError):  # one that was never forked needs no end
         await (await _settled(session)).close()
 

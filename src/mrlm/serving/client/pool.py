@@ -20,9 +20,9 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client.calling import (
     Access,
-    Address,
     Broken,
     Pauses,
+    ServerAddress,
     Unreachable,
     access_of,
     address_of,
@@ -30,7 +30,7 @@ from mrlm.serving.client.calling import (
 )
 
 if TYPE_CHECKING:
-    from mrlm.serving.client.session import Session
+    from mrlm.serving.client.session import ClientSession
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -50,10 +50,10 @@ class Link:
         access: who asks it.
     """
 
-    def __init__(self, address: Address, access: Access) -> None:
-        self.address: Address = address
+    def __init__(self, address: ServerAddress, access: Access) -> None:
+        self.address: ServerAddress = address
         self.access: Access = access
-        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.sessions: weakref.WeakSet[ClientSession] = weakref.WeakSet()
         """Those that somebody here still holds: what is forgotten without a word ends with its
         lease."""
         self.lease: float = 60.0
@@ -160,13 +160,13 @@ class Link:
 
     # -- sessions --
 
-    def hold(self, session: Session) -> None:
+    def hold(self, session: ClientSession) -> None:
         """A session lives there: say from time to time that it is still wanted."""
         self.sessions.add(session)
         if self._beat is None or self._beat.done():
             self._beat = asyncio.get_running_loop().create_task(self._renew())
 
-    async def release(self, session: Session) -> None:
+    async def release(self, session: ClientSession) -> None:
         """A session is over."""
         self.sessions.discard(session)
         if not self.sessions and self._beat is not None:
@@ -245,7 +245,7 @@ class ServerPool:
     def _begin(self) -> None:
         self._stamp: tuple[int, int] | None = None
         self._read_at = 0.0
-        self._links: dict[Address, Link] = {}
+        self._links: dict[ServerAddress, Link] = {}
         self._made: set[Link] = set()
         weakref.finalize(self, _let_go, self._made).atexit = False
         self._turns = itertools.count(1)
@@ -306,7 +306,7 @@ class ServerPool:
         self._own = [address_of(each) for each in servers]
         self._set(self._own)
 
-    def _set(self, wanted: Sequence[Address]) -> None:
+    def _set(self, wanted: Sequence[ServerAddress]) -> None:
         """The links of the servers that are wanted now; the dictionary is replaced as a whole, for
         others may be reading it."""
         old = self._links
@@ -319,7 +319,7 @@ class ServerPool:
 
     # -- the file of servers --
 
-    def _listed(self) -> list[Address]:
+    def _listed(self) -> list[ServerAddress]:
         """The servers of the file.
 
         Raises:

@@ -24,7 +24,7 @@ LONGEST_WAIT = 10.0
 """Seconds to wait for a server that has no room, before it is asked again."""
 
 
-class Session:
+class ClientSession:
     """A world on a server, and the stream on which it is talked to. Lives in the loop of all
     channels.
 
@@ -101,10 +101,10 @@ class Session:
             self._unsure = False
             return reply
 
-    async def fork(self, until: float) -> Session:
+    async def fork(self, until: float) -> ClientSession:
         """A second session that goes on from where this one is now."""
         reply = await self.call("fork", pb.Fork(key=secrets.token_hex(16)), until)
-        twin = Session(self.link, self._title, self._patience)
+        twin = ClientSession(self.link, self._title, self._patience)
         twin._opened(reply.opened)
         return twin
 

@@ -12,7 +12,7 @@ from mrlm.core.errors import MRLMError
 from mrlm.core.sync_async import run_async
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
-from mrlm.serving.client.calling import Access, Address, Broken
+from mrlm.serving.client.calling import Access, Broken, ServerAddress
 
 PAUSE = 0.2
 """Seconds between two attempts."""
@@ -20,7 +20,7 @@ LEAST = 5.0
 """Seconds that one attempt gets, however short the wait."""
 
 
-def server_info(address: Address, wait: float, access: Access) -> pb.InfoReply:
+def server_info(address: ServerAddress, wait: float, access: Access) -> pb.InfoReply:
     """What a server has and how it is.
 
     Args:
@@ -35,7 +35,7 @@ def server_info(address: Address, wait: float, access: Access) -> pb.InfoReply:
     return run_async(_asked(address, wait, access))
 
 
-async def _asked(address: Address, wait: float, access: Access) -> pb.InfoReply:
+async def _asked(address: ServerAddress, wait: float, access: Access) -> pb.InfoReply:
     deadline = time.monotonic() + wait
     async with access.channel(address) as channel:
         stub = mrlm_pb2_grpc.EnvironmentsStub(channel)

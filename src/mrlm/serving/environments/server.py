@@ -23,8 +23,8 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError, PluginError
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.grpc import NAME, EnvironmentsService
-from mrlm.serving.environments.sessions import Rules, Sessions
-from mrlm.serving.environments.worker_pool import Pool
+from mrlm.serving.environments.sessions import SessionRules, Sessions
+from mrlm.serving.environments.worker_pool import WorkerPool
 from mrlm.serving.protocol import channel_options
 from mrlm.serving.protocol.prometheus import Metrics, Prometheus
 from mrlm.serving.protocol.security import TokenInterceptor, check_exposure, server_credentials
@@ -33,7 +33,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedEnvironment:
     """A world that is served.
 
     Args:
@@ -56,7 +56,7 @@ class Settings:
     """How a server is set up.
 
     Args:
-        environments: what it serves: names, `module:Class`, or `Served`.
+        environments: what it serves: names, `module:Class`, or `ServedEnvironment`.
         host: where it listens; another address than this machine's needs TLS and a token.
         port: where it listens; 0 takes a free one.
         token: what callers must know.
@@ -74,7 +74,7 @@ class Settings:
         hidden: environment variables that workers do not get.
     """
 
-    environments: Sequence[str | Served] = ()
+    environments: Sequence[str | ServedEnvironment] = ()
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
@@ -99,15 +99,15 @@ class Settings:
                 raise ConfigError(f"--{flag} must be above 0, not {getattr(self, name)!r}")
 
     @property
-    def served(self) -> dict[str, Served]:
+    def served(self) -> dict[str, ServedEnvironment]:
         """The worlds by name.
 
         Raises:
             ConfigError: two have one name, or a name is none of ours.
         """
-        found: dict[str, Served] = {}
+        found: dict[str, ServedEnvironment] = {}
         for each in self.environments:
-            world = Served(each) if isinstance(each, str) else each
+            world = ServedEnvironment(each) if isinstance(each, str) else each
             if world.name in found:
                 raise ConfigError(f"two environments are called {world.name!r}; name them apart")
             reference = world.reference or world.name
@@ -118,7 +118,7 @@ class Settings:
         return found
 
 
-class Server:
+class EnvironmentServer:
     """A server in this process, with its workers in others.
 
     Args:
@@ -137,7 +137,7 @@ class Server:
         self.epoch: str = secrets.token_hex(8)
         self.port: int = settings.port
         self.metrics_port: int | None = settings.metrics_port
-        self.worlds: dict[str, Served] = settings.served
+        self.worlds: dict[str, ServedEnvironment] = settings.served
         self.policies: list[str] = list(policies)
         self._services = list(services)
         check_exposure(settings.host, settings.token, settings.tls_cert is not None)
@@ -145,9 +145,9 @@ class Server:
             settings.tls_cert, settings.tls_key, settings.client_ca
         )
         self._metrics = Metrics() if settings.metrics_port is None else Prometheus()
-        rules = Rules(self.epoch, settings.max_sessions, settings.max_calls, settings.lease)
+        rules = SessionRules(self.epoch, settings.max_sessions, settings.max_calls, settings.lease)
         times = [world.timeout or settings.timeout for world in self.worlds.values()]
-        self.pool: Pool = Pool(
+        self.pool: WorkerPool = WorkerPool(
             settings.workers if self.worlds else 0,
             self._hello(),
             lambda ids: self.sessions.lost(ids),
@@ -286,7 +286,9 @@ class Server:
         }
 
 
-def serve(server: Server, grace: float, started: Callable[[Server], None]) -> None:
+def serve(
+    server: EnvironmentServer, grace: float, started: Callable[[EnvironmentServer], None]
+) -> None:
     """Serve until SIGTERM or SIGINT comes, then drain; a second one ends the process at once.
 
     Args:
@@ -297,7 +299,9 @@ def serve(server: Server, grace: float, started: Callable[[Server], None]) -> No
     asyncio.run(_serve(server, grace, started))
 
 
-async def _serve(server: Server, grace: float, started: Callable[[Server], None]) -> None:
+async def _serve(
+    server: EnvironmentServer, grace: float, started: Callable[[EnvironmentServer], None]
+) -> None:
     asked = asyncio.Event()
 
     def ask(number: int) -> None:

@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import NOBODY, End, Op
-from mrlm.serving.environments.worker_pool import LostError, Pool, Worker
+from mrlm.serving.environments.worker_pool import LostError, WorkerPool, WorkerProcess
 from mrlm.serving.protocol.prometheus import Metrics
-from mrlm.serving.protocol.replies import Answer, as_answer, excess, failed, refused
+from mrlm.serving.protocol.replies import SerializedReply, as_answer, excess, failed, refused
 
 log: logging.Logger = logging.getLogger("mrlm")
 MOST_KEY = 200
@@ -27,7 +27,7 @@ RETRY_AFTER = 0.5
 
 
 @dataclass(slots=True)
-class Session:
+class ServerSession:
     """A world's instance as its callers see it.
 
     Args:
@@ -42,17 +42,17 @@ class Session:
     """
 
     id: bytes
-    worker: Worker
+    worker: WorkerProcess
     seq: int
     key: str
     expires: float
-    answer: Answer | None = None
-    running: tuple[int, asyncio.Task[Answer]] | None = None
+    answer: SerializedReply | None = None
+    running: tuple[int, asyncio.Task[SerializedReply]] | None = None
     over: bool = False
 
 
 @dataclass(slots=True)
-class Opening:
+class PendingSession:
     """What was opened with a key: asked for again, it is the same session.
 
     Args:
@@ -65,7 +65,7 @@ class Opening:
 
 
 @dataclass(slots=True)
-class Rules:
+class SessionRules:
     """What a server allows.
 
     Args:
@@ -90,19 +90,19 @@ class Sessions:
     A call that was refused (`BAD`, `BUSY`, `GAP`) was not answered, and its number is still free.
     """
 
-    def __init__(self, pool: Pool, rules: Rules, metrics: Metrics) -> None:
+    def __init__(self, pool: WorkerPool, rules: SessionRules, metrics: Metrics) -> None:
         self.rules = rules
         self.calls: int = 0
         self._pool, self._metrics = pool, metrics
-        self._found: dict[bytes, Session] = {}
-        self._keys: dict[str, Opening] = {}
+        self._found: dict[bytes, ServerSession] = {}
+        self._keys: dict[str, PendingSession] = {}
         self._live = 0
         self._jobs: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         return self._live
 
-    async def answer(self, data: bytes) -> Answer:
+    async def answer(self, data: bytes) -> SerializedReply:
         """Answer a `Request`. It never raises: what cannot be done is a `Failure`."""
         started = time.perf_counter()
         try:
@@ -121,14 +121,14 @@ class Sessions:
         self._count(kind, answer, started)
         return answer
 
-    async def asked(self, op: Op, data: bytes) -> Answer:
+    async def asked(self, op: Op, data: bytes) -> SerializedReply:
         """Answer a question about a world that belongs to no session."""
         started = time.perf_counter()
         answer = await self._asked(op, data)
         self._count(op.name.lower(), answer, started)
         return answer
 
-    async def _asked(self, op: Op, data: bytes) -> Answer:
+    async def _asked(self, op: Op, data: bytes) -> SerializedReply:
         none = pb.Request()
         refusal = self._no_room(none, opens=False)
         if refusal is not None:
@@ -143,9 +143,9 @@ class Sessions:
             self.calls -= 1
         if end == End.HUNG:
             self._pool.retire(worker)
-        return Answer(body, None if end == End.DONE else pb.Failure.FromString(body))
+        return SerializedReply(body, None if end == End.DONE else pb.Failure.FromString(body))
 
-    def _count(self, kind: str, answer: Answer, started: float) -> None:
+    def _count(self, kind: str, answer: SerializedReply, started: float) -> None:
         failure = answer.failure
         result = "ok" if failure is None else pb.Failure.Kind.Name(failure.kind).lower()
         self._metrics.called(kind, result, time.perf_counter() - started)
@@ -187,7 +187,7 @@ class Sessions:
 
     # -- opening -----------------------------------------------------------------------------------
 
-    async def _opened(self, request: pb.Request) -> Answer:
+    async def _opened(self, request: pb.Request) -> SerializedReply:
         opened = request.open
         if len(opened.key) > MOST_KEY:
             return refused(request, pb.Failure.BAD, f"a key has {MOST_KEY} characters at most")
@@ -205,7 +205,7 @@ class Sessions:
             return self._busy(request, "the server is about to end and opens no sessions")
         job = asyncio.ensure_future(self._open(request))
         if opened.key:
-            self._keys[opened.key] = Opening(world, job)
+            self._keys[opened.key] = PendingSession(world, job)
         self._run(job)
         return as_answer(await asyncio.shield(job), request.seq)
 
@@ -224,7 +224,7 @@ class Sessions:
         finally:
             self.calls -= 1
         if worker is not None and failure is None:
-            self._found[name] = Session(
+            self._found[name] = ServerSession(
                 name, worker, request.seq, request.open.key, time.monotonic() + self.rules.lease
             )
             return self._reply_opened(name)
@@ -236,7 +236,9 @@ class Sessions:
                 self._pool.retire(worker)
         return pb.Reply(failure=failure)
 
-    async def _fork(self, session: Session, request: pb.Request) -> tuple[End, Answer]:
+    async def _fork(
+        self, session: ServerSession, request: pb.Request
+    ) -> tuple[End, SerializedReply]:
         """A session that goes on from where this one is: with the same key the same one."""
         key, world = request.fork.key, session.id
         if len(key) > MOST_KEY:
@@ -247,7 +249,7 @@ class Sessions:
             text = f"the key {key[:60]!r} belongs to another session"
             return End.REFUSED, refused(request, pb.Failure.BAD, text)
         if known is None:
-            known = Opening(world, asyncio.ensure_future(self._twin(session, key)))
+            known = PendingSession(world, asyncio.ensure_future(self._twin(session, key)))
             self._run(known.job)
             if key:
                 self._keys[key] = known
@@ -263,7 +265,7 @@ class Sessions:
         hung = answer.failure.kind == pb.Failure.SLOW
         return End.HUNG if hung else End.OVER, answer
 
-    async def _twin(self, session: Session, key: str) -> pb.Reply:
+    async def _twin(self, session: ServerSession, key: str) -> pb.Reply:
         name, worker = secrets.token_bytes(16), session.worker
         self._live += 1
         worker.sessions.add(name)
@@ -277,7 +279,7 @@ class Sessions:
             self._pool.release(worker, name)
             return pb.Reply(failure=pb.Failure.FromString(body))
         expires = time.monotonic() + self.rules.lease
-        self._found[name] = Session(name, worker, 0, key, expires)
+        self._found[name] = ServerSession(name, worker, 0, key, expires)
         return self._reply_opened(name)
 
     def _reply_opened(self, name: bytes) -> pb.Reply:
@@ -288,7 +290,7 @@ class Sessions:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    async def _called(self, request: pb.Request, kind: str, data: bytes) -> Answer:
+    async def _called(self, request: pb.Request, kind: str, data: bytes) -> SerializedReply:
         session = self._session(request.session)
         if session is None:
             return refused(request, pb.Failure.LOST, "there is no such session (any more)")
@@ -307,7 +309,7 @@ class Sessions:
             self._run(job)
         return await asyncio.shield(session.running[1])
 
-    def _out_of_turn(self, session: Session, request: pb.Request) -> Answer | None:
+    def _out_of_turn(self, session: ServerSession, request: pb.Request) -> SerializedReply | None:
         """Why a call's number is not the one to come."""
         if session.over:
             return refused(request, pb.Failure.LOST, "the session is over")
@@ -317,8 +319,8 @@ class Sessions:
         return refused(request, pb.Failure.GAP, text)
 
     async def _perform(
-        self, session: Session, request: pb.Request, kind: str, data: bytes
-    ) -> Answer:
+        self, session: ServerSession, request: pb.Request, kind: str, data: bytes
+    ) -> SerializedReply:
         """Do a call, once."""
         self.calls += 1
         try:
@@ -327,10 +329,10 @@ class Sessions:
             elif kind == "close":
                 await session.worker.ask(Op.CLOSE, session.id, b"")
                 reply = pb.Reply(session=request.session, seq=request.seq, closed=pb.Closed())
-                end, answer = End.OVER, Answer(reply.SerializeToString())
+                end, answer = End.OVER, SerializedReply(reply.SerializeToString())
             else:
                 end, body = await session.worker.ask(Op.CALL, session.id, data)
-                answer = Answer(body) if end == End.DONE else failed(request, body)
+                answer = SerializedReply(body) if end == End.DONE else failed(request, body)
         except LostError:
             text = "the process that held the session is gone"
             return refused(request, pb.Failure.LOST, text)
@@ -350,31 +352,31 @@ class Sessions:
 
     # -- room and time -----------------------------------------------------------------------------
 
-    def _no_room(self, request: pb.Request, opens: bool = True) -> Answer | None:
+    def _no_room(self, request: pb.Request, opens: bool = True) -> SerializedReply | None:
         if self.calls >= self.rules.max_calls:
             return self._busy(request, f"{self.rules.max_calls} calls are under way already")
         if opens and self._live >= self.rules.max_sessions:
             return self._busy(request, f"{self.rules.max_sessions} sessions are open already")
         return None
 
-    def _busy(self, request: pb.Request, text: str) -> Answer:
+    def _busy(self, request: pb.Request, text: str) -> SerializedReply:
         failure = self._full(text)
         reply = pb.Reply(session=request.session, seq=request.seq, failure=failure)
-        return Answer(reply.SerializeToString(), failure)
+        return SerializedReply(reply.SerializeToString(), failure)
 
     def _full(self, text: str) -> pb.Failure:
         return pb.Failure(kind=pb.Failure.BUSY, message=text, retry_after=RETRY_AFTER)
 
-    def _session(self, name: str) -> Session | None:
+    def _session(self, name: str) -> ServerSession | None:
         try:
             return self._found.get(bytes.fromhex(name))
         except ValueError:
             return None
 
-    def _touch(self, session: Session) -> None:
+    def _touch(self, session: ServerSession) -> None:
         session.expires = time.monotonic() + self.rules.lease
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: ServerSession) -> None:
         if self._found.pop(session.id, None) is None:
             return
         self._keys.pop(session.key, None)
@@ -382,7 +384,7 @@ class Sessions:
             session.over = True
             self._live -= 1
 
-    async def _closed(self, session: Session) -> None:
+    async def _closed(self, session: ServerSession) -> None:
         """Let go of the instance of a session that nobody wants any more."""
         try:
             await session.worker.ask(Op.CLOSE, session.id, b"")

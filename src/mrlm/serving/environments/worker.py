@@ -24,7 +24,7 @@ ENDING = 5.0
 """Seconds a worker may go on after its server is gone."""
 
 
-class Worker:
+class SessionWorker:
     """Answers the frames of its server.
 
     Args:
@@ -85,7 +85,7 @@ def _outlive(seconds: float) -> None:
 
 async def _work(descriptor: int) -> None:
     over = asyncio.Event()
-    worker = Worker(over)
+    worker = SessionWorker(over)
     loop = asyncio.get_running_loop()
     await loop.create_unix_connection(lambda: worker.frames, sock=socket.socket(fileno=descriptor))
     beating = asyncio.ensure_future(worker.beat())

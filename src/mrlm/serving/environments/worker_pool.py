@@ -30,7 +30,7 @@ class LostError(Exception):
     """The worker that was asked is gone, or there is none."""
 
 
-class Worker:
+class WorkerProcess:
     """One process.
 
     Args:
@@ -42,7 +42,7 @@ class Worker:
     def __init__(
         self,
         hello: Mapping[str, Any],
-        ended: Callable[[Worker], None],
+        ended: Callable[[WorkerProcess], None],
         hidden: Iterable[str] = (),
     ) -> None:
         self.sessions: set[bytes] = set()
@@ -143,7 +143,7 @@ class Worker:
         self._ended(self)
 
 
-class Pool:
+class WorkerPool:
     """So many workers, always.
 
     Args:
@@ -166,8 +166,8 @@ class Pool:
         self.count = count
         self.restarts: int = 0
         self._hello, self._lost, self._patience, self._hidden = hello, lost, patience, hidden
-        self.workers: list[Worker] = []
-        self._retired: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
+        self._retired: list[WorkerProcess] = []
         self._jobs: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -199,7 +199,7 @@ class Pool:
         self.workers, self._retired = [], []
         await asyncio.gather(*(worker.stop() for worker in workers))
 
-    def pick(self) -> Worker:
+    def pick(self) -> WorkerProcess:
         """The one with the fewest sessions.
 
         Raises:
@@ -210,13 +210,13 @@ class Pool:
             raise LostError("no worker is ready")
         return min(ready, key=lambda worker: len(worker.sessions))
 
-    def release(self, worker: Worker, session: bytes) -> None:
+    def release(self, worker: WorkerProcess, session: bytes) -> None:
         """A session has ended; a retired worker goes with its last one."""
         worker.sessions.discard(session)
         if worker.retired and not worker.sessions:
             worker.kill()
 
-    def retire(self, worker: Worker) -> None:
+    def retire(self, worker: WorkerProcess) -> None:
         """Give a worker in which something hangs no new sessions, and put another in its place."""
         if worker.retired or self._closing:
             return
@@ -230,15 +230,15 @@ class Pool:
         elif len(self._retired) > self.count:
             self._retired[0].kill()
 
-    def _new(self) -> Worker:
-        return Worker(self._hello, self._ended, self._hidden)
+    def _new(self) -> WorkerProcess:
+        return WorkerProcess(self._hello, self._ended, self._hidden)
 
     def _run(self, work: Any) -> None:
         job = asyncio.ensure_future(work)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)
 
-    def _ended(self, worker: Worker) -> None:
+    def _ended(self, worker: WorkerProcess) -> None:
         """It is gone: its sessions are lost, and another is started."""
         if self._closing:
             return
@@ -256,7 +256,7 @@ class Pool:
         sessions, worker.sessions = worker.sessions, set()
         self._lost(sessions)
 
-    async def _reap(self, worker: Worker) -> None:
+    async def _reap(self, worker: WorkerProcess) -> None:
         with suppress(ProcessLookupError):
             worker.process.kill()
         await asyncio.to_thread(worker.process.wait)

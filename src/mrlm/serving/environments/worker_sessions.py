@@ -51,7 +51,7 @@ class Seated:
 
 
 @dataclass(slots=True)
-class Template:
+class EnvironmentTemplate:
     """A world with its arguments, from which instances are copied, one after the other."""
 
     environment: Environment
@@ -90,7 +90,9 @@ class Host:
                 self._fitted(name, self._given(name, ""))
         self._sessions: dict[bytes, Seated] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._templates: OrderedDict[tuple[str, str], asyncio.Task[Template]] = OrderedDict()
+        self._templates: OrderedDict[tuple[str, str], asyncio.Task[EnvironmentTemplate]] = (
+            OrderedDict()
+        )
 
     async def answer(self, op: int, session: bytes, body: bytes) -> tuple[End, bytes]:
         """Do what is asked.
@@ -213,7 +215,7 @@ class Host:
 
     # -- templates ---------------------------------------------------------------------------------
 
-    async def _template(self, world: pb.World) -> Template:
+    async def _template(self, world: pb.World) -> EnvironmentTemplate:
         """The world with these arguments, made once."""
         if world.environment not in self._worlds:
             known = list(self._worlds)
@@ -233,7 +235,7 @@ class Host:
             self._templates.pop(key, None)
             raise
 
-    async def _made(self, name: str, arguments_json: str) -> Template:
+    async def _made(self, name: str, arguments_json: str) -> EnvironmentTemplate:
         world, plugin = self._worlds[name], self._plugins[name]
         given = self._given(name, arguments_json)
         timeout = float(world["timeout"])
@@ -250,7 +252,7 @@ class Host:
             made = await asyncio.wait_for(in_thread(make), timeout)
         except TimeoutError as error:
             raise SlowError(timeout, hung=True) from error
-        return Template(made, name, timeout)
+        return EnvironmentTemplate(made, name, timeout)
 
     def _fitted(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return fitted_arguments(self._plugins[name], given, f"environment {name!r}")
@@ -278,7 +280,7 @@ class Host:
         return found
 
 
-def _description(template: Template) -> bytes:
+def _description(template: EnvironmentTemplate) -> bytes:
     world = template.environment
     return pb.Description(
         name=world.name,

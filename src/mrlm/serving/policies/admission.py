@@ -16,7 +16,7 @@ fit before it is tokenised."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AdmissionLimits:
     """What one server admits over HTTP.
 
     Args:

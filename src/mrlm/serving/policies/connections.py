@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mrlm.serving.policies.admission import Limits
+from mrlm.serving.policies.admission import AdmissionLimits
 
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\r\n"
@@ -23,7 +23,7 @@ class Connections:
     them are being answered, the new one is refused.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AdmissionLimits) -> None:
         self.limits = limits
         self._open: defaultdict[str, dict[Any, None]] = defaultdict(dict)
 
@@ -114,5 +114,5 @@ class Loop(asyncio.SelectorEventLoop):
 
     async def create_server(self, *args: Any, **settings: Any) -> Any:
         if settings.get("ssl") is not None:
-            settings.setdefault("ssl_handshake_timeout", Limits().head_seconds)
+            settings.setdefault("ssl_handshake_timeout", AdmissionLimits().head_seconds)
         return await super().create_server(*args, **settings)

@@ -21,7 +21,7 @@ from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.policies.admission import checked_sampling, count_repeated
-from mrlm.serving.policies.hub import RETRY_AFTER, Desk, Served
+from mrlm.serving.policies.hub import RETRY_AFTER, Desk, ServedPolicy
 from mrlm.serving.policies.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -155,7 +155,7 @@ def _completion(found: Completion) -> Any:
     )
 
 
-def _info(served: Served) -> Any:
+def _info(served: ServedPolicy) -> Any:
     return pb.PolicyInfo(
         name=served.name,
         model=served.model,

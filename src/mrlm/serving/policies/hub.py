@@ -59,7 +59,7 @@ class Holder(Protocol):
 
 
 @dataclass(slots=True)
-class Served:
+class ServedPolicy:
     """A policy that a server speaks for.
 
     Args:
@@ -109,14 +109,14 @@ class Desk:
 
     def __init__(
         self,
-        served: Sequence[Served],
+        served: Sequence[ServedPolicy],
         timeout: float = 600.0,
         max_waiting: int = 1024,
-        add_adapter: Callable[[str, Path], Sequence[Served]] | None = None,
+        add_adapter: Callable[[str, Path], Sequence[ServedPolicy]] | None = None,
         takes_weights: bool = False,
         weights_from: Path | None = None,
     ) -> None:
-        self.served: dict[str, Served] = {each.name: each for each in served}
+        self.served: dict[str, ServedPolicy] = {each.name: each for each in served}
         self.timeout = timeout
         self.max_waiting = max_waiting
         self.add_adapter = add_adapter
@@ -164,7 +164,7 @@ class Desk:
 
     # -- what doors ask ----------------------------------------------------------------------------
 
-    def find(self, name: str) -> Served:
+    def find(self, name: str) -> ServedPolicy:
         """The policy of a name.
 
         Raises:
@@ -343,7 +343,7 @@ class Desk:
         return found
 
     async def _update(
-        self, served: Served, version: int | None, file: Path | None, folder: Path | None
+        self, served: ServedPolicy, version: int | None, file: Path | None, folder: Path | None
     ) -> int:
         async with self._gate.alone():
             try:

@@ -15,8 +15,8 @@ from typing import Any
 from mrlm.core.errors import ChatTemplateError, ConfigError
 from mrlm.core.types import Completion, Message
 from mrlm.play.engine import Request as Asked
-from mrlm.serving.policies.admission import Limits, check_size, parsed
-from mrlm.serving.policies.hub import RETRY_AFTER, Desk, Served
+from mrlm.serving.policies.admission import AdmissionLimits, check_size, parsed
+from mrlm.serving.policies.hub import RETRY_AFTER, Desk, ServedPolicy
 from mrlm.serving.policies.openai_fields import (
     JSON,
     Fields,
@@ -48,7 +48,7 @@ STATUS: dict[str, tuple[int, str, str | None]] = {
 
 
 @dataclass(slots=True)
-class Answer:
+class HTTPAnswer:
     """What a route answers: JSON, or a text; or events, one after the other."""
 
     body: Any
@@ -56,7 +56,7 @@ class Answer:
 
 
 Route = Callable[[JSON, Any], Awaitable[Any]]
-"""`route(body, request)` returns an `Answer` or what its body is."""
+"""`route(body, request)` returns an `HTTPAnswer` or what its body is."""
 
 
 class Door:
@@ -68,9 +68,11 @@ class Door:
         limits: what is let in.
     """
 
-    def __init__(self, desk: Desk, token: str | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, desk: Desk, token: str | None = None, limits: AdmissionLimits | None = None
+    ) -> None:
         self.desk = desk
-        self.limits: Limits = limits or Limits()
+        self.limits: AdmissionLimits = limits or AdmissionLimits()
         self._held = 0
         self._token = None if token is None else _digest(token)
 
@@ -113,7 +115,7 @@ class Door:
         served = list(self.desk.served.values())
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
-    async def chat(self, body: JSON, request: Any) -> Answer:
+    async def chat(self, body: JSON, request: Any) -> HTTPAnswer:
         """A chat completion."""
         fields = Fields(body)
         served = self.desk.find(fields.text("model"))
@@ -127,7 +129,7 @@ class Door:
             limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
             return _requests(served, fields, [prompt], limit)
 
-        def answer(sent: list[Asked], found: list[Completion]) -> Answer:
+        def answer(sent: list[Asked], found: list[Completion]) -> HTTPAnswer:
             choices: list[JSON] = []
             for place, each in enumerate(found):
                 message, reason = spoken(each, tools)
@@ -137,13 +139,15 @@ class Door:
             counts = usage(len(sent[0].prompt_ids), found)
             if streamed:
                 first = head("chat.completion.chunk", served.name)
-                return Answer(_chat_events(first, choices, _counted(fields, counts)), events=True)
+                return HTTPAnswer(
+                    _chat_events(first, choices, _counted(fields, counts)), events=True
+                )
             first = head("chat.completion", served.name)
-            return Answer(first | {"choices": choices, "usage": counts})
+            return HTTPAnswer(first | {"choices": choices, "usage": counts})
 
         return await self._answered(fields.count(), asked, answer)
 
-    async def complete(self, body: JSON, request: Any) -> Answer:
+    async def complete(self, body: JSON, request: Any) -> HTTPAnswer:
         """Completions of texts or of lists of token ids."""
         fields = Fields(body)
         served = self.desk.find(fields.text("model"))
@@ -151,7 +155,7 @@ class Door:
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
         shows_ids, streamed = fields.flag("return_token_ids"), fields.flag("stream")
 
-        def answer(sent: list[Asked], found: list[Completion]) -> Answer:
+        def answer(sent: list[Asked], found: list[Completion]) -> HTTPAnswer:
             choices: list[JSON] = []
             for place, (each, one) in enumerate(zip(found, sent, strict=True)):
                 choice: JSON = {
@@ -167,8 +171,8 @@ class Door:
             read = sum(len(one.prompt_ids) for one in sent[:: fields.choices()])
             counts, first = usage(read, found), head("text_completion", served.name)
             if not streamed:
-                return Answer(first | {"choices": choices, "usage": counts})
-            return Answer(_text_events(first, choices, _counted(fields, counts)), events=True)
+                return HTTPAnswer(first | {"choices": choices, "usage": counts})
+            return HTTPAnswer(_text_events(first, choices, _counted(fields, counts)), events=True)
 
         return await self._answered(
             fields.count(),
@@ -182,8 +186,8 @@ class Door:
         self,
         count: int,
         asked: Callable[[], list[Asked]],
-        answer: Callable[[list[Asked], list[Completion]], Answer],
-    ) -> Answer:
+        answer: Callable[[list[Asked], list[Completion]], HTTPAnswer],
+    ) -> HTTPAnswer:
         """Room first, then the requests, then what they are answered with; what takes long is not
         done on this event loop."""
         with self.desk.room(count):
@@ -203,7 +207,7 @@ class Door:
                 limits = self.limits
                 body = await self.desk.read(lambda: parsed(data, limits.parts)) if data else {}
                 found = await route(body, request)
-                found = found if isinstance(found, Answer) else Answer(found)
+                found = found if isinstance(found, HTTPAnswer) else HTTPAnswer(found)
                 if found.events:
                     return StreamingResponse(found.body, media_type="text/event-stream")
                 return await self.desk.read(lambda: JSONResponse(found.body))
@@ -291,7 +295,7 @@ def _another(seed: int, place: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest())
 
 
-def _model(served: Served) -> JSON:
+def _model(served: ServedPolicy) -> JSON:
     return {
         "id": served.name,
         "object": "model",
@@ -304,7 +308,9 @@ def _model(served: Served) -> JSON:
     }
 
 
-def _requests(served: Served, fields: Fields, prompts: list[list[int]], limit: int) -> list[Asked]:
+def _requests(
+    served: ServedPolicy, fields: Fields, prompts: list[list[int]], limit: int
+) -> list[Asked]:
     sampling, seed, count = fields.sampling(limit), fields.seed(), fields.choices()
     return [
         Asked(served.name, prompt, sampling, _another(seed, place * count + choice))
@@ -313,14 +319,14 @@ def _requests(served: Served, fields: Fields, prompts: list[list[int]], limit: i
     ]
 
 
-def _rendered(served: Served, messages: list[Message]) -> list[int]:
+def _rendered(served: ServedPolicy, messages: list[Message]) -> list[int]:
     try:
         return served.chat.prompt(messages).ids
     except ChatTemplateError as error:
         raise Refusal("bad", str(error), "messages") from error
 
 
-def _prompts(served: Served, given: Any) -> list[list[int]]:
+def _prompts(served: ServedPolicy, given: Any) -> list[list[int]]:
     """The prompts in ids: of a text, several texts, one list of ids, or several."""
 
     def ids(value: Any) -> bool:

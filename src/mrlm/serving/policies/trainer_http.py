@@ -10,7 +10,7 @@ from typing import Any
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import checked_sampling
-from mrlm.serving.policies.hub import Desk, Served
+from mrlm.serving.policies.hub import Desk, ServedPolicy
 from mrlm.serving.policies.openai_fields import JSON, Fields
 from mrlm.serving.policies.refusals import Refusal
 
@@ -77,7 +77,7 @@ class Bed:
         return parts or sorted(PARTS)
 
 
-def whole_model(desk: Desk) -> Served:
+def whole_model(desk: Desk) -> ServedPolicy:
     """The policy that is no adapter, where there is one.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mrlm.serving import mrlm_pb2 as pb
 
 
-class Answer(NamedTuple):
+class SerializedReply(NamedTuple):
     """A `Reply` as it is sent, and why it is a refusal, if it is one."""
 
     data: bytes
@@ -28,23 +28,25 @@ def excess(request: pb.Request) -> str | None:
     return None if name is None else f"a request holds at most {MOST_PARTS} {name}"
 
 
-def as_answer(reply: pb.Reply, seq: int, session: str = "") -> Answer:
+def as_answer(reply: pb.Reply, seq: int, session: str = "") -> SerializedReply:
     """A reply to a call of that number."""
     told = pb.Reply()
     told.CopyFrom(reply)
     told.seq = seq
     if session:
         told.session = session
-    return Answer(told.SerializeToString(), told.failure if told.HasField("failure") else None)
+    return SerializedReply(
+        told.SerializeToString(), told.failure if told.HasField("failure") else None
+    )
 
 
-def failed(request: pb.Request, body: bytes) -> Answer:
+def failed(request: pb.Request, body: bytes) -> SerializedReply:
     """The bytes of a `Failure` as the reply to a request."""
     failure = pb.Failure.FromString(body)
     reply = pb.Reply(session=request.session, seq=request.seq, failure=failure)
-    return Answer(reply.SerializeToString(), failure)
+    return SerializedReply(reply.SerializeToString(), failure)
 
 
-def refused(request: pb.Request, kind: pb.Failure.Kind, text: str) -> Answer:
+def refused(request: pb.Request, kind: pb.Failure.Kind, text: str) -> SerializedReply:
     """A request that is not done, and why."""
     return failed(request, pb.Failure(kind=kind, message=text).SerializeToString())

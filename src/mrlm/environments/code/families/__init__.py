@@ -10,9 +10,9 @@ from mrlm.environments.code.families import (
     simulation,
     strings,
 )
-from mrlm.environments.code.templates import Template
+from mrlm.environments.code.templates import ProgramTemplate
 
-FAMILIES: dict[str, tuple[Template, ...]] = {
+FAMILIES: dict[str, tuple[ProgramTemplate, ...]] = {
     "strings": strings.TEMPLATES,
     "lists": lists.TEMPLATES,
     "arithmetic": arithmetic.TEMPLATES,

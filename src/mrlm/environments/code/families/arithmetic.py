@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mrlm.environments.code.templates import NUMBER, Template, Values
+from mrlm.environments.code.templates import NUMBER, ProgramTemplate, Values
 
 
 def _one(rng: random.Random, values: Values) -> Any:
@@ -21,7 +21,7 @@ def _natural(rng: random.Random, values: Values) -> Any:
 
 
 TEMPLATES = (
-    Template(
+    ProgramTemplate(
         "larger",
         1,
         "Return the larger of $a and $b.",
@@ -31,7 +31,7 @@ TEMPLATES = (
         args=_two,
         edges=((4, 4),),
     ),
-    Template(
+    ProgramTemplate(
         "smaller",
         1,
         "Return the smaller of $a and $b.",
@@ -41,7 +41,7 @@ TEMPLATES = (
         args=_two,
         edges=((4, 4),),
     ),
-    Template(
+    ProgramTemplate(
         "sum_of_two",
         1,
         "Return the sum of $a and $b.",
@@ -50,7 +50,7 @@ TEMPLATES = (
         called=("add", "plus", "both", "sum_of", "together"),
         args=_two,
     ),
-    Template(
+    ProgramTemplate(
         "difference",
         1,
         "Return $a minus $b.",
@@ -59,7 +59,7 @@ TEMPLATES = (
         called=("minus", "subtract", "less", "left", "remove"),
         args=_two,
     ),
-    Template(
+    ProgramTemplate(
         "plus_number",
         1,
         "Return $a plus $k.",
@@ -69,7 +69,7 @@ TEMPLATES = (
         args=_one,
         draws={"k": range(2, 60)},
     ),
-    Template(
+    ProgramTemplate(
         "times_number",
         1,
         "Return $a times $k.",
@@ -79,7 +79,7 @@ TEMPLATES = (
         args=_one,
         draws={"k": range(2, 40)},
     ),
-    Template(
+    ProgramTemplate(
         "distance",
         1,
         "Return how far $a and $b are apart, as a number that is not negative.",
@@ -89,7 +89,7 @@ TEMPLATES = (
         args=_two,
         edges=((3, 3),),
     ),
-    Template(
+    ProgramTemplate(
         "multiple_of",
         1,
         "Return whether $a is a multiple of $k.",
@@ -100,7 +100,7 @@ TEMPLATES = (
         draws={"k": range(2, 30)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "within",
         2,
         "Return $a, but $low if it is below $low and $high if it is above $high.",
@@ -110,7 +110,7 @@ TEMPLATES = (
         args=lambda rng, v: (rng.randint(v["low"] - 15, v["high"] + 15),),
         draws={"low": range(-10, 5), "high": range(8, 25)},
     ),
-    Template(
+    ProgramTemplate(
         "digit_sum",
         2,
         "Return the sum of the digits of the whole number $a, which may be negative, times $k.",
@@ -121,7 +121,7 @@ TEMPLATES = (
         draws={"k": range(1, 15)},
         edges=((0,), (-47,)),
     ),
-    Template(
+    ProgramTemplate(
         "common_divisor",
         2,
         "Return the greatest common divisor of $a, which is above 0, and $k.",
@@ -137,7 +137,7 @@ TEMPLATES = (
         draws={"k": (12, 18, 24, 30, 36, 48, 60, 72, 84, 90, 96, 120)},
         edges=((1,),),
     ),
-    Template(
+    ProgramTemplate(
         "step_below",
         2,
         "Return the largest multiple of $k that is not above $a, which may be negative.",
@@ -148,7 +148,7 @@ TEMPLATES = (
         draws={"k": range(3, 25)},
         edges=((0,), (-1,)),
     ),
-    Template(
+    ProgramTemplate(
         "polynomial",
         2,
         "Return $k times the square of $a, plus $j times $a, plus $i.",
@@ -159,7 +159,7 @@ TEMPLATES = (
         draws={"k": range(2, 9), "j": range(2, 9), "i": range(1, 20)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "count_primes",
         3,
         "Return how many prime numbers there are from $k to $a, both included.",
@@ -175,7 +175,7 @@ TEMPLATES = (
         draws={"k": range(0, 40)},
         edges=((-3,), (2,)),
     ),
-    Template(
+    ProgramTemplate(
         "in_base",
         3,
         "Return the whole number $a, which is not negative, written in base $k, as text.",
@@ -193,7 +193,7 @@ TEMPLATES = (
         draws={"k": range(2, 10)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "power_remainder",
         3,
         "Return the remainder of $a to the power of $b, divided by $k; $b is not negative and may "
@@ -205,7 +205,7 @@ TEMPLATES = (
         draws={"k": range(3, 60)},
         edges=((5, 0),),
     ),
-    Template(
+    ProgramTemplate(
         "halve_or_triple",
         3,
         "Start with $a, which is above 0. As long as it is not 1, halve it if it is even, else "

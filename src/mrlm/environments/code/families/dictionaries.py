@@ -11,7 +11,7 @@ from mrlm.environments.code.templates import (
     TABLE,
     TEXT,
     WORDS,
-    Template,
+    ProgramTemplate,
     Values,
     table,
     words,
@@ -42,7 +42,7 @@ def _tree(rng: random.Random, values: Values) -> Any:
 
 
 TEMPLATES = (
-    Template(
+    ProgramTemplate(
         "value_or",
         1,
         "Return the value of the key '$k' in the dictionary $a, or $j if it has no such key.",
@@ -53,7 +53,7 @@ TEMPLATES = (
         draws={"k": KEYS, "j": range(-9, 10)},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "other_keys",
         1,
         "Return the sorted list of the keys of the dictionary $a other than '$k'.",
@@ -64,7 +64,7 @@ TEMPLATES = (
         draws={"k": KEYS},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "total_plus",
         1,
         "Return the sum of the values of the dictionary $a plus $k.",
@@ -75,7 +75,7 @@ TEMPLATES = (
         draws={"k": range(1, 30)},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "has_key",
         1,
         "Return whether '$k' is a key of the dictionary $a.",
@@ -86,7 +86,7 @@ TEMPLATES = (
         draws={"k": KEYS},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "raise_values",
         2,
         "Return a dictionary with the keys of $a, in which every value is larger by $k.",
@@ -97,7 +97,7 @@ TEMPLATES = (
         draws={"k": range(1, 30)},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "keys_above",
         2,
         "Return the sorted list of those keys of the dictionary $a whose value is above $k.",
@@ -108,7 +108,7 @@ TEMPLATES = (
         draws={"k": range(3, 17)},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "best_key",
         2,
         "Return the key of the dictionary $a with the largest value; of several the first in the "
@@ -126,7 +126,7 @@ TEMPLATES = (
         draws={"k": ("nobody", "none", "-", "?", "empty", "zoe", "x", "nil")},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "count_words",
         2,
         "Return a dictionary of how often each word occurs in $a. Words are separated by '$k'; "
@@ -146,7 +146,7 @@ TEMPLATES = (
         draws={"k": BETWEEN},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "add_tables",
         2,
         "Return a dictionary with all keys of the dictionaries $a and $b, each with the sum of its "
@@ -158,7 +158,7 @@ TEMPLATES = (
         draws={"k": range(0, 12)},
         edges=(({}, {}), ({"ann": 1}, {})),
     ),
-    Template(
+    ProgramTemplate(
         "by_first_letter",
         3,
         "$a is a list of words. Return a dictionary of first letter -> sorted list of the "
@@ -177,7 +177,7 @@ TEMPLATES = (
         draws={"k": range(1, 6)},
         edges=(([],), (["sun", "sun"],)),
     ),
-    Template(
+    ProgramTemplate(
         "turned_round",
         3,
         "The values of the dictionary $a are texts. Return a dictionary of value -> sorted list of "
@@ -197,7 +197,7 @@ TEMPLATES = (
         draws={"k": ("left", "none", "out", "off", *WORDS[:8])},
         edges=(({},),),
     ),
-    Template(
+    ProgramTemplate(
         "top_keys",
         3,
         "Return the list of the $k keys of the dictionary $a with the largest values, the largest "
@@ -209,7 +209,7 @@ TEMPLATES = (
         draws={"k": range(1, 6)},
         edges=(({},), ({"bob": 2, "ann": 2},)),
     ),
-    Template(
+    ProgramTemplate(
         "follow_path",
         3,
         "$a is a dictionary whose values are numbers or dictionaries of the same kind, and $b a "
@@ -229,7 +229,7 @@ TEMPLATES = (
         draws={"k": BETWEEN},
         edges=(({}, "a"),),
     ),
-    Template(
+    ProgramTemplate(
         "ledger",
         3,
         "$a is a list of pairs [name, amount]. Return a dictionary of name -> sum of its amounts, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mrlm.environments.code.templates import LIST, Template, Values, ints
+from mrlm.environments.code.templates import LIST, ProgramTemplate, Values, ints
 
 
 def _few(rng: random.Random, values: Values) -> Any:
@@ -36,7 +36,7 @@ def _intervals(rng: random.Random, values: Values) -> Any:
 
 
 TEMPLATES = (
-    Template(
+    ProgramTemplate(
         "add_to_all",
         1,
         "Return a list with $k added to every number of the list $a.",
@@ -47,7 +47,7 @@ TEMPLATES = (
         draws={"k": range(1, 20)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "first_items",
         1,
         "Return the first $k items of the list $a as a list; all of them if there are fewer.",
@@ -58,7 +58,7 @@ TEMPLATES = (
         draws={"k": range(1, 6)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "sum_plus",
         1,
         "Return the sum of the list $a plus $k.",
@@ -69,7 +69,7 @@ TEMPLATES = (
         draws={"k": range(1, 30)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "above",
         1,
         "Return the numbers of the list $a that are above $k, in their order.",
@@ -80,7 +80,7 @@ TEMPLATES = (
         draws={"k": range(1, 20)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "count_value",
         1,
         "Return how often $k occurs in the list $a.",
@@ -91,7 +91,7 @@ TEMPLATES = (
         draws={"k": range(1, 20)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "by_remainder",
         2,
         "Return the list $a sorted by the remainder of division by $k; numbers with the same "
@@ -103,7 +103,7 @@ TEMPLATES = (
         draws={"k": range(2, 12)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "rotate",
         2,
         "Return the list $a rotated to the left by $k places.",
@@ -119,7 +119,7 @@ TEMPLATES = (
         draws={"k": range(1, 12)},
         edges=(([],), ([5],)),
     ),
-    Template(
+    ProgramTemplate(
         "chunks",
         2,
         "Return the list $a cut into lists of $k items; the last one may be shorter.",
@@ -130,7 +130,7 @@ TEMPLATES = (
         draws={"k": range(2, 7)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "different",
         2,
         "Return the different numbers of the list $a except $k, in the order in which they first "
@@ -148,7 +148,7 @@ TEMPLATES = (
         draws={"k": range(-3, 15)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "kth_largest",
         2,
         "Return the number that comes at place $k when the different numbers of the list $a are "
@@ -163,7 +163,7 @@ TEMPLATES = (
         draws={"k": range(1, 5)},
         edges=(([],), ([4, 4, 4, 4, 1],)),
     ),
-    Template(
+    ProgramTemplate(
         "running_totals",
         2,
         "Return the list of running totals of the list $a, where the count begins at $k.",
@@ -180,7 +180,7 @@ TEMPLATES = (
         draws={"k": range(0, 25)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "longest_stairs",
         3,
         "Return the length of the longest stretch of neighbours in the list $a in which each "
@@ -198,7 +198,7 @@ TEMPLATES = (
         draws={"k": (-3, -2, -1, 1, 2, 3, 4, 5)},
         edges=(([],), ([7],)),
     ),
-    Template(
+    ProgramTemplate(
         "best_window",
         3,
         "Return the largest sum of $k neighbours in the list $a; None if it has fewer numbers.",
@@ -213,7 +213,7 @@ TEMPLATES = (
         draws={"k": range(2, 6)},
         edges=(([],), ([-5, -4, -3, -2, -9, -8],)),
     ),
-    Template(
+    ProgramTemplate(
         "pairs_with_sum",
         3,
         "Return how many pairs of places in the list $a hold two numbers whose sum is $k; a place "
@@ -228,7 +228,7 @@ TEMPLATES = (
         draws={"k": range(0, 20)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "join_intervals",
         3,
         "$a is a list of intervals [start, end] in any order. Return the intervals in order of "

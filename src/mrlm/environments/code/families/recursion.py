@@ -5,7 +5,15 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mrlm.environments.code.templates import LIST, NUMBER, TEXT, Template, Values, ints, letters
+from mrlm.environments.code.templates import (
+    LIST,
+    NUMBER,
+    TEXT,
+    ProgramTemplate,
+    Values,
+    ints,
+    letters,
+)
 
 
 def _small(rng: random.Random, values: Values) -> Any:
@@ -25,7 +33,7 @@ def _nest(rng: random.Random, values: Values) -> Any:
 
 
 TEMPLATES = (
-    Template(
+    ProgramTemplate(
         "factorial",
         1,
         "Return $k times the product of all whole numbers from 1 to $a; $k if $a is 0.",
@@ -36,7 +44,7 @@ TEMPLATES = (
         draws={"k": range(1, 20)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "sum_up_to",
         1,
         "Return $k plus the sum of all whole numbers from 1 to $a; $k if $a is 0.",
@@ -47,7 +55,7 @@ TEMPLATES = (
         draws={"k": range(0, 25)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "power",
         1,
         "Return $k to the power of $a, which is not negative.",
@@ -58,7 +66,7 @@ TEMPLATES = (
         draws={"k": range(2, 12)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "two_before",
         2,
         "A sequence begins with $k and $j; every other number is the sum of the two before it. "
@@ -70,7 +78,7 @@ TEMPLATES = (
         draws={"k": range(0, 9), "j": range(1, 9)},
         edges=((0,), (1,)),
     ),
-    Template(
+    ProgramTemplate(
         "backwards",
         2,
         "Return the characters of $a in reverse order with '$k' between them.",
@@ -81,7 +89,7 @@ TEMPLATES = (
         draws={"k": ("-", ".", "/", "_", ",", "+", "*", "~")},
         edges=(("",), ("x",)),
     ),
-    Template(
+    ProgramTemplate(
         "count_down",
         2,
         "Return the list of $a, $a minus $k, $a minus twice $k and so on, as long as the numbers "
@@ -93,7 +101,7 @@ TEMPLATES = (
         draws={"k": range(2, 14)},
         edges=((0,), (-1,)),
     ),
-    Template(
+    ProgramTemplate(
         "nested_sum",
         2,
         "$a is a list of numbers and of lists of the same kind. Return the sum of all numbers in "
@@ -105,7 +113,7 @@ TEMPLATES = (
         draws={"k": range(1, 15)},
         edges=(([],), ([[[]]],)),
     ),
-    Template(
+    ProgramTemplate(
         "nesting",
         2,
         "$a is a list of numbers and of lists of the same kind. Return how many lists stand in one "
@@ -122,7 +130,7 @@ TEMPLATES = (
         draws={"k": range(0, 20)},
         edges=(([],), ([[[]]],)),
     ),
-    Template(
+    ProgramTemplate(
         "flat_above",
         3,
         "$a is a list of numbers and of lists of the same kind. Return one list of all numbers in "
@@ -142,7 +150,7 @@ TEMPLATES = (
         draws={"k": range(-4, 10)},
         edges=(([],), ([[], [[20]]],)),
     ),
-    Template(
+    ProgramTemplate(
         "choices_with_sum",
         3,
         "Return in how many ways some of the places of the list $a (all, or none, if you like) can "
@@ -161,7 +169,7 @@ TEMPLATES = (
         draws={"k": range(2, 16)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "stairs",
         3,
         "Return in how many ways a stair of $a steps can be climbed if 1 to $k steps are taken at "
@@ -177,7 +185,7 @@ TEMPLATES = (
         draws={"k": range(2, 8)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "coins",
         3,
         "Return in how many ways the amount $a can be paid with coins of 1, $j and $k; the order "
@@ -198,7 +206,7 @@ TEMPLATES = (
         draws={"j": range(2, 6), "k": range(7, 14)},
         edges=((0,),),
     ),
-    Template(
+    ProgramTemplate(
         "no_neighbours",
         3,
         "Return the sorted list of all texts of $a characters that consist of '$k' and '$j' and in "

@@ -10,7 +10,7 @@ from mrlm.environments.code.templates import (
     LIST,
     NUMBER,
     TEXT,
-    Template,
+    ProgramTemplate,
     Values,
     grid,
     ints,
@@ -39,7 +39,7 @@ def _cell(rng: random.Random, values: Values) -> Any:
 
 
 TEMPLATES = (
-    Template(
+    ProgramTemplate(
         "counter",
         1,
         "A counter stands at $k. Every '+' in $a adds 1 to it, every '-' takes 1 away. Return "
@@ -51,7 +51,7 @@ TEMPLATES = (
         draws={"k": range(-5, 30)},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "grid_sum",
         1,
         "$a is a list of lists of numbers. Return the sum of all the numbers plus $k.",
@@ -62,7 +62,7 @@ TEMPLATES = (
         draws={"k": range(1, 30)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "cell",
         1,
         "$a is a list of rows, which are lists. Return what stands in row $b and column $c, where "
@@ -73,7 +73,7 @@ TEMPLATES = (
         args=_cell,
         draws={"k": (1, 2, 3, 5, 10, 100)},
     ),
-    Template(
+    ProgramTemplate(
         "transpose",
         2,
         "$a is a list of rows, which are lists. Return the list of its columns, in which every "
@@ -85,7 +85,7 @@ TEMPLATES = (
         draws={"k": range(1, 15)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "robot",
         2,
         "A robot stands at [0, 0]. For every letter of $a it goes $k further: N adds to the second "
@@ -102,7 +102,7 @@ TEMPLATES = (
         draws={"k": range(1, 20)},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "account",
         2,
         "An account holds $k. The changes in the list $a come one after the other; one that would "
@@ -120,7 +120,7 @@ TEMPLATES = (
         draws={"k": range(0, 40)},
         edges=(([],), ([-100, 3],)),
     ),
-    Template(
+    ProgramTemplate(
         "find_sorted",
         2,
         "$a is a sorted list of different numbers. Return the position of $b in it, counted from "
@@ -141,7 +141,7 @@ TEMPLATES = (
         draws={"k": range(-40, -1)},
         edges=(([], 3),),
     ),
-    Template(
+    ProgramTemplate(
         "diagonal",
         2,
         "$a has as many rows as columns. Return the sum of the numbers on the diagonal from the "
@@ -153,7 +153,7 @@ TEMPLATES = (
         draws={"k": range(1, 20)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "passes",
         2,
         "Return the list $a after $k passes of the following: go from its beginning to its end, "
@@ -171,7 +171,7 @@ TEMPLATES = (
         draws={"k": range(1, 6)},
         edges=(([],), ([6, 5, 4, 3, 2, 1],)),
     ),
-    Template(
+    ProgramTemplate(
         "automaton",
         3,
         "$a is a list of 0 and 1. Return the list in which every number is replaced by a digit of "
@@ -189,7 +189,7 @@ TEMPLATES = (
         draws={"k": range(1, 255)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "shortest_path",
         3,
         "$a is a list of texts of equal length, a map in which '$k' is a wall. Return the fewest "
@@ -217,7 +217,7 @@ TEMPLATES = (
         draws={"k": tuple("#XO*@%W=")},
         edges=((["."],), (["..", ".."],)),
     ),
-    Template(
+    ProgramTemplate(
         "areas",
         3,
         "$a is a list of rows of numbers. Return how many areas of the number $k there are: two "
@@ -244,7 +244,7 @@ TEMPLATES = (
         draws={"k": range(1, 10)},
         edges=(([],),),
     ),
-    Template(
+    ProgramTemplate(
         "last_left",
         3,
         "The numbers from 1 to $a stand in a circle. Beginning with 1 they are counted, and every "
@@ -262,7 +262,7 @@ TEMPLATES = (
         draws={"k": range(2, 12)},
         edges=((1,),),
     ),
-    Template(
+    ProgramTemplate(
         "counters",
         3,
         "The people in the list $a, given by how long each is served, queue at $k counters. The "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mrlm.environments.code.templates import TEXT, Template, Values, letters, words
+from mrlm.environments.code.templates import TEXT, ProgramTemplate, Values, letters, words
 
 BETWEEN = ("-", "/", ",", ";", "_", "|", ":", "+")
 SOME = ("aeiou", "abc", "rst", "lmn", "aei", "eno", "pqrst", "abcde")
@@ -31,7 +31,7 @@ def _mirrored(rng: random.Random, values: Values) -> Any:
 
 
 TEMPLATES = (
-    Template(
+    ProgramTemplate(
         "repeat_text",
         1,
         "Return $a repeated $k times.",
@@ -42,7 +42,7 @@ TEMPLATES = (
         draws={"k": range(2, 10)},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "put_before",
         1,
         "Return $a with '$k' in front of it.",
@@ -52,7 +52,7 @@ TEMPLATES = (
         args=_word,
         draws={"k": ("re", "un", "pre", "my_", "id-", "no ", "Dr. ", "#", "@")},
     ),
-    Template(
+    ProgramTemplate(
         "last_characters",
         1,
         "Return the last $k characters of $a, or all of it if it is shorter.",
@@ -63,7 +63,7 @@ TEMPLATES = (
         draws={"k": range(1, 5)},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "upper_case",
         1,
         "Return $a in upper case with '$k' after it.",
@@ -73,7 +73,7 @@ TEMPLATES = (
         args=_word,
         draws={"k": ("!", "?", ".", "!!", "...", ":", ";", "#")},
     ),
-    Template(
+    ProgramTemplate(
         "length_plus",
         1,
         "Return the number of characters of $a plus $k.",
@@ -84,7 +84,7 @@ TEMPLATES = (
         draws={"k": range(1, 20)},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "count_letter",
         2,
         "Return how many characters of $a are the letter '$k', in upper or lower case.",
@@ -95,7 +95,7 @@ TEMPLATES = (
         draws={"k": tuple("abcdefghijklmnop")},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "every_kth",
         2,
         "Return every character of $a whose position, counted from 0, is a multiple of $k.",
@@ -106,7 +106,7 @@ TEMPLATES = (
         draws={"k": range(2, 8)},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "longest_word",
         2,
         "The words in $a are separated by '$k'. Return the longest; of equally long ones the "
@@ -118,7 +118,7 @@ TEMPLATES = (
         draws={"k": BETWEEN},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "same_backwards",
         2,
         "Return whether $a reads the same backwards when every '$k' and the difference between "
@@ -133,7 +133,7 @@ TEMPLATES = (
         draws={"k": BETWEEN},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "capitals",
         2,
         "The words in $a are separated by '$k'. Return $a with the first letter of every word in "
@@ -149,7 +149,7 @@ TEMPLATES = (
         draws={"k": BETWEEN},
         edges=(("",),),
     ),
-    Template(
+    ProgramTemplate(
         "shift_letters",
         3,
         "Return $a with every letter from a to z moved $k places on in the alphabet, where a "
@@ -168,7 +168,7 @@ TEMPLATES = (
         draws={"k": range(1, 26)},
         edges=(("xyz",), ("",)),
     ),
-    Template(
+    ProgramTemplate(
         "runs",
         3,
         "Return $a with every run of equal characters written as the character, '$k' and the "
@@ -187,7 +187,7 @@ TEMPLATES = (
         draws={"k": (*BETWEEN, "x", "*", "=")},
         edges=(("",), ("a" * 12,)),
     ),
-    Template(
+    ProgramTemplate(
         "most_common",
         3,
         "Return the character other than '$k' that occurs most often in $a; of several the one "
@@ -202,7 +202,7 @@ TEMPLATES = (
         draws={"k": tuple("abcdefghijk")},
         edges=(("",), ("cbbc",)),
     ),
-    Template(
+    ProgramTemplate(
         "reverse_some",
         3,
         "Return $a with the order of those characters reversed that are in '$k'; all others stay "
