@@ -94,9 +94,10 @@ class MAGRPO(PolicyGradient):
             the same number returned there is the baseline (arXiv 2310.10505); needs no siblings,
             and learns nothing from a task whose greedy episode failed. `mareinforce`, `marloo` and
             `maremax` are this algorithm with other defaults.
-        baseline_by: which returns these are (`mrlm.learn.credit.baselines`); by default those of the same
-            `turn`, and in trees those of the same state, `node`. `episode` is the mean return of an
-            episode, `role` and `batch` are all returns of the agent in the group or the batch.
+        baseline_by: which returns these are (`mrlm.learn.credit.baselines`); by default those of
+            the same `turn`, and in trees those of the same state, `node`. `episode` is the mean
+            return of an episode, `role` and `batch` are all returns of the agent in the group or
+            the batch.
         gamma: discount from one joint step to the next.
         returns: `joint`: the team's. `independent`: each agent's own rewards (a policy gradient per
             agent; the same thing where rewards are shared).

@@ -28,8 +28,9 @@ class RLOO(PolicyGradient):
     per task are the smallest group, and what the reference implementation uses.
 
     Args:
-        baseline_by: which of the others a turn is compared with (`mrlm.learn.credit.baselines`). The score
-            is that of a whole rollout, so that this matters only where episodes differ in length.
+        baseline_by: which of the others a turn is compared with (`mrlm.learn.credit.baselines`).
+            The score is that of a whole rollout, so that this matters only where episodes differ in
+            length.
     """
 
     loss_type: LossType = "sequence"

@@ -61,7 +61,8 @@ class ServedWeights:
 
 
 class Sampled:
-    """An engine of policies in this process, whose `load_weights` is given their `ServedWeights`."""
+    """An engine of policies in this process, whose `load_weights` is given their
+    `ServedWeights`."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner

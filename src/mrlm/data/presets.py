@@ -1,5 +1,6 @@
 r"""Data sets that are known by a short name: where they are on the hub, which of their columns are
-what, which split is for training and which is held out. A table, and no more: `build/sources.py` reads.
+what, which split is for training and which is held out. A table, and no more: `build/sources.py`
+reads.
 """
 
 from __future__ import annotations

@@ -119,8 +119,9 @@ def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
 
 def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bool = False) -> int:
     """Bytes that a forward pass keeps for its backward pass: what goes into the products, norms,
-    attention and the gate of a block (counted in `learn/fast/forward.py`; 20 numbers per hidden unit at the
-    usual proportions, where arXiv 2205.05198, eq. 1, has 17 without the attention matrix)."""
+    attention and the gate of a block (counted in `learn/fast/forward.py`; 20 numbers per hidden
+    unit at the usual proportions, where arXiv 2205.05198, eq. 1, has 17 without the attention
+    matrix)."""
     block = 6 * shape.hidden + 3 * shape.query_width + 2 * shape.kv_width + 3 * shape.intermediate
     if checkpointing:
         return tokens * computed * (block + shape.hidden * shape.layers)

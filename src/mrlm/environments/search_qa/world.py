@@ -60,8 +60,8 @@ class SearchQAEnvironment(Environment):
     turns it has one more, in which nobody is asked.
 
     The router is paid at the end: -1.0 where the form of the whole transcript is broken
-    (`mrlm.environments.shared.routing.form`) or it wrote an `<information>` itself, whatever the answer;
-    else how good the answer is, by exact match or token F1 after SQuAD's normalisation. The
+    (`mrlm.environments.shared.routing.form`) or it wrote an `<information>` itself, whatever the
+    answer; else how good the answer is, by exact match or token F1 after SQuAD's normalisation. The
     components `em`, `f1`, `form`, `routes` (questions that reached somebody), `cost` (price times
     tokens that the models wrote, which the algorithm `router_r1` weighs) and `latency` (seconds,
     from the table) are logged.

@@ -36,8 +36,8 @@ class MixedCritic(CentralCritic):
     """One critic for the team that values every agent by itself and mixes the values.
 
     The network is frozen: it reads, with a tokenizer of its own, each agent's conversation and the
-    joint states (`FeatureReader`), once an iteration. What is learned on top of it (`TeamValue`) is small,
-    and is stepped on whole episodes.
+    joint states (`FeatureReader`), once an iteration. What is learned on top of it (`TeamValue`) is
+    small, and is stepped on whole episodes.
 
     Args:
         body: the network, with its tokenizer; it is frozen here.
