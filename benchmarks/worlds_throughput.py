@@ -26,10 +26,11 @@ from benchmarks import report
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.tiny_model import default_model
-from mrlm.core.types import Group, SamplingParams
+from mrlm.core.types import SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.environments.shared.wrapped import made
 from mrlm.play.agent import Seat

@@ -11,9 +11,8 @@ import torch
 from benchmarks.worlds import reward_of
 
 from mrlm.core import registry
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import (
-    Episode,
-    Group,
     Message,
     Observation,
     Reward,

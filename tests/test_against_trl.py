@@ -27,7 +27,8 @@ from trl import (  # pyright: ignore[reportMissingImports]
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.rloo import RLOO
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.data.batch import Batch, merge, pack
 from mrlm.learn.policy.policy import Policy
 

@@ -22,8 +22,9 @@ from forking import Launcher
 from mrlm import Callback, run_experiment
 from mrlm.build.run import build
 from mrlm.config import ExperimentConfig
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Turn
+from mrlm.core.types import Turn
 from mrlm.experiment import dry_run
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.checkpoint import checkpoints

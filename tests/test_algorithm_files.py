@@ -16,7 +16,8 @@ from mrlm.cli import main
 from mrlm.config import load_config
 from mrlm.config.normalize import merge
 from mrlm.core import registry
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.experiment import dry_run, run_experiment
 
 ROOT = Path(__file__).parent.parent

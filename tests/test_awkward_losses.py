@@ -16,8 +16,9 @@ from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.marft import MARFT
 from mrlm.algorithms.ppo import PPO
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode, Group, Message, Rollout, SamplingParams, Task, Turn
+from mrlm.core.types import Message, Rollout, SamplingParams, Task, Turn
 from mrlm.learn.data.batch import Outputs, Totals, pack
 from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.learner import Learner

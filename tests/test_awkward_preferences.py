@@ -19,8 +19,9 @@ from mrlm.algorithms.madpo import MADPO
 from mrlm.algorithms.malt import MALT
 from mrlm.algorithms.reward_model import BradleyTerry
 from mrlm.algorithms.sft import SFT
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
+from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Outputs, Sample, Totals, pack
 from mrlm.learn.learner import Learner

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mrlm.core import registry
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.credit.baselines import comparisons, exact_mean
 from mrlm.learn.credit.groups import members
 

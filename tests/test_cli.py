@@ -16,8 +16,9 @@ import mrlm
 import mrlm.cli._options
 from mrlm import cli, experiment, runs
 from mrlm.core import registry
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import RewardError
-from mrlm.core.types import Episode, Message, Role, Rollout, Task, Turn
+from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import read_rows
 from mrlm.runs import EvalResult
 

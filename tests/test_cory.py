@@ -18,18 +18,10 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.build.policies import Parts
 from mrlm.build.run import build, plan_of
 from mrlm.core.environment import SimulatedEnvironment
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import (
-    Episode,
-    Group,
-    Message,
-    Observation,
-    Reward,
-    Rollout,
-    Task,
-    Turn,
-)
+from mrlm.core.types import Message, Observation, Reward, Rollout, Task, Turn
 from mrlm.environments.math import MathReasoningEnvironment
 from mrlm.learn import ops
 from mrlm.learn.credit.running_stats import RunningStats

@@ -18,8 +18,9 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.rloo import RLOO
 from mrlm.algorithms.sft import SFT, is_observation
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, TrainingError
-from mrlm.core.types import Group, SamplingParams, Turn
+from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn.data.batch import Outputs, merge
 from played import Prefix, by_text, credited, fill, learn, play, whole
 

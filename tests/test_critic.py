@@ -19,9 +19,10 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.sft import SFT
 from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode, Group, Observation, Reward, StepResult, Task, Turn
+from mrlm.core.types import Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as Part
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts

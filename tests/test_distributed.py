@@ -25,9 +25,10 @@ import ranks
 from forking import Launcher
 from mrlm import distributed, load_config, run_experiment
 from mrlm.core import registry
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers, shares
-from mrlm.core.types import Episode, Group, Message, Role, Rollout, Task, Turn
+from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.distributed.serialization import dumps, loads
 from mrlm.learn import ops
 from mrlm.learn.checkpoint import checkpoints, step_of, verify

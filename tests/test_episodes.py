@@ -10,19 +10,11 @@ import pytest
 
 from mrlm import GRPO, ExperimentConfig, Learner, Rollout
 from mrlm.algorithms.at_grpo import ATGRPO
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import (
-    Episode,
-    Group,
-    Message,
-    Observation,
-    Reward,
-    StepResult,
-    Task,
-    Turn,
-)
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task, Turn
 from mrlm.environments.length import LengthEnvironment
 from mrlm.learn.credit.user_rollouts import RolloutReader
 from mrlm.play.sources.rows import Grouping

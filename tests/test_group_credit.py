@@ -20,8 +20,9 @@ from mrlm.algorithms.rema import ReMA
 from mrlm.algorithms.spiral import SPIRAL
 from mrlm.build.policies import Parts
 from mrlm.build.run import plan_of
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn import ops
 from test_oracles import OLD, b0, outputs
 

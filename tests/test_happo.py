@@ -15,9 +15,10 @@ from mrlm.algorithms.happo import HAPPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.build.policies import Parts
 from mrlm.build.run import build, plan_of
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.data.batch import Outputs, merge, pack
 from mrlm.runs import run_to_end

@@ -12,9 +12,10 @@ import torch
 
 from mrlm.algorithms.marft import MARFT
 from mrlm.algorithms.ppo import PPO
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode, Group, Message, Rollout, Task, Turn
+from mrlm.core.types import Message, Rollout, Task, Turn
 from mrlm.learn.credit.joint_steps import chain
 from mrlm.learn.data.batch import Outputs, merge, pack
 from test_play import Echo, play

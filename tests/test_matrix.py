@@ -21,7 +21,8 @@ from mrlm.build.policies import Parts
 from mrlm.build.run import build
 from mrlm.core import registry
 from mrlm.core.environment import Environment
-from mrlm.core.types import Episode, Group, MessageType, Observation, Reward, StepResult, Task
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.types import MessageType, Observation, Reward, StepResult, Task
 from mrlm.runs import run_to_end
 from mrlm.serving.environments.server import ServedEnvironment
 from servers import Here

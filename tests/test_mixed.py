@@ -16,9 +16,10 @@ from mrlm import Callback, Learner, QMIXTrainer, load_config, run_experiment
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.vdn import VDN
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, MRLMError, TrainingError
-from mrlm.core.types import Episode, Group, Task, Turn
 from mrlm.core.types import Rollout as Part
+from mrlm.core.types import Task, Turn
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.critics.mixers import Mixing
 from mrlm.learn.critics.mixing_critic import MixedCritic, frozen_beside

@@ -12,7 +12,8 @@ import pytest
 
 from logged import missing_tests, unknown
 from mrlm import GRPOTrainer
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.learn.credit.groups import sibling_metrics
 from mrlm.learn.ops import approx_kl

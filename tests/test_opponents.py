@@ -24,19 +24,10 @@ from mrlm.build.run import build
 from mrlm.config import OpponentsConfig, parse_config
 from mrlm.config.normalize import merge
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import (
-    Episode,
-    Group,
-    Message,
-    Observation,
-    Reward,
-    Rollout,
-    StepResult,
-    Task,
-    Turn,
-)
+from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.learn.checkpoint import verify
 from mrlm.selfplay.matchmaking import results_of
 from mrlm.selfplay.opponent_pool import Past, Population

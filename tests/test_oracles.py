@@ -15,8 +15,9 @@ from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.rloo import RLOO
 from mrlm.algorithms.sft import SFT
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Rollout, SamplingParams, Task, Turn
+from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn import ops
 from mrlm.learn.credit.groups import groups as groups_module
 from mrlm.learn.data.batch import Outputs, merge, pack

@@ -21,19 +21,10 @@ from mrlm.algorithms.remax import ReMax
 from mrlm.build.policies import Parts
 from mrlm.build.run import plan_of
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import (
-    Episode,
-    Group,
-    Message,
-    Observation,
-    Reward,
-    Rollout,
-    StepResult,
-    Task,
-    Turn,
-)
+from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.experiment import run_experiment
 from mrlm.learn.credit.tree_returns import node_returns
 from mrlm.learn.data.samples import samples_of

@@ -18,18 +18,9 @@ from mrlm.algorithms.malt import MALT
 from mrlm.algorithms.online_dpo import OnlineDPO
 from mrlm.config import parse_config
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import (
-    Episode,
-    Group,
-    Message,
-    Observation,
-    Reward,
-    Rollout,
-    StepResult,
-    Task,
-    Turn,
-)
+from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.experiment import dry_run
 from mrlm.learn.bases.preference import answers_by_state
 from mrlm.learn.data.batch import Outputs, pack

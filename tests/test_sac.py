@@ -16,8 +16,9 @@ import yaml
 from mrlm import load_config, run_experiment
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.sac import SAC
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, MRLMError
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.data.batch import Outputs, merge, pack
 from test_resume import logged
 

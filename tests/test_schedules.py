@@ -14,8 +14,8 @@ from mrlm import Callback, ExperimentConfig, run_experiment
 from mrlm.build.policies import Cast, Parts
 from mrlm.build.run import build, plan_of
 from mrlm.config import PolicyConfig, ScheduleConfig
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode
 from mrlm.learn.schedule import Schedule
 from mrlm.runs import run_to_end
 

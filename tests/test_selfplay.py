@@ -19,9 +19,10 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.spin import SPIN
 from mrlm.config import parse_config
 from mrlm.core.chat import Chat
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
-from mrlm.core.types import Group, SamplingParams
+from mrlm.core.types import SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy

@@ -24,9 +24,9 @@ from mrlm.algorithms.remax import ReMax
 from mrlm.algorithms.router_r1 import RouterR1
 from mrlm.build.policies import Parts
 from mrlm.build.run import build
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.records import episode_of, episode_record
-from mrlm.core.types import Group
 from mrlm.learn.credit.rolling_range import Window
 from mrlm.runs import run_to_end
 from test_group_credit import close, found, group

@@ -12,8 +12,9 @@ from mrlm.algorithms.mareinforce import MAREINFORCE
 from mrlm.algorithms.maremax import MAREMAX
 from mrlm.algorithms.marloo import MARLOO
 from mrlm.algorithms.reinforce_pp import ReinforcePP
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 
 FAMILY = {
     MAREINFORCE: [1.0, 2.0, 6.0],

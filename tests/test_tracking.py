@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from mrlm.core import registry
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import PluginError, TrainingError
-from mrlm.core.types import Episode, Message, Rollout, Task
+from mrlm.core.types import Message, Rollout, Task
 from mrlm.tracking.run_log import RunLog
 
 

@@ -19,8 +19,9 @@ from mrlm.algorithms.sac import SAC
 from mrlm.algorithms.vdn import VDN
 from mrlm.config.aliases import algorithm_fields
 from mrlm.core import registry
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn.bases.actor_critic import ActorCritic
 from mrlm.learn.data.batch import merge, pack
 from test_critic import columns, valued

@@ -17,9 +17,10 @@ from mrlm.build.policies import Parts
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core import registry
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode, Message, Observation, Reward, StepResult, Task
+from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.math import MathReasoningEnvironment
 from mrlm.experiment import run_experiment
 from mrlm.learn.data.batch import Totals, merge

@@ -79,13 +79,13 @@ from mrlm.core.environment import Environment as Environment
 from mrlm.core.environment import SimulatedEnvironment as SimulatedEnvironment
 from mrlm.core.environment import as_environment as as_environment
 from mrlm.core.environment import check_environment as check_environment
+from mrlm.core.episodes import Episode as Episode
+from mrlm.core.episodes import Group as Group
 from mrlm.core.errors import MRLMError as MRLMError
 from mrlm.core.language_model import LLMEnvironment as LLMEnvironment
 from mrlm.core.tiny_model import default_model as default_model
 from mrlm.core.types import Completion as Completion
 from mrlm.core.types import EnvironmentMode as EnvironmentMode
-from mrlm.core.types import Episode as Episode
-from mrlm.core.types import Group as Group
 from mrlm.core.types import Message as Message
 from mrlm.core.types import MessageRole as MessageRole
 from mrlm.core.types import MessageType as MessageType

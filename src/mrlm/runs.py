@@ -19,9 +19,9 @@ from mrlm.build.async_play import beside_play
 from mrlm.build.placement import TINY
 from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import WorkerLost
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode
 from mrlm.learn.checkpoint import write_folder, writing
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.failure_log import AllFailedError

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
-from mrlm.core.types import Episode, Group
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.learner import Learner

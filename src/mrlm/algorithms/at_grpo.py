@@ -11,9 +11,10 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.credit.tree_returns import Node, by_state

@@ -13,8 +13,9 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.matters import Matters
-from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import Member, adaptive_kl_coef, column, trained_turns

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
 from mrlm.learn.bases.preference import PreferencePair, pair_samples, row_pairs

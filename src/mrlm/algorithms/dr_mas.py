@@ -11,8 +11,9 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.core.types import Rollout, Turn
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
 from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns

@@ -10,9 +10,10 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
-from mrlm.core.types import Episode, Group, Rollout
+from mrlm.core.types import Rollout
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.policy_gradient import PolicyGradient

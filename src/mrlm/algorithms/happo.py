@@ -14,9 +14,10 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps

@@ -9,7 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Episode, Rollout
+from mrlm.core.episodes import Episode
+from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import team_rewards
 

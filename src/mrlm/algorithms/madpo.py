@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.online_dpo import OnlineDPO
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Group
+from mrlm.core.episodes import Group
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.preference import PreferencePair, Rewards, row_pairs
 from mrlm.learn.credit.groups import trained_turns

@@ -12,8 +12,9 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.preference import (

@@ -10,9 +10,10 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Episode, Rollout
+from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import trained_turns
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Episode, Group
+from mrlm.core.episodes import Episode, Group
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
 from mrlm.learn.bases.algorithm import STRICT, Topology

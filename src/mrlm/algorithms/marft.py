@@ -12,9 +12,10 @@ from torch import Tensor
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Topology
 from mrlm.learn.credit.groups import Member, trained_turns

@@ -11,7 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Episode, Group, Rollout
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.baselines import comparisons, deviation
 from mrlm.learn.credit.groups import (

@@ -12,9 +12,9 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
-from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.credit.groups import assign
 

@@ -10,8 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.dpo import DPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
-from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.preference import PreferencePair, Rewards, ScoredAnswer, answers_by_state
 

@@ -10,9 +10,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic
 from mrlm.learn.bases.algorithm import STRICT

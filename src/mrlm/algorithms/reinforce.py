@@ -11,9 +11,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient

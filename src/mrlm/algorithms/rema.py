@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.grpo import GRPO
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Group
+from mrlm.core.episodes import Group
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType
 from mrlm.learn.ops import Aggregation

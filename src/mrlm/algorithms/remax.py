@@ -9,7 +9,8 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Group, Rollout
+from mrlm.core.episodes import Group
+from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT, Need
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
 from mrlm.learn.credit.baselines import greedy_baselines

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch.nn.functional import logsigmoid
 
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Group
+from mrlm.core.episodes import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
 from mrlm.learn.bases.preference import PreferencePair, pair_samples, row_pairs, scored

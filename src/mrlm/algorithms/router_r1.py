@@ -11,9 +11,10 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Episode, Group, Rollout
+from mrlm.core.types import Rollout
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Topology
 from mrlm.learn.credit.groups import all_members

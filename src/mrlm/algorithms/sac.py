@@ -12,9 +12,10 @@ from pydantic.dataclasses import dataclass
 
 from mrlm.algorithms.ppo import PPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import Level
 from mrlm.learn.bases.algorithm import STRICT

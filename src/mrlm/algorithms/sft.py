@@ -12,9 +12,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
-from mrlm.core.types import Episode, Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm, Collection
 from mrlm.learn.credit.groups import members, trained_turns

@@ -9,7 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.types import Group, Turn
+from mrlm.core.episodes import Group
+from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import PolicyGradient

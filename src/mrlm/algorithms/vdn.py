@@ -13,9 +13,10 @@ from torch import Tensor
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.mappo import MAPPO
 from mrlm.config.paper_presets import PaperPreset
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
-from mrlm.core.types import Episode, Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Need, Topology
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds

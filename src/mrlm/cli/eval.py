@@ -21,7 +21,7 @@ from mrlm.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from mrlm.core.types import Episode
+    from mrlm.core.episodes import Episode
 
 EPISODES = 64
 """Held-out tasks where neither the command nor the config says how many."""

@@ -17,7 +17,8 @@ from mrlm.core.errors import Left
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
-    from mrlm.core.types import Episode, Message
+    from mrlm.core.episodes import Episode
+    from mrlm.core.types import Message
     from mrlm.play.world import EpisodeRunner
 
 HELP = """\

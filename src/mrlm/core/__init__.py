@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from mrlm.core.environment import SimulatedEnvironment as SimulatedEnvironment
     from mrlm.core.environment import as_environment as as_environment
     from mrlm.core.environment import check_environment as check_environment
+    from mrlm.core.episodes import Episode as Episode
+    from mrlm.core.episodes import Group as Group
     from mrlm.core.language_model import LLMEnvironment as LLMEnvironment
     from mrlm.core.types import Completion as Completion
     from mrlm.core.types import EnvironmentMode as EnvironmentMode
-    from mrlm.core.types import Episode as Episode
-    from mrlm.core.types import Group as Group
     from mrlm.core.types import Message as Message
     from mrlm.core.types import MessageRole as MessageRole
     from mrlm.core.types import MessageType as MessageType
@@ -36,8 +36,8 @@ _HOME = {
     "Completion": "mrlm.core.types",
     "Environment": "mrlm.core.environment",
     "EnvironmentMode": "mrlm.core.types",
-    "Episode": "mrlm.core.types",
-    "Group": "mrlm.core.types",
+    "Episode": "mrlm.core.episodes",
+    "Group": "mrlm.core.episodes",
     "LLMEnvironment": "mrlm.core.language_model",
     "Message": "mrlm.core.types",
     "MessageRole": "mrlm.core.types",

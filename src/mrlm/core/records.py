@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from mrlm.core.types import Episode, Message, Role, Rollout, SamplingParams, Task, Turn
+from mrlm.core.episodes import Episode
+from mrlm.core.types import Message, Role, Rollout, SamplingParams, Task, Turn
 
 
 def episode_record(episode: Episode) -> dict[str, Any]:

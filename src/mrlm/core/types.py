@@ -6,14 +6,12 @@ holds the episodes that started from one state and are compared with each other.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
-
-from mrlm.core.episode_rewards import settle, team_rewards
 
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray
@@ -304,142 +302,6 @@ class Rollout:
     def reward(self) -> float:
         """Sum of the turns' rewards."""
         return sum(turn.reward for turn in self.turns)
-
-
-@dataclass(slots=True)
-class Episode:
-    """One play by all agents.
-
-    Args:
-        id: unique within the run and enough to play it again.
-        task: what was to be done.
-        rollouts: agent -> its part.
-        reward: the team's reward, the sum of `step_rewards`.
-        step_rewards: team reward of each joint step; `Turn.step` indexes it.
-        status: `done`, `truncated` or `error`; an episode that failed is data, not a zero reward.
-            One that is done or truncated has consistent accounts (`close`).
-        metrics: numbers to log; reward components appear as `<agent>/<component>`.
-        error: why it failed.
-        states: `Environment.state` before each joint step, where a critic reads it.
-        greedy: it was played without chance, to compare the others with; it is not learned from.
-        pruned: it ended because a sibling was followed up instead.
-        answers: agent -> which of its answers this one combines, where combinations are played.
-        policies: agent -> the policy that speaks for it.
-        missing: agents whose reward is unknown (`None`). Their turns are context: they count in no
-            baseline and are not trained.
-        path: which of several tries it is at each state where several were made. Siblings of a
-            group differ in the first number; a workflow that forks adds one for every fork. What an
-            episode shares with the one it was forked from stands there as context.
-    """
-
-    id: str
-    task: Task
-    rollouts: dict[str, Rollout] = field(default_factory=dict)
-    reward: float = 0.0
-    step_rewards: list[float] = field(default_factory=list)
-    status: Status = "running"
-    metrics: dict[str, float] = field(default_factory=dict)
-    error: str | None = None
-    environment: str = ""
-    states: list[str | None] = field(default_factory=list)
-    path: tuple[int, ...] = ()
-    greedy: bool = False
-    pruned: bool = False
-    answers: dict[str, int] = field(default_factory=dict)
-    policies: dict[str, str] = field(default_factory=dict)
-    missing: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        if self.status != "running":
-            self.close(self.status)
-
-    @classmethod
-    def recorded(
-        cls,
-        id: str,
-        task: Task,
-        rollouts: Mapping[str, Rollout],
-        reward: float | None = None,
-        **fields: Any,
-    ) -> Episode:
-        """A finished episode of rollouts that no environment stepped.
-
-        Args:
-            id, task, rollouts: as in `Episode`.
-            reward: the team's reward, which counts in the last joint step. `None`: in every joint
-                step the team gets the mean of what the agents that act in it get there.
-            **fields: other fields of `Episode`.
-        """
-        turns = [turn for rollout in rollouts.values() for turn in rollout.turns]
-        steps = team_rewards(turns, reward)
-        fields = {"status": "done"} | fields
-        return cls(id, task, dict(rollouts), sum(steps), steps, **fields)
-
-    def close(self, status: Status) -> Episode:
-        """End the episode. Unless it failed its accounts hold from here on: `step_rewards` has an
-        entry for every joint step in which an agent acted (0 for one that was not completed), their
-        sum is `reward`, and the turns of a rollout stand in the order of their steps.
-
-        Raises:
-            EpisodeError: they do not add up.
-        """
-        self.status = status
-        if not self.failed:
-            settle(self)
-        return self
-
-    @property
-    def failed(self) -> bool:
-        return self.status == "error"
-
-    @property
-    def scored(self) -> bool:
-        """Whether the reward of any agent that acted is known."""
-        return not self.missing or not self.missing >= self.rollouts.keys()
-
-    @property
-    def turns(self) -> Iterator[Turn]:
-        """Every turn of every agent, agent by agent."""
-        for rollout in self.rollouts.values():
-            yield from rollout.turns
-
-    @property
-    def own_turns(self) -> Iterator[Turn]:
-        """Those that were not taken in the episode which this one was forked from."""
-        return (turn for turn in self.turns if not any(self.path[turn.depth + 1 :]))
-
-
-@dataclass(slots=True)
-class Group:
-    """Episodes of one task from one state: what an algorithm compares. A preference pair is a group
-    of two (chosen first), a supervised row a group of one."""
-
-    episodes: list[Episode]
-    task_id: str = ""
-
-    def __iter__(self) -> Iterator[Episode]:
-        return iter(self.episodes)
-
-    def __len__(self) -> int:
-        return len(self.episodes)
-
-    @property
-    def valid(self) -> list[Episode]:
-        """The episodes that were sampled, did not fail and have a reward: the only ones whose
-        statistics count."""
-        usable = (each for each in self.episodes if not each.failed and not each.greedy)
-        return [each for each in usable if each.scored]
-
-    @property
-    def greedy(self) -> Episode | None:
-        """The one that was played greedily, where the algorithm asks for it and it did not fail."""
-        usable = (each for each in self.episodes if each.greedy and not each.failed)
-        return next((each for each in usable if not each.missing), None)
-
-    @property
-    def agents(self) -> list[str]:
-        """Names of the agents that have a rollout in any episode, in order of first appearance."""
-        return list(dict.fromkeys(agent for episode in self.episodes for agent in episode.rollouts))
 
 
 class EnvironmentMode(StrEnum):

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from mrlm.core.types import Episode
+from mrlm.core.episodes import Episode
 from mrlm.tracking.run_log import RunLog
 
 

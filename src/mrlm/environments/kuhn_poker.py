@@ -6,8 +6,9 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from mrlm.core.environment import Split
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Message, Role, Task
+from mrlm.core.types import Message, Role, Task
 from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoSeats, penalty
 from mrlm.environments.shared.kuhn import CARDS, DEALS, SEEN, equilibrium
 from mrlm.environments.shared.kuhn import exploitability as exploitability

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrlm.core.types import Group
+from mrlm.core.episodes import Group
 from mrlm.learn.data.batch import pack
 from mrlm.learn.data.data_parallel import write_column
 from mrlm.learn.data.samples import samples_of

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from mrlm.core.chat import Chat
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.user_rollouts import (

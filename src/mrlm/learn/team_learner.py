@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Group
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.credit.team_episodes import Played, TeamReader
 from mrlm.learn.credit.user_rollouts import TeamReward, check_trees, compared, with_greedy

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from mrlm.core.chat import Chat, Prompt
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import EpisodeError, MRLMError
 from mrlm.core.timing import count, span
-from mrlm.core.types import Episode, Message, Role, Rollout, SamplingParams, Turn
+from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.engine import Batcher, Key, Request
 
 Ask = Callable[[str, Sequence[Message]], str]

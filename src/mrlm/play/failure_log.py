@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import EpisodeError
-from mrlm.core.types import Episode
 from mrlm.core.user_errors import explain, origin, title, whole
 
 log: logging.Logger = logging.getLogger("mrlm")

@@ -8,9 +8,10 @@ from typing import Any
 
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode, Message, SamplingParams
+from mrlm.core.types import Message, SamplingParams
 from mrlm.play.agent import Seat
 from mrlm.play.failure_log import AllFailedError
 from mrlm.play.sources.play import Play

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from mrlm.core.environment import Environment, contract_problem, validated_reward
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.sync_async import in_thread
 from mrlm.core.timing import span
-from mrlm.core.types import Episode, Message, Reward, StepResult, Task, Turn
+from mrlm.core.types import Message, Reward, StepResult, Task, Turn
 from mrlm.core.user_errors import explain
 from mrlm.play.agent import Agents, PromptTooLong
 from mrlm.play.engine import Pulse

@@ -17,9 +17,9 @@ from mrlm.build.async_play import beside_play
 from mrlm.build.policies import Parts
 from mrlm.build.run import build
 from mrlm.config import ExperimentConfig, load_config
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
-from mrlm.core.types import Episode
 from mrlm.experiment import MODELS
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.play.engine import RemoteEngine

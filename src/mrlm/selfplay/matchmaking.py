@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mrlm.core.environment import Environment
-from mrlm.core.types import Episode
+from mrlm.core.episodes import Episode
 from mrlm.play.agent import Seat
 
 Matchmaking = Literal["latest", "uniform", "pfsp"]

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from mrlm.config import OpponentsConfig
+from mrlm.core.episodes import Group
 from mrlm.core.errors import CheckpointError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.statistics import Interval
 from mrlm.core.timing import span
-from mrlm.core.types import Group
 from mrlm.learn.checkpoint import (
     MANIFEST,
     checkpoints,

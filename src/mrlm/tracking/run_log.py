@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from mrlm.core import registry
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import PluginError, TrainingError
 from mrlm.core.records import message_record
-from mrlm.core.types import Episode, Turn
+from mrlm.core.types import Turn
 from mrlm.core.user_errors import title
 from mrlm.learn.checkpoint import after_room
 from mrlm.tracking.console import ConsoleLog

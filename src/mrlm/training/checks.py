@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
+from mrlm.core.episodes import Group
 from mrlm.core.errors import CheckError
-from mrlm.core.types import Group, Message, Role, Turn
+from mrlm.core.types import Message, Role, Turn
 from mrlm.learn.data.batch import Sample, as_column, pack
 from mrlm.learn.data.samples import samples_of
 from mrlm.learn.learner import Learner

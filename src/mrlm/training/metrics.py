@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mrlm.core.types import Episode, Group
+from mrlm.core.episodes import Episode, Group
 from mrlm.learn.data.batch import as_column
 from mrlm.play.engine import Engine, RemoteEngine
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.config import ExperimentConfig
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import TrainingError, WorkerLost
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.core.types import Episode
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.data.batch import Sample

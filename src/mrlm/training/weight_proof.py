@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mrlm.core.types import Completion, Episode, Group, Rollout, SamplingParams, Task, Turn
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.types import Completion, Rollout, SamplingParams, Task, Turn
 from mrlm.learn.data.batch import as_column
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.learner import Learner

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mrlm.core.chat import Chat
+from mrlm.core.episodes import Group
 from mrlm.core.errors import CheckError
-from mrlm.core.types import Group
 from mrlm.distributed.on_ray.actor_calls import Post
 from mrlm.distributed.on_ray.weight_transfer import (
     packed,

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 
 COLUMNS = (
     "advantages",

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from mrlm.core.episodes import Group
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.timing import profiling
-from mrlm.core.types import Completion, Group
+from mrlm.core.types import Completion
 from mrlm.distributed import start
 from mrlm.distributed.on_ray.cluster import host_here
 from mrlm.distributed.on_ray.weight_transfer import (

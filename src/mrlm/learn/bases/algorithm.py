@@ -13,11 +13,11 @@ from pydantic_core import ArgsKwargs
 from torch import Tensor
 
 from mrlm.config.paper_presets import PaperPreset, preset_of
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import attribute
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.rounds import Rounds
-from mrlm.core.types import Group
 from mrlm.learn.critics.mixers import Mixing
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 from mrlm.learn.data.samples import samples_of

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
-from mrlm.core.types import Group
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm
 from mrlm.learn.credit.groups import clear, sibling_metrics

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.types import Rollout, Turn
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.data.batch import Sample, merge
 

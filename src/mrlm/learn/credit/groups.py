@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
-from mrlm.core.types import Episode, Group, Rollout, Turn
+from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.data.batch import as_column
 

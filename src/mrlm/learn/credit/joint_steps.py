@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mrlm.core.types import Episode, Rollout, Turn
+from mrlm.core.episodes import Episode
+from mrlm.core.types import Rollout, Turn
 
 Decode = Callable[[Turn, Sequence[int]], str]
 """`decode(turn, ids)`: the text of some ids of a turn, by the tokenizer of its policy."""

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from statistics import fmean
 from typing import Literal
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
-from mrlm.core.types import Episode, Group
 from mrlm.learn.credit.tree_returns import forked
 
 Shaping = Literal["none", "quality", "margin"]

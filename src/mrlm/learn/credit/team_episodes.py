@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
-from mrlm.core.types import Episode, Group, Rollout, Task, Turn
+from mrlm.core.types import Rollout, Task, Turn
 from mrlm.learn.credit.user_rollouts import (
     Play,
     RolloutReader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrlm.core.types import Episode
+from mrlm.core.episodes import Episode
 
 Node = tuple[int, ...]
 """An answer by the path that leads to it; `node[:-1]` is the state it answers."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mrlm.core.chat import Chat
-from mrlm.core.episode_rewards import team_rewards
+from mrlm.core.episodes import Episode, Group, team_rewards
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Episode, Group, Role, Rollout, Task, Turn
+from mrlm.core.types import Role, Rollout, Task, Turn
 
 log: logging.Logger = logging.getLogger("mrlm")
 

@@ -20,9 +20,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import NonFiniteError
 from mrlm.core.timing import span
-from mrlm.core.types import Episode, Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.credit.joint_steps import joint_texts
 from mrlm.learn.data.batch import Batch, Sample, Totals, merge, pack

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from mrlm.core.chat import Chat
+from mrlm.core.episodes import Group
 from mrlm.core.errors import TrainingError
 from mrlm.core.timing import span
-from mrlm.core.types import Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.critics.critic import CentralCritic
 from mrlm.learn.critics.mixers import Mixing, TeamValue, best_of, counterfactuals

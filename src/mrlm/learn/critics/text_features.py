@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import TrainingError
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.core.types import Episode, Group, Turn
+from mrlm.core.types import Turn
 from mrlm.learn.credit.joint_steps import (
     Decode,
     JointStep,

@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from mrlm.core.types import Group, Turn
+from mrlm.core.episodes import Group
+from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Sample, merge
 
 

@@ -16,9 +16,9 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from mrlm.core.episodes import Group
 from mrlm.core.sync_async import Background
 from mrlm.core.timing import beside, span
-from mrlm.core.types import Group
 from mrlm.play.engine import Key
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.staleness import Age

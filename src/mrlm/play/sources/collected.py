@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import EpisodeError
 from mrlm.core.records import episode_of, episode_record
-from mrlm.core.types import Episode, Group
 from mrlm.play.sources.play import Play
 
 

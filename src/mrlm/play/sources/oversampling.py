@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from mrlm.core.types import Episode
+from mrlm.core.episodes import Episode
 
 Family = list[Episode]
 """An episode, with those that a workflow forked from it."""

@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from mrlm.core.environment import Environment
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, EndpointError
 from mrlm.core.process_group import ALONE, Peers, shares
 from mrlm.core.stepping import is_pending
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
 from mrlm.core.timing import span
-from mrlm.core.types import Episode, Group, StepResult, Task
+from mrlm.core.types import StepResult, Task
 from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat
 from mrlm.play.engine import Batcher, Engine, Key, Pulse
 from mrlm.play.failure_log import Failures

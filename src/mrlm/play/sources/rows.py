@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
-from mrlm.core.types import Episode, Group, Message, Role, Rollout, Task, Turn
+from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
 from mrlm.play.agent import Seat, seed_of
 

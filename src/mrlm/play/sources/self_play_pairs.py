@@ -11,19 +11,11 @@ from typing import Any
 import numpy as np
 
 from mrlm.core.chat import Chat
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.rounds import Rounds
-from mrlm.core.types import (
-    Completion,
-    Episode,
-    Group,
-    Message,
-    Role,
-    Rollout,
-    SamplingParams,
-    Turn,
-)
+from mrlm.core.types import Completion, Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Pulse, Request
 from mrlm.play.sources.rows import RowSource

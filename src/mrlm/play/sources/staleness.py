@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 
+from mrlm.core.episodes import Group
 from mrlm.core.timing import span
-from mrlm.core.types import Group
 
 
 class Age:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mrlm.core.types import Group
+from mrlm.core.episodes import Group
 from mrlm.data.tasks import Reading, Row
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.sources.rows import Grouping, OnLongRow
