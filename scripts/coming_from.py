@@ -6,7 +6,8 @@ import inspect
 import json
 from pathlib import Path
 
-from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, WORDS, algorithm_fields
+from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, WORDS
+from mrlm.config.flat_words import algorithm_fields
 from mrlm.config.other_libraries import CLASSES, refused_settings
 from mrlm.core import registry
 from mrlm.trainer import Trainer

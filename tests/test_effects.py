@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from mrlm.config import ExperimentConfig, play_sections, sections
-from mrlm.config.aliases import algorithm_fields
+from mrlm.config.flat_words import algorithm_fields
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, MRLMError
 from mrlm.core.matters import RunFacts, conditions, judged

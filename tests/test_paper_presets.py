@@ -14,7 +14,7 @@ from mrlm.algorithms.dr_mas import DrMAS
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.marft import MARFT
 from mrlm.config import ExperimentConfig
-from mrlm.config.aliases import algorithm_fields, changed_fields, split_config
+from mrlm.config.flat_words import algorithm_fields, changed_fields, split_config
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 

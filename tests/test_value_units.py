@@ -17,7 +17,7 @@ from mrlm.algorithms.marft import MARFT
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.sac import SAC
 from mrlm.algorithms.vdn import VDN
-from mrlm.config.aliases import algorithm_fields
+from mrlm.config.flat_words import algorithm_fields
 from mrlm.core import registry
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError

@@ -23,16 +23,8 @@ from mrlm.config import (
     VDNConfig,
     parse_config,
 )
-from mrlm.config.aliases import (
-    NUM_AGENTS,
-    PER_DEVICE,
-    WORDS,
-    FlatWords,
-    algorithm_fields,
-    apply_words,
-    changed_fields,
-    split_config,
-)
+from mrlm.config.aliases import NUM_AGENTS, PER_DEVICE, WORDS
+from mrlm.config.flat_words import FlatWords, algorithm_fields, changed_fields, split_config
 from mrlm.config.play_sections import EvaluationConfig, GenerationConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
@@ -100,7 +92,7 @@ def test_args_are_split_into_algorithm_and_rest():
     fields, paths = split_config(args)
     assert fields == {"group_size": 4}
     assert paths == {PER_DEVICE: 1, "generation.max_new_tokens": 16, "training.num_epochs": 1}
-    config = apply_words(ExperimentConfig(training={"algorithm": "magrpo"}), paths, fields)
+    config = ExperimentConfig(training={"algorithm": "magrpo"}).joined(paths, fields)
     assert (config.training.batch_size, config.magrpo.group_size) == (1, 4)
     assert config.generation.max_new_tokens == 16
 
@@ -141,7 +133,7 @@ def test_args_are_split_into_algorithm_and_rest():
 @pytest.mark.parametrize("place", ["top", "training", "grpo", "keywords"])
 def test_a_word_means_the_same_wherever_it_stands(words, path, value, place):
     if place == "keywords":
-        config = apply_words(ExperimentConfig(), words)
+        config = ExperimentConfig().joined(words)
     else:
         config = parse_config(words if place == "top" else {place: words})
     section, _, key = path.rpartition(".")
@@ -166,10 +158,10 @@ def test_one_setting_with_two_values_shows_both(data):
 
 def test_arguments_may_not_contradict_a_config():
     config = ExperimentConfig(training={"seed": 1, "batch_size": 4}, grpo={"group_size": 4})
-    assert apply_words(config, {"seed": 1}, {"group_size": 4}).training.seed == 1
+    assert config.joined({"seed": 1}, {"group_size": 4}).training.seed == 1
     for words, fields in (({"seed": 2}, {}), ({}, {"group_size": 2}), ({"num_generations": 2}, {})):
         with pytest.raises(ConfigError, match="two values"):
-            apply_words(config, words, fields)
+            config.joined(words, fields)
     with pytest.raises(ConfigError, match=r"GRPOConfig.group_size.*GRPOConfig.num_generations"):
         split_config(GRPOConfig(group_size=4, num_generations=2))
 
@@ -185,7 +177,7 @@ def test_a_word_the_algorithm_has_no_setting_for_is_refused():
     with pytest.raises(ConfigError, match="clip_range"):
         parse_config({"training": {"algorithm": "sft"}, "epsilon": 0.1})
     with pytest.raises(ConfigError, match="nonsense: unknown key"):
-        apply_words(ExperimentConfig(), {"nonsense": 1})
+        ExperimentConfig().joined({"nonsense": 1})
 
 
 def test_a_batch_size_that_is_no_number_is_named():

@@ -18,15 +18,8 @@ from mrlm.build.run import build, open_log
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
 from mrlm.config.algorithm_configs import config_class
-from mrlm.config.aliases import (
-    FlatWords,
-    algorithm_fields,
-    apply_words,
-    setting_of,
-    split_config,
-    twice,
-)
 from mrlm.config.errors import InvalidConfig
+from mrlm.config.flat_words import FlatWords, algorithm_fields, setting_of, split_config, twice
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
 from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
@@ -136,7 +129,7 @@ class Trainer:
             self.config = self.config.merged({"training": changes})
         if isinstance(external_transition, str):
             words = {"workflow.external_transition": external_transition}
-            self.config = apply_words(self.config, words)
+            self.config = self.config.joined(words)
         else:
             self._parts.external_transition = external_transition
         plays = "rows" not in self._settings().requires
@@ -196,7 +189,7 @@ class Trainer:
             if words.get(path, value) != value:
                 raise InvalidConfig([twice(path, (value, "args"), (words[path], "a keyword"))])
         if fields or overrides or words:
-            config = apply_words(config, overrides | words, fields)
+            config = config.joined(overrides | words, fields)
         settings = config.algorithm_settings()
         given |= fields.keys() | settings.implied({"preset": settings.preset}).keys()
         usual = self._usual(config)

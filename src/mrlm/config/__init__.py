@@ -33,7 +33,7 @@ HOME = {
     "diff": "mrlm.config.experiment",
     "load_config": "mrlm.config.loading",
     "parse_config": "mrlm.config.loading",
-    "split_config": "mrlm.config.aliases",
+    "split_config": "mrlm.config.flat_words",
 }
 """Public name -> the module it lives in; imported at first use."""
 

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from mrlm.config.aliases import FlatWords
+from mrlm.config.flat_words import FlatWords
 from mrlm.core import registry
 from mrlm.core.faces import faces
 

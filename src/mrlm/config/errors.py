@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from mrlm.config.aliases import WORDS
 from mrlm.config.other_libraries import refused_text
 from mrlm.core.errors import ConfigError
 
@@ -61,8 +62,6 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
 
 def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
     """The problem of a key that nothing reads."""
-    from mrlm.config.aliases import WORDS  # the words are known everywhere, and know the sections
-
     path = f"{prefix}.{key}" if prefix else key
     if key in WORDS and prefix:
         return Problem(path, f"unknown key; the setting is {WORDS[key].path}")

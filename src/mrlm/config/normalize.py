@@ -9,11 +9,10 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mrlm.config.aliases import (
-    PER_DEVICE,
-    UNSET,
-    WORDS,
-    Word,
+from mrlm.config.aliases import PER_DEVICE, UNSET, WORDS, Word
+from mrlm.config.base import Section
+from mrlm.config.errors import InvalidConfig, Problem
+from mrlm.config.flat_words import (
     algorithm_fields,
     applies,
     changed_fields,
@@ -21,8 +20,6 @@ from mrlm.config.aliases import (
     folded,
     twice,
 )
-from mrlm.config.base import Section
-from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.config.other_libraries import refused_settings
 from mrlm.config.sections import TrainingConfig
 from mrlm.core import registry
