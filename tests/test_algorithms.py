@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+import mrlm
+import mrlm.config
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.ppo import PPO
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.core.faces import faces
 from mrlm.learn import ops
 from mrlm.learn.bases.policy_gradient import AGGREGATIONS
 from mrlm.learn.data.batch import Totals, pack, split
@@ -160,16 +163,18 @@ def test_unknown_settings_are_refused(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trainer_and_a_config_stand_beside_it(name):
     module = importlib.import_module(f"mrlm.algorithms.{name}")
-    trainers = [x for x in vars(module) if x.endswith("Trainer") and x != "Trainer"]
-    own = [x for x in trainers if getattr(module, x).args_class is None]  # no other library's name
-    assert [getattr(module, x).algorithm for x in own] == [name]
-    (config,) = [
-        x
-        for x in vars(module)
-        if x.endswith("Config") and x.lower() == name.replace("_", "") + "config"
-    ]
-    assert issubclass(getattr(module, config), module.PLUGIN)
-    assert getattr(module, config)(update_epochs=3).update_epochs == 3
+    own = {face.name: face for face in faces().values() if face.algorithm == name}
+    for face in own.values():
+        made = getattr(module, face.name)
+        assert made is getattr(mrlm, face.name)
+        if face.kind == "trainer":
+            assert made.algorithm == name and (made.args_class is None) is (not face.defaults)
+        if face.kind == "config":
+            assert made is getattr(mrlm.config, face.name) and issubclass(made, module.PLUGIN)
+            assert made(update_epochs=3).update_epochs == 3
+            assert {key: getattr(made(), key) for key in face.defaults} == face.defaults
+    kinds = [face.kind for face in own.values() if not face.defaults]
+    assert sorted(kinds) == ["algorithm", "config", "trainer"]
 
 
 BASELINES = [

@@ -19,7 +19,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn import ops
-from mrlm.learn.credit.groups import groups as groups_module
+from mrlm.learn.credit import groups as groups_module
 from mrlm.learn.data.batch import Outputs, merge, pack
 
 # Two sequences of 4 and 2 tokens, with advantages +1 and -1, under four policies.

@@ -450,11 +450,11 @@ def test_whatever_lies_in_a_folder_goes_and_nothing_else(tmp_path: Path) -> None
 FORKED = """
 import ctypes
 from mrlm.sandbox.tiers import TIER_B
-from mrlm.sandbox.workers import Worker
+from mrlm.sandbox.workers import SandboxWorker
 found = []
 prepare = ctypes.CFUNCTYPE(None)(lambda: found.append(1))
 ctypes.CDLL(None).__register_atfork(prepare, None, None, None)
-worker = Worker(TIER_B)
+worker = SandboxWorker(TIER_B)
 worker.close()
 print(len(found))
 """

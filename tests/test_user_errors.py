@@ -190,7 +190,7 @@ def test_verbose_shows_the_whole_traceback(run: Mrlm) -> None:
     for command in (["--verbose", "train"], ["train", "--verbose"]):
         done = run(*command, "--config", "config.yaml", *overrides)
         assert done.code == 1 and "Traceback (most recent call last)" in done.err
-        assert "rollout.py" in done.err and place("BadReset") in done.err
+        assert "sources/play.py" in done.err and place("BadReset") in done.err
 
 
 def test_a_failure_is_shown_once_however_many_episodes_it_ends(run: Mrlm) -> None:
@@ -300,7 +300,7 @@ def test_run_log_has_what_ended_the_run_and_no_secret(
 
 def test_verbose_writes_whole_tracebacks_to_run_log_too(run: Mrlm) -> None:
     run("train", "--config", "config.yaml", "--verbose", *CASES["BadReset"][0])
-    assert "rollout.py" in Path("run/run.log").read_text()
+    assert "sources/play.py" in Path("run/run.log").read_text()
 
 
 def test_a_deep_recursion_is_shown_by_its_ends() -> None:

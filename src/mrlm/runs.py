@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mrlm.build.async_play import beside_play
-from mrlm.build.placement import TINY
+from mrlm.build.in_process import TINY
 from mrlm.build.run import rehearse
 from mrlm.config import ExperimentConfig
 from mrlm.core.episodes import Episode

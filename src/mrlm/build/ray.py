@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.engines import make_engines
-from mrlm.build.placement import Here
+from mrlm.build.in_process import Here
 from mrlm.build.policies import Cast, Parts, bases_of
 from mrlm.build.ray_workers import Base, PolicyWorkerSpec
 from mrlm.config import ExperimentConfig

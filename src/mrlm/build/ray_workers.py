@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from mrlm.build.engines import make_engines
+from mrlm.build.in_process import TINY
 from mrlm.build.learners import make_learners
-from mrlm.build.placement import TINY
 from mrlm.build.policies import Cast, Parts, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayPolicyConfig

@@ -21,9 +21,10 @@ from mrlm.build.async_play import (
 from mrlm.build.compatibility import check_plays, check_taught, crossed
 from mrlm.build.engines import check_engine, make_engines
 from mrlm.build.environments import make_worlds
+from mrlm.build.in_process import TINY
 from mrlm.build.ineffective import refuse_idle, verdicts
 from mrlm.build.opponents import check_opponents, population_of, stand_ins_of
-from mrlm.build.placement import TINY, placement_of
+from mrlm.build.placement import placement_of
 from mrlm.build.policies import Cast, Parts, assign, load_policies, make_seats
 from mrlm.build.schedule import casts_of, schedule_of
 from mrlm.build.sources import Data, play_of, rows_of, source_of, total_steps

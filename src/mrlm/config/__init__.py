@@ -20,7 +20,7 @@ HOME = {
     "EnvironmentConfig": "mrlm.config.play_sections",
     "EvaluationConfig": "mrlm.config.play_sections",
     "ExperimentConfig": "mrlm.config.experiment",
-    "FlatWords": "mrlm.config.aliases",
+    "FlatWords": "mrlm.config.flat_words",
     "GenerationConfig": "mrlm.config.play_sections",
     "LoraConfig": "mrlm.config.sections",
     "ModelConfig": "mrlm.config.sections",

@@ -7,22 +7,44 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.timing import span
+from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.data.batch import Batch, Loss, Sample
 from mrlm.learn.fast.cpu_backends import quick_products
 from mrlm.learn.fast.packed_pass import LeanPass, LossOf, hidden_states
-from mrlm.learn.optimizer import TrainingMode
+from mrlm.learn.optimizer import LearnerSettings, TrainingMode
 from mrlm.learn.policy.policy import Policy
 
-if TYPE_CHECKING:
-    from mrlm.learn.bases.algorithm import Algorithm
-    from mrlm.learn.learner import Learner
+
+class Member(Protocol):
+    """A learner that takes part in a joint update."""
+
+    @property
+    def settings(self) -> LearnerSettings:
+        """How it learns."""
+        ...
+
+    @property
+    def weights_of(self) -> Policy:
+        """The policy whose weights it steps."""
+        ...
+
+    async def bring(
+        self,
+        samples: Sequence[Sample],
+        algorithm: Algorithm,
+        step: int,
+        seed: int,
+        meeting: Meeting,
+    ) -> dict[str, float]:
+        """Update, with micro-batches that are computed where other learners bring theirs."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +225,7 @@ class _Part:
 
 
 async def update_together(
-    jobs: Sequence[tuple[Learner, Sequence[Sample], int]], algorithm: Algorithm, step: int
+    jobs: Sequence[tuple[Member, Sequence[Sample], int]], algorithm: Algorithm, step: int
 ) -> list[dict[str, float]]:
     """Update several learners at once; arguments and results are those of `Learner.update`.
 
@@ -215,7 +237,7 @@ async def update_together(
     peers = jobs[0][0].settings.peers if jobs else ALONE
     meeting = Meeting(len(jobs), peers)
 
-    async def one(learner: Learner, samples: Sequence[Sample], seed: int) -> dict[str, float]:
+    async def one(learner: Member, samples: Sequence[Sample], seed: int) -> dict[str, float]:
         try:
             return await learner.bring(samples, algorithm, step, seed, meeting)
         finally:

@@ -72,7 +72,7 @@ class Steppable(Protocol):
 
     value_head: Any
     precision: Any
-    shards: Shards | None
+    shards: Shards[Any] | None
 
     @property
     def device(self) -> torch.device:

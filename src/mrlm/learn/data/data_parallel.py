@@ -3,21 +3,36 @@ learn of it. Which process computes something changes nothing but when it is kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from mrlm.core.process_group import Peers, shares
 from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, split
 from mrlm.learn.fast.prefix_tree import shared_prefix
 
-if TYPE_CHECKING:
-    from mrlm.learn.critics.critic import Critic
-    from mrlm.learn.policy.policy import Policy
+
+class ReadsSamples(Protocol):
+    """A policy, as far as it matters to how samples are cut."""
+
+    shards: Any
+
+    @property
+    def packed(self) -> bool:
+        """Whether it reads trees of samples that begin alike."""
+        ...
+
+
+class HasModules(Protocol):
+    """A policy or a critic."""
+
+    def modules(self) -> Iterable[nn.Module]:
+        """Everything of it that has weights."""
+        ...
 
 
 def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sample]]:
@@ -69,7 +84,7 @@ def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[li
 
 
 def rounds(
-    policy: Policy,
+    policy: ReadsSamples,
     peers: Peers,
     shared: Sequence[Sequence[Sample]],
     max_tokens: int,
@@ -149,7 +164,7 @@ def flat(columns: object) -> np.ndarray:
     return np.concatenate(found).astype(np.float32) if found else np.zeros(0, np.float32)
 
 
-def weights_of(policies: Sequence[Policy], critics: Sequence[Critic]) -> Iterator[Any]:
+def weights_of(policies: Sequence[HasModules], critics: Sequence[HasModules]) -> Iterator[Any]:
     """Everything that must be the same in all processes before a run begins: the tensors of
     policies, references, heads and critics, each once."""
     seen: set[int] = set()

@@ -101,7 +101,7 @@ class Policy:
         self.lean: bool = lean and precision != "fp16"
         self.other_ends: frozenset[int] = frozenset()
         """Ids that end a completion besides the model's own."""
-        self.shards: Shards | None = None
+        self.shards: Shards[Policy] | None = None
         self._passes: dict[str, LeanPass | None] = {}
         self.interface: Interface = interface_of(self.model)
 
@@ -112,6 +112,11 @@ class Policy:
         if self.shards is not None:
             return self.shards.device
         return next(self.model.parameters()).device
+
+    @property
+    def whole(self) -> Policy:
+        """The policy with all of its weights in this process."""
+        return self if self.shards is None else self.shards.whole
 
     @property
     def coarse(self) -> bool:

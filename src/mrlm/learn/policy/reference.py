@@ -8,7 +8,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -22,11 +22,27 @@ from mrlm.learn.policy.lora import (
     without_adapters,
 )
 
-if TYPE_CHECKING:
-    from mrlm.learn.policy.policy import Policy
+
+class Referenced(Protocol):
+    """What a reference is kept of: a policy's model, its adapter and the reference it has now."""
+
+    model: Any
+    adapter: str | None
+    reference: Any
+    reference_adapter: str
+    reference_moved: bool
+
+    @property
+    def whole(self) -> Referenced:
+        """The policy with all of its weights in this process."""
+        ...
+
+    def forget_pass(self, which: Literal["own", "reference"]) -> None:
+        """Make a fast path again when it is next used."""
+        ...
 
 
-def keep(policy: Policy) -> None:
+def keep(policy: Referenced) -> None:
     """See to it that there is a reference: one that was handed over, or the policy as it is now.
     The base with all adapters off serves an adapter that adds nothing to it yet."""
     if policy.reference is not None or policy.reference_adapter or policy.adapter == BASE:
@@ -35,10 +51,10 @@ def keep(policy: Policy) -> None:
         freeze(policy)
 
 
-def freeze(policy: Policy) -> None:
+def freeze(policy: Referenced) -> None:
     """Keep the policy as it is now as its reference."""
     if policy.adapter is None:
-        policy.reference = copy.deepcopy(_whole(policy).model).eval().requires_grad_(False)
+        policy.reference = copy.deepcopy(policy.whole.model).eval().requires_grad_(False)
         policy.forget_pass("reference")
         return
     if not policy.reference_adapter:
@@ -50,7 +66,7 @@ def freeze(policy: Policy) -> None:
     policy.forget_pass("reference")
 
 
-def renew(policy: Policy) -> None:
+def renew(policy: Referenced) -> None:
     """Make the policy as it is now its reference, in place where it has one of its own."""
     if policy.adapter is not None:
         policy.reference = None
@@ -58,17 +74,12 @@ def renew(policy: Policy) -> None:
     elif policy.reference is None or not policy.reference_moved:
         freeze(policy)  # one that somebody handed over stays as it is
     else:
-        policy.reference.load_state_dict(_whole(policy).model.state_dict())
+        policy.reference.load_state_dict(policy.whole.model.state_dict())
     policy.reference_moved = True
 
 
-def _whole(policy: Policy) -> Policy:
-    """The policy, where this process holds all of it."""
-    return policy if policy.shards is None else policy.shards.whole
-
-
 @contextmanager
-def standing(policy: Policy) -> Iterator[Any]:
+def standing(policy: Referenced) -> Iterator[Any]:
     """The model that stands for the reference of a policy, as it is to be read."""
     if policy.reference is not None:
         yield policy.reference
@@ -83,7 +94,7 @@ def standing(policy: Policy) -> Iterator[Any]:
             switch_adapter(policy.model, policy.adapter)
 
 
-def save_reference(policy: Policy, folder: Path) -> None:
+def save_reference(policy: Referenced, folder: Path) -> None:
     """Write a reference that moved; one that did not is there again when the policy is loaded."""
     from safetensors.torch import save_file, save_model
 
@@ -98,7 +109,7 @@ def save_reference(policy: Policy, folder: Path) -> None:
 
 
 @torch.no_grad()
-def load_reference(policy: Policy, folder: Path) -> None:
+def load_reference(policy: Referenced, folder: Path) -> None:
     """Take the reference that `save_reference` wrote, bit by bit, if it wrote one."""
     from safetensors.torch import load_file, load_model
 

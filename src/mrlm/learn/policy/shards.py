@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from mrlm.learn.policy.policy import Policy
+Whole = TypeVar("Whole", covariant=True)
 
 
-class Shards(Protocol):
+class Shards(Protocol[Whole]):
     """A model of which each process holds a part. All processes compute with it at the same time,
     and equally often.
 
     `whole` is a copy that this process has for itself, to sample with and to write down.
     """
 
-    whole: Policy
+    @property
+    def whole(self) -> Whole:
+        """A policy with all of the weights."""
+        ...
 
     @property
     def device(self) -> torch.device:

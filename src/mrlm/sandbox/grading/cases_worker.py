@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 TYPE_CHECKING = False
-if TYPE_CHECKING or "_Packer" not in globals():  # imported, instead of run after those texts
+if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run after those texts
     from mrlm.sandbox.grading.plain import NotPlain, _PlainPacker, _Unpacker
     from mrlm.sandbox.grading.tests_worker import (
         IN_PLACE,

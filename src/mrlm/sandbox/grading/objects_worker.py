@@ -5,7 +5,7 @@ claim. What is no plain data stays here and goes out as a number."""
 from typing import Any
 
 TYPE_CHECKING = False
-if TYPE_CHECKING or "_Packer" not in globals():  # imported, instead of run after those texts
+if TYPE_CHECKING or "_PlainPacker" not in globals():  # imported, instead of run after those texts
     from mrlm.sandbox.grading.plain import NotPlain, _PlainPacker, unpack
     from mrlm.sandbox.grading.solution_worker import DO, OBJECTS, objects, solution
 

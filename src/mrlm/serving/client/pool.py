@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -29,9 +29,6 @@ from mrlm.serving.client.calling import (
     start,
 )
 
-if TYPE_CHECKING:
-    from mrlm.serving.client.session import ClientSession
-
 log: logging.Logger = logging.getLogger("mrlm")
 
 PROBING = 5.0
@@ -40,6 +37,13 @@ READING = 1.0
 """Seconds between two looks at the file of servers."""
 WAITING = 0.2
 """Seconds between two looks at who is free."""
+
+
+class LiveSession(Protocol):
+    """A session on a server, as far as keeping it alive needs to know it."""
+
+    id: str
+    lost: bool
 
 
 class Link:
@@ -53,7 +57,7 @@ class Link:
     def __init__(self, address: ServerAddress, access: Access) -> None:
         self.address: ServerAddress = address
         self.access: Access = access
-        self.sessions: weakref.WeakSet[ClientSession] = weakref.WeakSet()
+        self.sessions: weakref.WeakSet[LiveSession] = weakref.WeakSet()
         """Those that somebody here still holds: what is forgotten without a word ends with its
         lease."""
         self.lease: float = 60.0
@@ -160,13 +164,13 @@ class Link:
 
     # -- sessions --
 
-    def hold(self, session: ClientSession) -> None:
+    def hold(self, session: LiveSession) -> None:
         """A session lives there: say from time to time that it is still wanted."""
         self.sessions.add(session)
         if self._beat is None or self._beat.done():
             self._beat = asyncio.get_running_loop().create_task(self._renew())
 
-    async def release(self, session: ClientSession) -> None:
+    async def release(self, session: LiveSession) -> None:
         """A session is over."""
         self.sessions.discard(session)
         if not self.sessions and self._beat is not None:

@@ -1,0 +1,83 @@
+"""Where the parts of a run are put: here, in this process, or elsewhere. `build/run.py` asks for
+policies, engines, learners and critics, and does not know where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mrlm.build.engines import make_engines
+from mrlm.build.learners import make_critics, make_learners
+from mrlm.build.policies import Cast, Parts, load_policies
+from mrlm.config import ExperimentConfig
+from mrlm.core.process_group import ALONE, Peers
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.frozen import Frozen
+from mrlm.play.engine import Engine
+from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.training.run import Placement, Run
+
+TINY = 5_000_000
+"""Parameters below which one thread is faster than several."""
+
+
+class Here(Placement):
+    """Everything in this process.
+
+    Args:
+        config: of the run.
+        cast: who speaks with which weights.
+        parts: live objects that stand for sections of the config.
+        peers: the processes that train together.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, cast: Cast, parts: Parts, peers: Peers = ALONE
+    ) -> None:
+        self.peers: Peers = peers
+        self.config: ExperimentConfig = config
+        self.cast: Cast = cast
+        self.parts: Parts = parts
+
+    def load_policies(self) -> dict[str, Any]:
+        """Every policy that has weights."""
+        return load_policies(self.config, self.cast, self.parts)
+
+    def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
+        """policy -> what samples for it."""
+        return make_engines(self.config, self.cast, policies, self.peers.size)
+
+    def make_learners(
+        self, algorithm: Algorithm, policies: Mapping[str, Any], total: int, folder: Path
+    ) -> list[Any]:
+        """One learner for each trained policy."""
+        given = (self.config, algorithm, self.cast, policies, total, folder, self.peers)
+        return make_learners(*given)
+
+    def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
+        """The policies that nobody trains; `given` is what engines sample from."""
+        return [
+            Frozen(policy, given=given[name])
+            for name, policy in policies.items()
+            if not self.cast.policies[name].trainable
+        ]
+
+    def make_critics(
+        self,
+        algorithm: Algorithm,
+        learners: Sequence[Any],
+        policies: Mapping[str, Any],
+        total: int,
+        folder: Path,
+    ) -> list[Any]:
+        """Those beside the policies, or the team's one."""
+        given = (self.config, algorithm, self.cast, learners, policies, total, folder, self.peers)
+        return make_critics(*given)
+
+    def worlds(self, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
+        """The worlds of a run, ready to be played."""
+        return list(worlds)
+
+    def ready(self, run: Run, checkpoint: Path | None) -> None:
+        """The run is put together, and goes on from a checkpoint if there is one."""
