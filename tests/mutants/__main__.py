@@ -3,7 +3,7 @@ that reach it.
 
     make mutants                       a sample of 120 over the rooms below
     make mutants ARGS="--count 40 --rooms learn/credit/groups.py algorithms"
-    make mutants ARGS="--rooms metrics.py --count 0"     every mutant of a file
+    make mutants ARGS="--rooms training/metrics.py --count 0"     every mutant of a file
 
 Which test reaches which line is recorded first (`outputs/mutants`, minutes), and again for files of
 tests that are newer than their record; remove the folder after the source has changed. Tests that
@@ -29,7 +29,7 @@ from tests.mutants.mutations import Mutant, mutants, mutated
 from tests.mutants.recording import RECORD, ROOT, SOURCE, Reached
 
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
-ROOMS = ("learn", "algorithms", "metrics.py", "cli", "population.py", "selfplay/ratings.py")
+ROOMS = ("learn", "algorithms", "training/metrics.py", "cli", "selfplay")
 SURVIVORS = RECORD / "survivors.txt"
 MOST_TESTS = 120
 """Tests that are run against a mutant."""
