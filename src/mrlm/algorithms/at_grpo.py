@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,7 +16,8 @@ from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.credit.tree_returns import Node, by_state
 
@@ -54,9 +56,6 @@ class ATGRPO(GRPO):
     filter: Literal["none", "zero_variance", "variance", "deviation"] = "none"
     filter_ratio: float = Field(default=0.25, ge=0, lt=1)
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"siblings", "tree"})
-    reads_trees: ClassVar[bool] = True
-    reads_pruned: ClassVar[bool] = True
     decides: ClassVar[tuple[str, ...]] = ("key", "rewards")
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
@@ -89,6 +88,11 @@ class ATGRPO(GRPO):
                 "scale_rewards='batch' divides by the deviation over whole episodes, and at_grpo "
                 "compares the answers to one state; use 'group' or 'none'"
             )
+
+    @property
+    def spec(self) -> Spec:
+        spec = super().spec
+        return replace(spec, sampling=replace(spec.sampling, tree=True, credits="pruned_trees"))
 
     def credit_group(self, group: Group) -> None:
         for answers, scores in self.comparisons(group):

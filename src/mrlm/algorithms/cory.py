@@ -4,7 +4,7 @@ they exchange roles."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import Member, adaptive_kl_coef, column, trained_turns
 from mrlm.learn.credit.running_stats import RunningStats
 
@@ -89,17 +90,10 @@ class CORY(PPO):
     }
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        "kl_penalty": Matters(
-            lambda s, run: s.kl_coef,
-            "kl_coef is 0; set it, or remove this",
-        ),
-        "score_norm": Matters(
-            lambda s, run: s.score_scaling,
-            "score_scaling is off; remove it",
-        ),
-        "score_clip": Matters(
-            lambda s, run: s.score_scaling,
-            "score_scaling is off; remove it",
+        "kl_penalty": Matters(lambda s, run: s.kl_coef, "kl_coef is 0; set it, or remove this"),
+        **dict.fromkeys(
+            ("score_norm", "score_clip"),
+            Matters(lambda s, run: s.score_scaling, "score_scaling is off; remove it"),
         ),
     }
 
@@ -111,15 +105,12 @@ class CORY(PPO):
         self.scores: dict[str, RunningStats] = {}
 
     @property
-    def swap_every(self) -> int | None:
-        return self.swap_freq
-
-    @property
-    def needs(self) -> frozenset[str]:
-        needs = super().needs
+    def spec(self) -> Spec:
+        spec = super().spec
+        columns = spec.columns
         if self.kl_coef and self.kl_penalty == "full":
-            return needs - {"ref_logprobs"} | {"full_kl"}
-        return needs
+            columns = columns - {"ref_logprobs"} | {"full_kl"}
+        return replace(spec, columns=columns, swap_every=self.swap_freq)
 
     # -- what is paid ------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -12,18 +13,17 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.config.paper_presets import PaperPreset
-from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
-from mrlm.learn.bases.preference import PreferencePair, pair_samples, row_pairs
-from mrlm.learn.credit.groups import clear
-from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.preference import Preferences, margins
+from mrlm.learn.bases.spec import Spec
+from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
 @dataclass(kw_only=True, config=STRICT)
-class DPO(Algorithm):
+class DPO(Preferences):
     """Raise what was chosen over what was rejected, measured against a frozen reference (arXiv
     2305.18290, eq. 7).
 
@@ -57,11 +57,6 @@ class DPO(Algorithm):
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     normalize_lengths: bool = True
     ref_update_freq: int = Field(default=0, ge=0)
-    group_size: int = Field(default=2, ge=2)
-
-    requires: ClassVar[frozenset[Need]] = frozenset({"rows", "pairs"})
-    unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
-    reads_old: ClassVar[bool] = False
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
         "dpo": PaperPreset(
@@ -87,14 +82,12 @@ class DPO(Algorithm):
             "only loss_type=sigmoid and robust read it; remove it",
         ),
         "normalize_lengths": Matters(
-            lambda s, run: s.loss_type == "ipo",
-            "only loss_type=ipo reads it; remove it",
+            lambda s, run: s.loss_type == "ipo", "only loss_type=ipo reads it; remove it"
         ),
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.pairs: list[PreferencePair] = []
         if self.label_smoothing and self.loss_type not in ("sigmoid", "robust"):
             raise ConfigError(
                 f"label_smoothing={self.label_smoothing:g} is not used by "
@@ -103,35 +96,9 @@ class DPO(Algorithm):
             )
 
     @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"ref_logprobs"})
-
-    def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
-        return bool(self.ref_update_freq and step and step % self.ref_update_freq == 0)
-
-    # -- which answers are compared ----------------------------------------------------------------
-
-    def credit(self, groups: Sequence[Group]) -> None:
-        self.metrics: dict[str, float] = {}
-        clear(groups)
-        self.pairs: list[PreferencePair] = []
-        possible = 0
-        for group in groups:
-            count, pairs = self.pairs_of(group)
-            possible += count
-            self.pairs += pairs
-        for pair in self.pairs:
-            pair.mark()
-        counts = ops.global_sum({"pairs": [possible, len(self.pairs)]})
-        ((possible, kept),) = counts.values()
-        self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
-
-    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
-        """The pairs of a group, and how many there could have been."""
-        return len(group.agents), row_pairs(group)
-
-    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        return pair_samples(self.pairs, policy)
+    def spec(self) -> Spec:
+        columns = frozenset({"ref_logprobs"})
+        return replace(super().spec, columns=columns, renew_reference=self.ref_update_freq)
 
     # -- loss --------------------------------------------------------------------------------------
 
@@ -139,7 +106,7 @@ class DPO(Algorithm):
         units, pair = torch.unique(batch.unit, return_inverse=True)
         size = len(units)
         gain = outputs.logprobs - batch.ref_logprobs
-        sides = [(batch.advantages * sign > 0).to(gain.dtype) for sign in (1.0, -1.0)]
+        sides = [side.to(gain.dtype) for side in (batch.advantages > 0, batch.advantages < 0)]
         chosen, rejected = (ops.segment_sum(gain * side, pair, size) for side in sides)
         lengths = [ops.segment_sum(side, pair, size).clamp(min=1) for side in sides]
         weights = ops.segment_sum(batch.advantages * sides[0], pair, size) / lengths[0]
@@ -151,14 +118,9 @@ class DPO(Algorithm):
             likely = ops.segment_sum(outputs.logprobs * sides[0], pair, size) / lengths[0]
             losses = losses - self.rpo_alpha * likely
         good, bad = self.beta * chosen.detach(), self.beta * rejected.detach()
-        metrics = {
-            "rewards/chosen": good,
-            "rewards/rejected": bad,
-            "rewards/margins": good - bad,
-            "rewards/accuracies": (good > bad).to(good.dtype),
-        }
         shares: dict[str, Tensor | float] = {
-            name: (weights * value).sum() / batch.totals.units for name, value in metrics.items()
+            name: (weights * value).sum() / batch.totals.units
+            for name, value in margins(good, bad).items()
         }
         shares["entropy"] = outputs.entropy.detach().sum() / batch.totals.tokens
         return Loss((weights * losses).sum() / batch.totals.units, shares)

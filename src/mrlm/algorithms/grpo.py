@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -15,8 +16,10 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.bases.spec import SamplingPlan, Spec
+from mrlm.learn.bases.steps import GroupFilter
 from mrlm.learn.credit.groups import (
     EPSILON,
     Key,
@@ -38,7 +41,7 @@ def _scale(value: object) -> object:
 
 
 @dataclass(kw_only=True, config=STRICT)
-class GRPO(PolicyGradient):
+class GRPO(PolicyGradient, GroupFilter):
     """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
     section 4.1), the same for every token the agent wrote; then a clipped surrogate.
 
@@ -79,7 +82,6 @@ class GRPO(PolicyGradient):
     max_refills: int = Field(default=10, ge=1)
     group_size: int = Field(default=8, ge=2)
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     scales: ClassVar[tuple[str, ...]] = ("group", "batch", "none")
     """The values of `scale_rewards` that fit who is compared here."""
     decides: ClassVar[tuple[str, ...]] = ()
@@ -201,8 +203,7 @@ class GRPO(PolicyGradient):
             "overlong_max_length is not set; set it, or remove this",
         ),
         "max_refills": Matters(
-            lambda s, run: s.dynamic_sampling,
-            "dynamic_sampling is off; set it, or remove this",
+            lambda s, run: s.dynamic_sampling, "dynamic_sampling is off; set it, or remove this"
         ),
     }
 
@@ -226,8 +227,9 @@ class GRPO(PolicyGradient):
             )
 
     @property
-    def refills(self) -> int:
-        return self.max_refills if self.dynamic_sampling else 0
+    def spec(self) -> Spec:
+        refills = self.max_refills if self.dynamic_sampling else 0
+        return replace(super().spec, sampling=SamplingPlan(siblings=True, refills=refills))
 
     def keeps(self, group: Group) -> bool:
         clear([group])
@@ -263,24 +265,17 @@ class GRPO(PolicyGradient):
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         everyone = sides(all_members(groups), self.key)
+        moments: dict[str, ops.Moments] = {}
         if self.scale_rewards == "batch":
-            table = {
-                side: np.array([self.score(*member) for member in found])
-                for side, found in everyone.items()
-            }
-            moments = ops.global_moments(table)
-            for side, found in everyone.items():
-                for _, rollout in found:
-                    for turn in trained_turns(rollout):
-                        if turn.advantages is not None:
-                            scale = moments[side].std + EPSILON
-                            turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]
-        if self.mask_truncated:
-            for found in everyone.values():
-                for _, rollout in found:
-                    for turn in trained_turns(rollout):
-                        if turn.finish_reason == "length":
-                            turn.advantages = None
+            scores = {side: [self.score(*each) for each in row] for side, row in everyone.items()}
+            moments = ops.global_moments({side: np.array(row) for side, row in scores.items()})
+        for side, found in everyone.items():
+            for turn in (turn for _, rollout in found for turn in trained_turns(rollout)):
+                if side in moments and turn.advantages is not None:
+                    scale = moments[side].std + EPSILON
+                    turn.advantages = float(turn.advantages) / scale  # type: ignore[arg-type]
+                if self.mask_truncated and turn.finish_reason == "length":
+                    turn.advantages = None
 
 
 PLUGIN = GRPO

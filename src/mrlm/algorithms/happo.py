@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -19,14 +20,15 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Spec
+from mrlm.learn.bases.steps import CarryOver, Rescoring
 from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.ops import LOG_RATIO_LIMIT
-from mrlm.learn.schedule import Order
 
 
 @dataclass(kw_only=True, config=STRICT)
-class HAPPO(MAPPO):
+class HAPPO(MAPPO, CarryOver):
     """Heterogeneous-agent PPO (arXiv 2109.11251): MAPPO's advantages, and policies that update in
     random order, anew in every iteration. Whoever comes k-th minimises
     `-mean(F min(r A, clip(r) A))` with the compound factor `F = prod_{j<k} pi_new_j / pi_old_j` of
@@ -62,9 +64,6 @@ class HAPPO(MAPPO):
     factor_scope: Literal["updated", "later_only"] = "updated"
     on_shared: Literal["refuse", "simultaneous"] = "refuse"
     update_epochs: int = Field(default=1, ge=1)
-
-    default_order: ClassVar[Order] = "sequential"
-    orders: ClassVar[tuple[Order, ...]] = ("sequential",)
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
         "happo": PaperPreset(
@@ -108,11 +107,12 @@ class HAPPO(MAPPO):
             )
 
     @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"old_logprobs"}
+    def spec(self) -> Spec:
+        spec = super().spec
+        return replace(spec, columns=spec.columns | {"old_logprobs"}, orders=("sequential",))
 
-    def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
-        super().check_cast(policy_of, num_agents)
+    def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        super().check_agents(policy_of, num_agents)
         policy, count = Counter(policy_of.values()).most_common(1)[0]
         if count > 1 and self.on_shared == "refuse":
             agents = [agent for agent, name in policy_of.items() if name == policy]
@@ -123,7 +123,7 @@ class HAPPO(MAPPO):
             )
 
     async def carry(
-        self, stage: Sequence[Any], waiting: Sequence[Any], groups: Sequence[Group]
+        self, stage: Sequence[Rescoring], waiting: Sequence[Rescoring], groups: Sequence[Group]
     ) -> dict[str, float]:
         for learner in stage:
             await learner.rescore(groups)

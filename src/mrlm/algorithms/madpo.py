@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
@@ -10,8 +11,9 @@ from pydantic.dataclasses import dataclass
 from mrlm.algorithms.online_dpo import OnlineDPO
 from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.preference import PreferencePair, Rewards, row_pairs
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import trained_turns
 
 
@@ -34,8 +36,6 @@ class MADPO(OnlineDPO):
 
     rewards: Rewards = "team"
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"siblings", "pairs"})
-
     presets: ClassVar[Mapping[str, PaperPreset]] = {
         "madpo": PaperPreset(
             "MADPO of CoMLRL 1.4.3, the library of arXiv 2508.04652",
@@ -55,6 +55,11 @@ class MADPO(OnlineDPO):
             ),
         ),
     }
+
+    @property
+    def spec(self) -> Spec:
+        spec = super().spec
+        return replace(spec, sampling=replace(spec.sampling, pairs=True))
 
     def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         turns = [t for e in group for r in e.rollouts.values() for t in trained_turns(r)]

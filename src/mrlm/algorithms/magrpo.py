@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -15,8 +16,9 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_AGENTS, Matters
 from mrlm.core.types import Rollout, Turn
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import (
     BaselineBy,
     Statistic,
@@ -125,8 +127,6 @@ class MAGRPO(PolicyGradient):
     max_joint_actions: int = Field(default=256, ge=1)
     group_size: int = Field(default=2, ge=1)
 
-    reads_trees: ClassVar[bool] = True
-
     presets: ClassVar[Mapping[str, PaperPreset]] = {
         "magrpo": preset("MAGRPO, arXiv 2508.04652", "mean")
     }
@@ -139,19 +139,18 @@ class MAGRPO(PolicyGradient):
             "remove it",
         ),
         "joint_mode": SEVERAL_AGENTS,
-        "cross_credit": Matters(
-            lambda s, run: s.crosses,
-            "joint_mode is aligned; set joint_mode=cross, or remove this",
-        ),
-        "max_joint_actions": Matters(
-            lambda s, run: s.crosses,
-            "joint_mode is aligned; set joint_mode=cross, or remove this",
+        **dict.fromkeys(
+            ("cross_credit", "max_joint_actions"),
+            Matters(
+                lambda s, run: s.joint_mode == "cross",
+                "joint_mode is aligned; set joint_mode=cross, or remove this",
+            ),
         ),
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "siblings" in self.requires and self.group_size < 2:
+        if self.spec.sampling.siblings and self.group_size < 2:
             raise ConfigError(
                 f"baseline={self.baseline!r} compares siblings, and group_size is "
                 f"{self.group_size}; set it to 2 or more, or baseline to 'none' or 'remax_greedy'"
@@ -161,7 +160,7 @@ class MAGRPO(PolicyGradient):
                 f"baseline_by={self.baseline_by!r} says which returns the baseline is taken over, "
                 "and baseline is 'none'; remove it, or set a baseline"
             )
-        if self.baseline_by is not None and self.crosses:
+        if self.baseline_by is not None and self.joint_mode == "cross":
             raise ConfigError(
                 f"baseline_by={self.baseline_by!r}: joint_mode='cross' compares the answers that "
                 "are combined; remove baseline_by, or set joint_mode=aligned"
@@ -171,7 +170,7 @@ class MAGRPO(PolicyGradient):
                 f"baseline_by={self.baseline_by!r}: a greedy episode is compared by 'turn' or by "
                 "'episode'"
             )
-        if self.crosses and "greedy" in self.requires:
+        if self.joint_mode == "cross" and self.baseline == "remax_greedy":
             raise ConfigError(
                 "joint_mode='cross' compares the answers that are combined with one another, and "
                 "baseline='remax_greedy' whole episodes with a greedy one; set joint_mode=aligned, "
@@ -179,35 +178,25 @@ class MAGRPO(PolicyGradient):
             )
 
     @property
-    def requires(self) -> frozenset[Need]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self.baseline == "remax_greedy":
-            return frozenset({"greedy"})
-        if self.baseline == "none":
-            return frozenset()
-        return frozenset({"siblings", "tree"} if self.baseline_by == "node" else {"siblings"})
+    def spec(self) -> Spec:
+        siblings = self.baseline not in ("none", "remax_greedy")
+        plan = SamplingPlan(
+            siblings=siblings,
+            greedy=self.baseline == "remax_greedy",
+            tree=siblings and self.baseline_by == "node",
+            credits="trees",
+            cross=self.max_joint_actions if self.joint_mode == "cross" else None,
+        )
+        return replace(super().spec, sampling=plan)
 
     @property
     def statistic(self) -> Statistic:
         """The baseline among siblings."""
         return "none" if self.baseline == "remax_greedy" else self.baseline
 
-    @property
-    def crosses(self) -> bool:
-        return self.joint_mode == "cross"
-
-    def check_joint(self, num_agents: int) -> None:
-        count = self.group_size**num_agents
-        if count > self.max_joint_actions:
-            raise ConfigError(
-                f"joint_mode='cross' plays group_size ** agents = {self.group_size} ** "
-                f"{num_agents} = {count} joint actions of every task, more than "
-                f"max_joint_actions={self.max_joint_actions}; set a smaller group_size, a larger "
-                "max_joint_actions, or joint_mode=aligned"
-            )
-
     def compared(self, returns: np.ndarray) -> np.ndarray:
         """Advantages (G,) of G answers to one state."""
-        if "siblings" in self.requires and returns.max() == returns.min():
+        if self.spec.sampling.siblings and returns.max() == returns.min():
             return np.zeros(len(returns))
         return returns - self.baselines(returns)
 
@@ -234,7 +223,7 @@ class MAGRPO(PolicyGradient):
     def credit_group(self, group: Group) -> None:
         if self.baseline == "remax_greedy":
             self._credit_greedy(group)
-        elif self.crosses:
+        elif self.joint_mode == "cross":
             self._credit_cross(group)
         elif self.baseline_by != "batch":
             tree = forked(group.valid)

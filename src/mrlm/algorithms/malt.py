@@ -16,7 +16,7 @@ from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.preference import (
     PreferencePair,
     Rewards,
@@ -24,6 +24,7 @@ from mrlm.learn.bases.preference import (
     answers_by_state,
     pair_samples,
 )
+from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
 
 
@@ -54,9 +55,6 @@ class MALT(DPO):
     dpo_coef: float = Field(default=1.0, ge=0)
     rewards: Rewards = "team"
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
-    reads_trees: ClassVar[bool] = True
-
     presets: ClassVar[Mapping[str, PaperPreset]] = {
         "malt": PaperPreset(
             "MALT, arXiv 2412.01928",
@@ -76,17 +74,9 @@ class MALT(DPO):
     }
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        "beta": Matters(
-            lambda s, run: s.dpo_coef,
-            "dpo_coef is 0; set it, or remove this",
-        ),
-        "loss_type": Matters(
-            lambda s, run: s.dpo_coef,
-            "dpo_coef is 0; set it, or remove this",
-        ),
-        "pairing": Matters(
-            lambda s, run: s.dpo_coef,
-            "dpo_coef is 0; set it, or remove this",
+        **dict.fromkeys(
+            ("beta", "loss_type", "pairing"),
+            Matters(lambda s, run: s.dpo_coef, "dpo_coef is 0; set it, or remove this"),
         ),
         "threshold": Matters(
             lambda s, run: s.sft_coef or (s.dpo_coef and s.pairing == "threshold"),
@@ -97,6 +87,10 @@ class MALT(DPO):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.good: list[Turn] = []
+
+    @property
+    def spec(self) -> Spec:
+        return replace(super().spec, sampling=SamplingPlan(siblings=True, credits="trees"))
 
     def credit(self, groups: Sequence[Group]) -> None:
         self.good: list[Turn] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
 from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import trained_turns
 
 Scores = Sequence[Sequence[float]]
@@ -110,8 +112,10 @@ class MAPoRL(PPO):
             )
 
     @property
-    def values_answers_alone(self) -> bool:
-        return self.value_simplification
+    def spec(self) -> Spec:
+        spec = super().spec
+        critic = replace(spec.critic, answers_alone=self.value_simplification)
+        return replace(spec, critic=critic)
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         everyone = list(episode.rollouts.values())

@@ -13,7 +13,8 @@ from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Episode, Group
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import ActorCritic, Level
-from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import state_value
 from mrlm.learn.credit.joint_steps import JointStep, joint_steps
 from mrlm.learn.critics.critic import TEAM
@@ -103,7 +104,7 @@ class MAPPO(ActorCritic):
             return advantages
         acted = np.array([bool(step.trained) for step in steps], dtype=bool)
         moments = ops.global_moments({"team": advantages[acted]})
-        return ops.whiten(advantages, moments=moments.get("team", ops.Moments(0, 0.0, 0.0)))
+        return ops.whiten(advantages, moments=moments["team"]) if steps else advantages
 
 
 PLUGIN = MAPPO

@@ -17,7 +17,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import Member, trained_turns
 from mrlm.learn.credit.joint_steps import chain, joint_steps
 from mrlm.learn.data.batch import Batch

@@ -61,8 +61,8 @@ class MATPO(GRPO):
         "planner": SEVERAL_AGENTS,
     }
 
-    def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
-        super().check_cast(policy_of, num_agents)
+    def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        super().check_agents(policy_of, num_agents)
         if self.planner is not None and self.planner not in policy_of:
             known = ", ".join(policy_of)
             raise ConfigError(

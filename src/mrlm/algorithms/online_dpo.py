@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -12,8 +13,9 @@ from mrlm.algorithms.dpo import DPO
 from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.matters import Matters
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.preference import PreferencePair, Rewards, ScoredAnswer, answers_by_state
+from mrlm.learn.bases.spec import SamplingPlan, Spec
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -38,9 +40,6 @@ class OnlineDPO(DPO):
     ties: Literal["drop", "first"] = "drop"
     group_size: int = Field(default=4, ge=2)
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
-    reads_trees: ClassVar[bool] = True
-
     presets: ClassVar[Mapping[str, PaperPreset]] = {
         "online_dpo": PaperPreset(
             "OAIF, arXiv 2402.04792",
@@ -64,6 +63,10 @@ class OnlineDPO(DPO):
             "there is one agent, whose reward is the team's; remove it",
         ),
     }
+
+    @property
+    def spec(self) -> Spec:
+        return replace(super().spec, sampling=SamplingPlan(siblings=True, credits="trees"))
 
     def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         states = answers_by_state(group, self.rewards).values()

@@ -66,8 +66,7 @@ class QMIX(VDN):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "hypernet_size": Matters(
-            lambda s, run: s.hypernet_layers == 2,
-            "hypernet_layers is 1; set 2, or remove this",
+            lambda s, run: s.hypernet_layers == 2, "hypernet_layers is 1; set 2, or remove this"
         ),
     }
 

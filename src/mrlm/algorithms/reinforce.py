@@ -48,8 +48,7 @@ class REINFORCE(PolicyGradient):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "baseline": Matters(
-            lambda s, run: not s.whiten,
-            "whiten subtracts the mean already; remove one of them",
+            lambda s, run: not s.whiten, "whiten subtracts the mean already; remove one of them"
         ),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from mrlm.core.types import Rollout, Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import pooled_scales
 from mrlm.learn.credit.groups import Member, all_members, members, sampled_kl, trained_turns
 
@@ -72,13 +74,15 @@ class ReinforcePP(PolicyGradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.baseline == "group":
-            if self.group_size < 2:
-                raise ConfigError(
-                    "reinforce_pp.baseline='group' compares siblings, and reinforce_pp.group_size "
-                    f"is {self.group_size}; set it to 2 or more"
-                )
-            self.requires: frozenset[str] = frozenset({"siblings"})  # pyright: ignore[reportIncompatibleVariableOverride]
+        if self.baseline == "group" and self.group_size < 2:
+            raise ConfigError(
+                "reinforce_pp.baseline='group' compares siblings, and reinforce_pp.group_size is "
+                f"{self.group_size}; set it to 2 or more"
+            )
+
+    @property
+    def spec(self) -> Spec:
+        return replace(super().spec, sampling=SamplingPlan(siblings=self.baseline == "group"))
 
     def token_returns(self, rollout: Rollout) -> np.ndarray:
         """What each trained token (tokens,) of a rollout is followed by. A turn is paid on its last
@@ -103,7 +107,7 @@ class ReinforcePP(PolicyGradient):
     def credit_batch(self, groups: Sequence[Group]) -> None:
         table: dict[str, list[tuple[Turn, np.ndarray]]] = {}
         for agent, own in all_members(groups).items():
-            for (_, rollout), returns in zip(own, self._returns(own, groups), strict=True):
+            for (_, rollout), returns in zip(own, self._returns(agent, own, groups), strict=True):
                 place = {id(turn): number for number, turn in enumerate(rollout.turns)}
                 turns = trained_turns(rollout)
                 cuts = np.cumsum([len(turn) for turn in turns])[:-1]
@@ -120,17 +124,19 @@ class ReinforcePP(PolicyGradient):
                 if moments[by].variance > 0.0:
                     turn.advantages = (returns - moments[by].mean) / scales[by]
 
-    def _returns(self, own: Sequence[Member], groups: Sequence[Group]) -> list[np.ndarray]:
+    def _returns(
+        self, agent: str, own: Sequence[Member], groups: Sequence[Group]
+    ) -> list[np.ndarray]:
         """Returns of the tokens of each rollout of an agent, less the baseline."""
         returns = [self.token_returns(rollout) for _, rollout in own]
         if self.baseline == "none":
             return returns
-        total = {id(member[1]): row[0] for member, row in zip(own, returns, strict=True)}
+        total = {id(rollout): row[0] for (_, rollout), row in zip(own, returns, strict=True)}
         mean: dict[int, float] = {}
         for group in groups:
-            for siblings in members(group).values():
-                known = [total[id(r)] for _, r in siblings if id(r) in total]
-                mean |= {id(r): float(np.mean(known)) for _, r in siblings if known}
+            siblings = [id(rollout) for _, rollout in members(group).get(agent, [])]
+            if siblings:
+                mean |= dict.fromkeys(siblings, float(np.mean([total[r] for r in siblings])))
         return [
             np.full(len(row), row[0] - mean[id(rollout)])
             for (_, rollout), row in zip(own, returns, strict=True)

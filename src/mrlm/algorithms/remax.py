@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,8 +12,9 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import greedy_baselines
 from mrlm.learn.credit.groups import discounted, greedy_metrics, members, sampled_kl, trained_turns
 
@@ -44,7 +46,6 @@ class ReMax(PolicyGradient):
     loss_type: LossType = "reinforce"
     baseline_by: Literal["turn", "episode"] = "turn"
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"greedy"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
@@ -67,6 +68,10 @@ class ReMax(PolicyGradient):
             ),
         ),
     }
+
+    @property
+    def spec(self) -> Spec:
+        return replace(super().spec, sampling=SamplingPlan(greedy=True))
 
     def credit_group(self, group: Group) -> None:
         reference = group.greedy

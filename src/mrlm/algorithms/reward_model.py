@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Algorithm, Need
-from mrlm.learn.bases.preference import PreferencePair, pair_samples, row_pairs, scored
-from mrlm.learn.credit.groups import clear
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.preference import (
+    PreferencePair,
+    Preferences,
+    margins,
+    pair_samples,
+    scored,
+)
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 
 
 @dataclass(kw_only=True, config=STRICT)
-class BradleyTerry(Algorithm):
+class BradleyTerry(Preferences):
     """A reward from preferences (arXiv 2203.02155, eq. 1): with the score `r`, which a head on the
     policy reads at the last token of a conversation, minimise
 
@@ -37,12 +45,7 @@ class BradleyTerry(Algorithm):
     """
 
     center_rewards_coefficient: float = Field(default=0.0, ge=0)
-    group_size: int = Field(default=2, ge=2)
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"rows", "pairs"})
-    unit: ClassVar[Literal["turn", "pair", "joint_step"]] = "pair"
-    reads_old: ClassVar[bool] = False
-    scalar_head: ClassVar[bool] = True
     default_learning_rate: ClassVar[float] = 1e-5
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
@@ -65,19 +68,9 @@ class BradleyTerry(Algorithm):
 
     face: ClassVar[str] = "RewardModel"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.pairs: list[PreferencePair] = []
-
-    def credit(self, groups: Sequence[Group]) -> None:
-        self.metrics: dict[str, float] = {}
-        clear(groups)
-        self.pairs: list[PreferencePair] = [pair for group in groups for pair in row_pairs(group)]
-        for pair in self.pairs:
-            pair.mark()
-        possible = sum(len(group.agents) for group in groups)
-        ((possible, kept),) = ops.global_sum({"pairs": [possible, len(self.pairs)]}).values()
-        self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
+    @property
+    def spec(self) -> Spec:
+        return replace(super().spec, scalar_head=True)
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
         ends = [
@@ -89,21 +82,18 @@ class BradleyTerry(Algorithm):
         assert outputs.values is not None
         units, pair = torch.unique(batch.unit, return_inverse=True)
         chosen, rejected = (
-            ops.segment_sum(outputs.values * (batch.advantages * sign > 0), pair, len(units))
-            for sign in (1.0, -1.0)
+            ops.segment_sum(outputs.values * side, pair, len(units))
+            for side in (batch.advantages > 0, batch.advantages < 0)
         )
         losses = -logsigmoid(chosen - rejected)
         if self.center_rewards_coefficient:
             losses = losses + self.center_rewards_coefficient * (chosen + rejected).square()
         good, bad = chosen.detach(), rejected.detach()
-        metrics = {
-            "rewards/chosen": good,
-            "rewards/rejected": bad,
-            "rewards/margins": good - bad,
-            "rewards/accuracies": (good > bad).to(good.dtype),
-        }
         number = batch.totals.units
-        return Loss(losses.sum() / number, {k: x.sum() / number for k, x in metrics.items()})
+        metrics: dict[str, Tensor | float] = {
+            name: value.sum() / number for name, value in margins(good, bad).items()
+        }
+        return Loss(losses.sum() / number, metrics)
 
 
 PLUGIN = BradleyTerry

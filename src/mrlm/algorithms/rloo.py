@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -11,8 +12,9 @@ from pydantic.dataclasses import dataclass
 from mrlm.config.paper_presets import PaperPreset
 from mrlm.core.episodes import Group
 from mrlm.core.types import Rollout
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import LossType, PolicyGradient
+from mrlm.learn.bases.spec import SamplingPlan, Spec
 from mrlm.learn.credit.baselines import comparisons
 from mrlm.learn.credit.groups import members, sampled_kl, trained_turns
 
@@ -38,7 +40,6 @@ class RLOO(PolicyGradient):
     group_size: int = Field(default=2, ge=2)
     baseline_by: Literal["turn", "episode", "role"] = "turn"
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"siblings"})
     kl_in: ClassVar[Literal["loss", "reward"]] = "reward"
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
@@ -54,6 +55,10 @@ class RLOO(PolicyGradient):
             ("Batches of 512 answers are `training.batch_size=256`.",),
         ),
     }
+
+    @property
+    def spec(self) -> Spec:
+        return replace(super().spec, sampling=SamplingPlan(siblings=True))
 
     def score(self, rollout: Rollout) -> float:
         """Reward of a rollout, less its divergence from the reference."""

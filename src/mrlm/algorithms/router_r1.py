@@ -16,7 +16,8 @@ from mrlm.core.errors import TrainingError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Rollout
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Topology
 from mrlm.learn.credit.groups import all_members
 from mrlm.learn.credit.rolling_range import Window
 
@@ -87,8 +88,7 @@ class RouterR1(PPO):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "cost_window": Matters(
-            lambda s, run: s.cost_coef,
-            "cost_coef is 0; set it, or remove this",
+            lambda s, run: s.cost_coef, "cost_coef is 0; set it, or remove this"
         ),
     }
 

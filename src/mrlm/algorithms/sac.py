@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.bases.actor_critic import Level
 from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import all_members, column, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
@@ -91,12 +93,10 @@ class SAC(PPO):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "alpha_learning_rate": Matters(
-            lambda s, run: s.auto_alpha,
-            "auto_alpha is off, so alpha stays; remove it",
+            lambda s, run: s.auto_alpha, "auto_alpha is off, so alpha stays; remove it"
         ),
         "target_entropy_ratio": Matters(
-            lambda s, run: s.target_entropy is None,
-            "target_entropy is set; keep one of them",
+            lambda s, run: s.target_entropy is None, "target_entropy is set; keep one of them"
         ),
     }
 
@@ -111,16 +111,10 @@ class SAC(PPO):
         self.targets: dict[str, float] = {}
 
     @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"entropies"}
-
-    @property
-    def needs_entropy(self) -> bool:
-        return True
-
-    @property
-    def ignores_zero(self) -> bool:
-        return False
+    def spec(self) -> Spec:
+        spec = super().spec
+        columns = spec.columns | {"entropies"}
+        return replace(spec, columns=columns, entropy=True, ignores_zero=False)
 
     def alpha_of(self, policy: str) -> float:
         """What a nat of entropy is worth to a policy in this iteration."""

@@ -17,7 +17,8 @@ from mrlm.core.errors import ChatTemplateError
 from mrlm.core.matters import PLAYED, Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Algorithm, Collection
+from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.spec import Collection, SamplingPlan, Spec
 from mrlm.learn.credit.groups import members, trained_turns
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
@@ -57,22 +58,19 @@ class SFT(Algorithm):
     teacher: Literal["policy", "expert"] = "policy"
     aggregation: ops.Aggregation = "token_mean"
 
-    reads_old: ClassVar[bool] = False
     default_learning_rate: ClassVar[float] = 2e-5
 
     matters: ClassVar[Mapping[str, Matters]] = {
-        "bc_weight": Matters(
-            lambda s, run: s.mode == "combined",
-            "only mode=combined weighs its two kinds; remove it, or set that",
+        **dict.fromkeys(
+            ("bc_weight", "world_model_weight"),
+            Matters(
+                lambda s, run: s.mode == "combined",
+                "only mode=combined weighs its two kinds; remove it, or set that",
+            ),
         ),
-        "world_model_weight": Matters(
-            lambda s, run: s.mode == "combined",
-            "only mode=combined weighs its two kinds; remove it, or set that",
+        **dict.fromkeys(
+            ("filter_low_reward", "max_trajectories", "collect_every", "teacher"), PLAYED
         ),
-        "filter_low_reward": PLAYED,
-        "max_trajectories": PLAYED,
-        "collect_every": PLAYED,
-        "teacher": PLAYED,
         "min_reward_threshold": Matters(
             lambda s, run: not run.rows and s.filter_low_reward,
             "it filters collected episodes, and filter_low_reward is off; set that, or remove this",
@@ -96,13 +94,14 @@ class SFT(Algorithm):
     }
 
     @property
-    def collection(self) -> Collection:
-        return Collection(
+    def spec(self) -> Spec:
+        collection = Collection(
             demonstrate=self.teacher == "expert",
             every=self.collect_every,
             min_reward=self.min_reward_threshold if self.filter_low_reward else None,
             most=self.max_trajectories,
         )
+        return Spec(SamplingPlan(collection=collection), reads_old=False)
 
     def credit(self, groups: Sequence[Group]) -> None:
         """Write the weights on copies, which take the episodes' place in the groups: an episode
@@ -152,12 +151,10 @@ class SFT(Algorithm):
             turns = [turn for turn in rollout.turns if not is_observation(turn)]
             if self.mode != "behavioral_cloning":
                 turns = with_observations(turns, rollout.tail_ids)
-            plain = [
-                replace(t.sampling, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0) for t in turns
-            ]
+            plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
             copies = [
-                replace(turn, sampling=sampling, advantages=None, returns=None)
-                for turn, sampling in zip(turns, plain, strict=True)
+                replace(t, sampling=replace(t.sampling, **plain), advantages=None, returns=None)
+                for t in turns
             ]
             rollouts[agent] = replace(rollout, turns=copies)
         return replace(episode, rollouts=rollouts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -14,8 +15,9 @@ from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Turn
-from mrlm.learn.bases.algorithm import STRICT, Need
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.preference import PreferencePair, row_pairs
+from mrlm.learn.bases.spec import SamplingPlan, Spec
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -48,7 +50,6 @@ class SPIN(DPO):
     passes_per_round: int = Field(default=1, ge=1)
     use_previous: bool = True
 
-    requires: ClassVar[frozenset[Need]] = frozenset({"rows"})
     default_learning_rate: ClassVar[float] = 5e-7
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
@@ -77,13 +78,11 @@ class SPIN(DPO):
                 "which changes with the round; leave it at 0 and set rows_per_round"
             )
 
-    def rounds(self, tasks: int, batch_size: int) -> Rounds:
-        rows = min(tasks, self.rows_per_round or tasks)
-        return Rounds(rows, batch_size, self.passes_per_round, self.use_previous)
-
-    def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
-        assert tasks is not None
-        return step > 0 and self.rounds(tasks, batch_size).at(step)[1] == 0
+    @property
+    def spec(self) -> Spec:
+        rows = self.rows_per_round or 0
+        rounds = Rounds(rows, passes=self.passes_per_round, previous=self.use_previous)
+        return replace(super().spec, sampling=SamplingPlan(rows=True, rounds=rounds))
 
     def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         return len(group.agents), [pair for pair in row_pairs(group) if _told_apart(pair)]

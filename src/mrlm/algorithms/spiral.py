@@ -82,8 +82,10 @@ class SPIRAL(PolicyGradient):
 
     def baseline(self, role: str) -> float:
         """What a role is expected to earn now."""
-        average, moves = self.averages.get(role, (0.0, 0))
-        return average / (1 - self.decay**moves) if self.debias and moves else average
+        if role not in self.averages:
+            return 0.0
+        average, moves = self.averages[role]
+        return average / (1 - self.decay**moves) if self.debias else average
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
         by_role: dict[str, list[Member]] = {}
@@ -116,8 +118,8 @@ class SPIRAL(PolicyGradient):
         if self.debias:
             for role in rewards.keys() - self.averages.keys():
                 total, count = sums[role]
-                others = max(count - 1, 1)
-                read[role] = [(total - x) / others if count > 1 else x for x in rewards[role]]
+                others = count - 1
+                read[role] = [(total - x) / others if others else x for x in rewards[role]]
         for role, (total, count) in sums.items():
             self._move(role, total / count)
         return read

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,14 +19,17 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Turn
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Need, Topology
+from mrlm.learn.bases.algorithm import STRICT
+from mrlm.learn.bases.spec import SamplingPlan, Spec, Topology
+from mrlm.learn.bases.steps import Refinement
 from mrlm.learn.credit.joint_steps import JointStep, as_one, in_rounds
 from mrlm.learn.critics.mixers import Mixing, MixingMode
+from mrlm.learn.critics.mixing_critic import MixedCritic
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 
 @dataclass(kw_only=True, config=STRICT)
-class VDN(MAPPO):
+class VDN(MAPPO, Refinement):
     """Value decomposition for agents that are language models: `Q_tot = sum_i u_i` (arXiv
     1706.05296), learned from the team's rewards alone, tells each agent what its own words were
     worth.
@@ -111,13 +115,12 @@ class VDN(MAPPO):
             lambda s, run: s.mode == "bon" and s.improve == "dpo",
             "only mode=bon with improve=dpo has preferences; remove it, or set these",
         ),
-        "clip_range": Matters(
-            lambda s, run: s.mode != "bon" and s.clips,
-            "nothing is clipped with mode=bon, or with a loss_type without a ratio; remove it",
-        ),
-        "clip_range_high": Matters(
-            lambda s, run: s.mode != "bon" and s.clips,
-            "nothing is clipped with mode=bon, or with a loss_type without a ratio; remove it",
+        **dict.fromkeys(
+            ("clip_range", "clip_range_high"),
+            Matters(
+                lambda s, run: s.mode != "bon" and s.clips,
+                "nothing is clipped with mode=bon, or with a loss_type without a ratio; remove it",
+            ),
         ),
     }
 
@@ -133,32 +136,34 @@ class VDN(MAPPO):
 
     @property
     def mixing(self) -> Mixing:
+        """How the agents' values become the team's."""
         return Mixing(
             "vdn",
             self.mode,
             head_size=self.head_size,
             target_rate=self.target_rate,
-            epochs=self.critic_passes,
+            epochs=self.critic_epochs or self.update_epochs,
         )
 
     @property
-    def requires(self) -> frozenset[Need]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return frozenset({"siblings"}) if self.mode == "bon" else frozenset()
-
-    @property
-    def unit(self) -> Literal["turn", "pair"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return "pair" if self._prefers else "turn"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | ({"ref_logprobs"} if self._prefers else set())
+    def spec(self) -> Spec:
+        spec = super().spec
+        return replace(
+            spec,
+            sampling=SamplingPlan(siblings=self.mode == "bon"),
+            columns=spec.columns | ({"ref_logprobs"} if self._prefers else set()),
+            critic=replace(spec.critic, mixing=self.mixing),
+            unit="pair" if self._prefers else "turn",
+            refuses_lag="{name} imitates the best of what the policies say now, and what older "
+            "weights said is not that; set training.max_lag=0",
+        )
 
     @property
     def _prefers(self) -> bool:
         return self.mode == "bon" and self.improve == "dpo"
 
-    def check_cast(self, policy_of: Mapping[str, str], num_agents: int) -> None:
-        super().check_cast(policy_of, num_agents)
+    def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
+        super().check_agents(policy_of, num_agents)
         if num_agents < 2:
             raise ConfigError(
                 f"{type(self).__name__} divides the value of a team among its agents, and there is "
@@ -175,7 +180,7 @@ class VDN(MAPPO):
         if self.mode == "vdac":
             super().explain(returns, residuals)
 
-    def refine(self, groups: Sequence[Group], critics: Sequence[Any]) -> None:
+    def refine(self, groups: Sequence[Group], critics: Sequence[MixedCritic]) -> None:
         if self.mode == "vdac":
             return
         (critic,) = critics
@@ -188,17 +193,18 @@ class VDN(MAPPO):
 
     def _assign(self, found: Sequence[tuple[str, list[Turn], float]]) -> None:
         """Counterfactual advantages, centred per agent and divided by the team's deviation."""
-        entries = [(agent, _taught(turns), value) for agent, turns, value in found]
+        entries = [
+            (agent, taught, value) for agent, turns, value in found if (taught := _taught(turns))
+        ]
         columns: dict[str, list[float]] = {}
-        for agent, turns, value in entries:
-            if turns:
-                columns.setdefault(agent, []).append(value)
+        for agent, _, value in entries:
+            columns.setdefault(agent, []).append(value)
         tables = {agent: np.array(values) for agent, values in columns.items()}
         if self.whiten_advantages:
             tables = self._whitened(tables)
         values = {agent: iter(table.tolist()) for agent, table in tables.items()}
         for agent, turns, _ in entries:
-            value = next(values[agent]) if turns else 0.0
+            value = next(values[agent])
             for turn in turns:
                 turn.advantages = value
 
@@ -213,8 +219,8 @@ class VDN(MAPPO):
             for a, x in tables.items()
         }
         pooled = np.concatenate([*centred.values(), np.zeros(0)])
-        team = ops.global_moments({"team": pooled}).get("team", ops.Moments(0, 0.0, 0.0))
-        return {a: ops.whiten(x, moments=team) for a, x in centred.items()}
+        team = ops.global_moments({"team": pooled})
+        return {a: ops.whiten(x, moments=team["team"]) for a, x in centred.items()}
 
     def _rank(self, found: Sequence[tuple[str, list[Turn], float, int]]) -> None:
         """+1 for the best of several answers to one prompt, -1 for the worst where preferences are
@@ -242,12 +248,6 @@ class VDN(MAPPO):
         self.metrics["frac_compared"] = number / total if total else 0.0
 
     # -- loss -------------------------------------------------------------------------------------
-
-    def check_lag(self) -> None:
-        raise ConfigError(
-            f"{type(self).__name__} imitates the best of what the policies say now, and what older "
-            "weights said is not that; set training.max_lag=0"
-        )
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
         return (

@@ -4,7 +4,7 @@ its values, and the warm-up in which it learns alone. It does not know which ste
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,8 +16,9 @@ from torch import Tensor
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.learn import ops
-from mrlm.learn.bases.algorithm import STRICT, Topology
+from mrlm.learn.bases.algorithm import STRICT
 from mrlm.learn.bases.policy_gradient import PolicyGradient
+from mrlm.learn.bases.spec import CriticPlan, Spec, Topology
 from mrlm.learn.credit.running_stats import RunningStats
 from mrlm.learn.data.batch import Batch
 
@@ -77,15 +78,14 @@ class ActorCritic(PolicyGradient):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "gae_lambda": Matters(
-            lambda s, run: s.gamma or getattr(s, "level", "turn") == "token",
+            lambda s, run: s.gamma or s.level == "token",
             "gamma is 0, so there are no longer estimates to weigh; remove it",
         ),
         "value_normalization": Matters(
-            lambda s, run: s.topology != "mixed",
-            "a mixed critic has units of its own; remove it",
+            lambda s, run: s.critic != "mixed", "a mixed critic has units of its own; remove it"
         ),
         "value_clip_range": Matters(
-            lambda s, run: s.topology != "mixed",
+            lambda s, run: s.critic != "mixed",
             "the mixed critic of a team clips no values; remove it",
         ),
         "bootstrap_on_truncation": Matters(
@@ -123,18 +123,21 @@ class ActorCritic(PolicyGradient):
             )
         self.seen_returns: dict[str, RunningStats] = {}
         self.warmup_left: int = self.critic_warmup
-        self.waiting: bool = False
 
     @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"values"}
-
-    @property
-    def topology(self) -> Topology:
-        return self.critic
+    def spec(self) -> Spec:
+        spec = super().spec
+        return replace(
+            spec,
+            columns=spec.columns | {"values"},
+            critic=CriticPlan(self.critic, self.turn_values, passes=self.critic_epochs),
+            # a head on the policy learns from every token that goes through it
+            ignores_zero=self.critic != "shared" and spec.ignores_zero,
+        )
 
     @property
     def turn_values(self) -> bool:
+        """Whether a turn has one value, that of what was read before it."""
         return self.level == "turn"
 
     @property
@@ -142,15 +145,6 @@ class ActorCritic(PolicyGradient):
         """Whether critics predict normalised returns."""
         default = self.normalizes and self.critic != "mixed"
         return default if self.value_normalization is None else self.value_normalization
-
-    @property
-    def critic_passes(self) -> int:
-        return self.critic_epochs or self.update_epochs
-
-    @property
-    def ignores_zero(self) -> bool:
-        # a head on the policy learns from every token that goes through it
-        return self.critic != "shared" and super().ignores_zero
 
     # -- units of values ---------------------------------------------------------------------------
 
@@ -194,13 +188,10 @@ class ActorCritic(PolicyGradient):
             self.metrics["explained_variance"] = 1 - left / varies if varies else 0.0
         if self.metrics.get("explained_variance", 0.0) > 0:
             self.warmup_left = 0
-        self.waiting = self.warmup_left > 0
+        self.waiting: bool = self.warmup_left > 0
         self.warmup_left -= self.waiting
         if self.critic_warmup:
             self.metrics["critic_warmup"] = float(self.waiting)
-
-    def order(self, learners: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        return [] if self.waiting else super().order(learners)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

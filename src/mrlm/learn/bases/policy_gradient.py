@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import AfterValidator, Field
@@ -17,6 +17,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.learn import ops
 from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.spec import ColumnName, Spec
 from mrlm.learn.credit.groups import clear, sibling_metrics
 from mrlm.learn.credit.reward_shaping import Shaping, shaped
 from mrlm.learn.data.batch import Batch, Loss, Outputs
@@ -52,6 +53,10 @@ AGGREGATIONS: dict[str, ops.Aggregation] = {
     "turn": "turn_mean",
 }
 """How each loss is averaged unless `aggregation` says otherwise."""
+UNWEIGHED = (
+    "{name}: with loss_type=reinforce and importance=none nothing makes up for what older weights "
+    "sampled; set importance=auto, or training.max_lag=0"
+)
 
 
 @dataclass(kw_only=True, config=STRICT)
@@ -129,13 +134,12 @@ class PolicyGradient(Algorithm):
             lambda s, run: (s.aggregation or AGGREGATIONS[s.loss_type]) == "constant",
             "only aggregation=constant (loss_type=dr_grpo) divides by it; remove it, or set that",
         ),
-        "clip_range": Matters(
-            lambda s, run: s.clips,
-            "this loss_type clips nothing at it (cispo: at cispo_cap); remove it, or set ppo",
-        ),
-        "clip_range_high": Matters(
-            lambda s, run: s.clips,
-            "this loss_type clips nothing at it (cispo: at cispo_cap); remove it, or set ppo",
+        **dict.fromkeys(
+            ("clip_range", "clip_range_high"),
+            Matters(
+                lambda s, run: s.clips,
+                "this loss_type clips nothing at it (cispo: at cispo_cap); remove it, or set ppo",
+            ),
         ),
         "dual_clip": Matters(
             lambda s, run: s.loss_type not in ("reinforce", "cispo"),
@@ -167,8 +171,7 @@ class PolicyGradient(Algorithm):
         ),
         "shaping": SEVERAL_TURNS,
         "shaping_coef": Matters(
-            lambda s, run: s.shaping != "none",
-            "shaping is none; set it, or remove this",
+            lambda s, run: s.shaping != "none", "shaping is none; set it, or remove this"
         ),
         "outcome_coef": SEVERAL_TURNS,
     }
@@ -195,19 +198,27 @@ class PolicyGradient(Algorithm):
             )
 
     @classmethod
-    def implied(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def implied(cls, given: Mapping[str, object]) -> dict[str, object]:
         found = super().implied(given)
         loss = given.get("loss_type", found.get("loss_type", cls.loss_type))
         own = given.get("clip_range", GSPO_CLIP["clip_range"]) == GSPO_CLIP["clip_range"]
         return {**GSPO_CLIP, **found} if loss == "gspo" and own else found
 
     @property
-    def needs(self) -> frozenset[str]:
-        found = {"ref_logprobs"} if self.kl_coef else set()
+    def spec(self) -> Spec:
         weighted = self.importance not in ("auto", "none") and self.loss_type != "reinforce"
-        if weighted or self.recompute_old:
-            found.add("old_logprobs")
-        return frozenset(found)
+        columns: dict[ColumnName, bool] = {
+            "ref_logprobs": bool(self.kl_coef),
+            "old_logprobs": weighted or self.recompute_old,
+        }
+        uncorrected = self.importance == "none" and self.loss_type == "reinforce"
+        return Spec(
+            columns=frozenset(name for name, needed in columns.items() if needed),
+            rescores_lagged=self.importance != "none",
+            refuses_lag=UNWEIGHED if uncorrected else None,
+            entropy=self.entropy_coef != 0.0,
+            ignores_zero=not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss"),
+        )
 
     @property
     def clips(self) -> bool:
@@ -223,26 +234,6 @@ class PolicyGradient(Algorithm):
             return lags or (truncates and self.loss_type != "reinforce")
         return self.importance != "none"
 
-    @property
-    def needs_entropy(self) -> bool:
-        return self.entropy_coef != 0.0
-
-    @property
-    def ignores_zero(self) -> bool:
-        return not self.entropy_coef and not (self.kl_coef and self.kl_in == "loss")
-
-    @property
-    def decouples(self) -> bool:
-        return self.importance != "none"
-
-    def check_lag(self) -> None:
-        if self.importance == "none" and self.loss_type == "reinforce":
-            raise ConfigError(
-                f"{type(self).__name__}: with loss_type=reinforce and importance=none nothing "
-                "makes up for what older weights sampled; set importance=auto, or "
-                "training.max_lag=0"
-            )
-
     # -- credit -----------------------------------------------------------------------------------
 
     def credit(self, groups: Sequence[Group]) -> None:
@@ -252,7 +243,7 @@ class PolicyGradient(Algorithm):
             for group in groups:
                 self.credit_group(group)
             self.credit_batch(groups)
-        if "siblings" in self.requires:
+        if self.spec.sampling.siblings:
             self.metrics.update(sibling_metrics(groups))
 
     def reshaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:

@@ -1,5 +1,6 @@
 """Pairs of answers, one of which is to be preferred: formed from rows of a data set, from siblings
-that answered the same state, or from trees. It knows turns and rewards; it knows no loss."""
+that answered the same state, or from trees; and what algorithms that learn from them share. It
+knows turns and rewards; it knows no loss."""
 
 from __future__ import annotations
 
@@ -8,9 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from torch import Tensor
+
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import Rollout, Turn
-from mrlm.learn.credit.groups import members, trained_turns
+from mrlm.learn import ops
+from mrlm.learn.bases.algorithm import STRICT, Algorithm
+from mrlm.learn.bases.spec import SamplingPlan, Spec
+from mrlm.learn.credit.groups import clear, members, trained_turns
 from mrlm.learn.data.batch import Sample, merge
 
 Rewards = Literal["own", "team"]
@@ -40,6 +48,50 @@ class PreferencePair:
         for turns, sign in ((self.chosen, 1.0), (self.rejected, -1.0)):
             for turn in turns:
                 turn.advantages = sign
+
+
+@pydantic_dataclass(kw_only=True, config=STRICT)
+class Preferences(Algorithm):
+    """Base of algorithms that learn from pairs. A subclass gives `loss`, and `pairs_of` where pairs
+    are no rows of a data set. Pairs that are dropped are counted (`frac_dropped_pairs`)."""
+
+    group_size: int = Field(default=2, ge=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pairs: list[PreferencePair] = []
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(SamplingPlan(rows=True, pairs=True), unit="pair", reads_old=False)
+
+    def credit(self, groups: Sequence[Group]) -> None:
+        self.metrics: dict[str, float] = {}
+        clear(groups)
+        found = [self.pairs_of(group) for group in groups]
+        self.pairs = [pair for _, pairs in found for pair in pairs]
+        for pair in self.pairs:
+            pair.mark()
+        counts = [sum(count for count, _ in found), len(self.pairs)]
+        ((possible, kept),) = ops.global_sum({"pairs": counts}).values()
+        self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
+
+    def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
+        """The number of possible pairs of a group, and the pairs that it has."""
+        return len(group.agents), row_pairs(group)
+
+    def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
+        return pair_samples(self.pairs, policy)
+
+
+def margins(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
+    """Numbers to log of each pair, from the scores of its sides (pairs,)."""
+    return {
+        "rewards/chosen": good,
+        "rewards/rejected": bad,
+        "rewards/margins": good - bad,
+        "rewards/accuracies": (good > bad).to(good.dtype),
+    }
 
 
 @dataclass(slots=True)
