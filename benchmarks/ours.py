@@ -13,13 +13,13 @@ from benchmarks.work import Counts, Work
 from benchmarks.worlds import FixedWorld
 from mrlm import ExperimentConfig, Group, Trainer
 from mrlm.core.sync_async import run_async
-from mrlm.play.sources.play import EpisodeSource
+from mrlm.play.sources.source import EpisodeSource
 from mrlm.train import iterate
 
 RATE = 1e-5
 
 
-class Recorded:
+class Recorded(EpisodeSource):
     """A source of groups that keeps the last ones, to be counted after they were learned from."""
 
     def __init__(self, source: EpisodeSource) -> None:

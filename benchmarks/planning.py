@@ -153,7 +153,7 @@ def predicted(case: Case, ours: Any) -> dict[str, float]:
         seats=dict.fromkeys(names, work.agents // len(names)),
     )
     lengths = Lengths(work.read, work.written, work.written)
-    needs = Needs(frozenset(run.algorithm.needs), run.algorithm.reads_old)
+    needs = Needs(run.algorithm.spec.columns, run.algorithm.spec.reads_old)
     device = this_machine(time.process_time)
     found = estimate(plan, lengths, device, Place("ddp", 1), needs)
     return {

@@ -7,11 +7,19 @@ import copy
 import random
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from benchmarks.models import words_of
-from mrlm import Environment, Message, Observation, Reward, StepResult, Task
+from mrlm import (
+    Environment,
+    Message,
+    Observation,
+    Reward,
+    StepResult,
+    Task,
+    Workflow,
+    WorkflowSpec,
+)
 
 
 def reward_of(text: str) -> float:
@@ -118,12 +126,12 @@ async def answer_afresh(task: Task, agents: Any, env: Any) -> None:
         await _joint_step(env)
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTree:
+class AnswerTree(Workflow):
     """The same as a tree: every joint answer is gone on from `branches` times."""
 
-    branches: int
-    forks: ClassVar[bool] = True
+    def __init__(self, branches: int) -> None:
+        self.branches = branches
+        self.spec = WorkflowSpec(branches=branches)
 
     async def __call__(self, task: Task, agents: Any, env: Any) -> None:
         await env.reset()

@@ -21,6 +21,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
+from benchmarks.learning.answers import answer_logprobs  # noqa: E402
 from benchmarks.learning.models import fresh  # noqa: E402 - after the number of threads is set
 from benchmarks.learning.runs import quiet  # noqa: E402
 from benchmarks.report import machine  # noqa: E402
@@ -32,7 +33,6 @@ from mrlm.environments.kuhn_poker import (  # noqa: E402
     exploitability,
     read_strategy,
 )
-from mrlm.learn.answers import answer_logprobs  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "configs" / "self_play_poker.yaml"

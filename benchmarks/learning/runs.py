@@ -10,11 +10,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.learning.models import taught
 from benchmarks.learning.table import GAMES, TABLE, Entry
 from mrlm.core import registry
+
+if TYPE_CHECKING:
+    from mrlm import ExperimentConfig
 
 BASELINE = "grpo"
 """What the single agent is trained by."""
@@ -167,6 +170,16 @@ def settings_of(job: Job) -> dict[str, Any]:
     return config
 
 
+def config_of(job: Job) -> ExperimentConfig:
+    """The experiment of a run with what the table lays over it. The matrix games' own keys are not
+    those of `relay`, whose model is larger and whose rates are lower."""
+    from mrlm import ExperimentConfig
+
+    entry = TABLE[job.algorithm]
+    own = entry.config if job.kind == "matrix" else entry.relay or {}
+    return ExperimentConfig(**settings_of(job)).merged(own)
+
+
 def prepare(job: Job) -> None:
     """Make the model that a job starts from, unless it is there already."""
     if job.kind == "matrix":
@@ -178,15 +191,12 @@ def prepare(job: Job) -> None:
 
 def train(job: Job) -> Curve:
     """Run a job to its end; a failure is a curve with its reason."""
-    from mrlm import ExperimentConfig, run_experiment
+    from mrlm import run_experiment
 
     entry, curve = TABLE[job.algorithm], Curve(job.algorithm, job.game, job.seed)
     started = time.perf_counter()
     try:
-        config = ExperimentConfig(**settings_of(job)).merged(entry.config)
-        if job.kind == "relay":
-            config = config.merged(entry.relay or {})
-        result = run_experiment(config)
+        result = run_experiment(config_of(job))
     except Exception as error:  # one run that fails must not end the others
         curve.error = f"{type(error).__name__}: {error}"
         return curve

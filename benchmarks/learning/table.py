@@ -1,11 +1,13 @@
-"""What every algorithm is tried on and with which settings. An algorithm of the library that has no
-entry here makes a test fail."""
+"""What every algorithm is tried on and with which settings. One without an entry here is tried with
+what its spec says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from mrlm.core import registry
 
 Words = Mapping[str, Any]
 GAMES: dict[str, dict[str, Any]] = {
@@ -25,14 +27,15 @@ class Entry:
 
     Args:
         settings: its own section.
-        config: more keys of the experiment, laid over those that all share.
+        config: more keys of the experiment on the matrix games, laid over those that all share.
         learns_from: what it is given: `play` in the world, `rows` or `pairs` of the world's best
             joint action.
         world: more arguments of the world.
         games: on what it is tried.
         measure: metric that is expected to rise: the evaluations' reward, or one of the updates'
             where the policy is not what learns to play.
-        relay: for those that are tried on `relay` too: keys that are laid over the rest there.
+        relay: for those that are tried on `relay` too: keys that are laid over there, instead of
+            `config`.
         relay_steps: iterations there; fewer where an iteration makes many updates.
     """
 
@@ -113,3 +116,15 @@ TABLE: dict[str, Entry] = {
     "maporl": Entry({"num_minibatches": 1}, CRITIC),
     "router_r1": Entry({"num_minibatches": 1, "update_epochs": 4}, CRITIC),
 }
+
+
+def derived(name: str) -> Entry:
+    """The entry of an algorithm that has none of its own."""
+    algorithm = registry.load("algorithms", name)
+    plan = algorithm().spec.sampling
+    learns_from = "pairs" if plan.pairs else "rows" if plan.rows else "play"
+    settings = GROUP if plan.siblings and "group_size" in algorithm.__dataclass_fields__ else {}
+    return Entry(settings, {} if plan.siblings else CRITIC, learns_from)
+
+
+TABLE |= {name: derived(name) for name in registry.names("algorithms") if name not in TABLE}

@@ -19,15 +19,14 @@ from mrlm.core.errors import ConfigError, NonFiniteError
 from mrlm.core.timing import count, span
 from mrlm.core.types import Turn
 from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import column
 from mrlm.learn.credit.user_rollouts import (
     Play,
     RolloutReader,
     Sources,
     TeamReward,
-    check_trees,
-    compared,
-    with_greedy,
+    as_planned,
 )
 from mrlm.learn.critics.critic import AnswerCritic, Critic, beside
 from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
@@ -80,6 +79,8 @@ class Learner:
             raise ConfigError("Learner needs an algorithm: Learner(model, tokenizer, GRPO())")
         self._policy = as_policy("policy", model, tokenizer, reference)
         self.algorithm = algorithm
+        self.spec: Spec = algorithm.spec
+        spec = self.spec
         self.agents: frozenset[str] | None = None if agents is None else frozenset(agents)
         self.settings: LearnerSettings = settings or LearnerSettings()
         self.version: int = 0
@@ -89,13 +90,13 @@ class Learner:
         self._first = FirstPass()
         self.mirror: Policy | None = None
         """A copy that engines sample from while this learns."""
-        shared = "values" in algorithm.needs and algorithm.topology == "shared"
-        if shared or algorithm.scalar_head:
+        shared = "values" in spec.columns and spec.critic.topology == "shared"
+        if shared or spec.scalar_head:
             self._policy.add_value_head()
-        elif "values" in algorithm.needs and algorithm.topology == "separate":
-            kind = AnswerCritic if algorithm.values_answers_alone else Critic
+        elif "values" in spec.columns and spec.critic.topology == "separate":
+            kind = AnswerCritic if spec.critic.answers_alone else Critic
             self.critic = kind(self.policy, beside(self._policy), self.settings)
-        if algorithm.needs & {"ref_logprobs", "full_kl"}:
+        if spec.columns & {"ref_logprobs", "full_kl"}:
             self._policy.keep_reference()
 
     @property
@@ -193,7 +194,7 @@ class Learner:
     def loss_of(self, samples: Sequence[Sample]) -> Loss:
         """The loss of samples with credit as one batch; `calculate_loss` makes them of rollouts."""
         batch, across = self.packed(samples), self._policy.across
-        outputs = self._policy.forward(batch, self.algorithm.needs_entropy)
+        outputs = self._policy.forward(batch, self.spec.entropy)
         loss = self.algorithm.loss(batch, outputs)
         if across is not None:
             metrics = {name: value * across.size for name, value in loss.metrics.items()}
@@ -207,14 +208,14 @@ class Learner:
         self._first.forget()
 
     def _credited(self, groups: list[Group], sources: Sources) -> list[Sample]:
-        if self.algorithm.topology in ("central", "mixed"):
+        if self.spec.critic.of_team:
             raise ConfigError(
                 f"{type(self.algorithm).__name__} needs a critic that sees every agent, and a "
                 "learner sees one policy: TeamLearner({agent: (model, tokenizer)}, algorithm) "
                 "trains a team"
             )
         if not all(self._first.recall(*source) for source in sources):
-            self._annotate(groups, self.algorithm.needs)
+            self._annotate(groups, self.spec.columns)
             if self.critic is not None:
                 self.critic.annotate(groups)
             for source in sources:
@@ -236,13 +237,7 @@ class Learner:
     ) -> tuple[list[Group], Sources]:
         reader = RolloutReader(self.policy, self.chat, self.agents)
         groups, sources = reader.groups(rollouts, rewards, group_by)
-        if "siblings" in self.algorithm.requires:
-            groups = compared(groups, type(self.algorithm).__name__)
-        if "tree" in self.algorithm.requires:
-            check_trees(groups, type(self.algorithm).__name__)
-        if "greedy" in self.algorithm.requires:
-            groups = with_greedy(groups, type(self.algorithm).__name__)
-        return groups, sources
+        return as_planned(groups, self.spec.sampling, type(self.algorithm).__name__), sources
 
     # -- the library's loop ------------------------------------------------------------------------
 
@@ -338,7 +333,8 @@ class Learner:
         stepper = self.stepper
         stepper.clear()
         totals = Totals.of(samples)
-        if algorithm.ignores_zero:
+        spec = algorithm.spec
+        if spec.ignores_zero:
             samples = [sample for sample in samples if any(map(_teaches, sample.turns))]
             totals.seen = Totals.of(samples).tokens
             if not samples:
@@ -360,7 +356,7 @@ class Learner:
                 batch,
                 loss_of if micro else nothing,
                 stepper.backward,
-                algorithm.needs_entropy,
+                spec.entropy,
                 settings.max_tokens,
                 last=number == len(micros) - 1,
             )
@@ -407,13 +403,13 @@ class Learner:
 
     def _annotate(self, groups: Sequence[Group], needs: frozenset[str]) -> None:
         samples = samples_of(groups, self.policy, "turn", credited=False)
-        if self.algorithm.topology != "shared":
+        if self.spec.critic.topology != "shared":
             needs -= {"values"}  # they are a critic's to compute
         jobs = dict.fromkeys(sorted(needs), samples)
-        if "old_logprobs" not in jobs and self.algorithm.reads_old:
+        if "old_logprobs" not in jobs and self.spec.reads_old:
             # the sampler's log-probs serve, except where there are none, a distribution was cut, or
             # the weights were older
-            aged = self.algorithm.decouples
+            aged = self.spec.rescores_lagged
             jobs["old_logprobs"] = [
                 sample
                 for sample in samples
@@ -424,7 +420,7 @@ class Learner:
         if len(whole) > 1:
             jobs = {need: chosen for need, chosen in jobs.items() if need not in whole}
             jobs["+".join(whole)] = samples
-        elif "values" in jobs and self.algorithm.turn_values and self._policy.packed:
+        elif "values" in jobs and self.spec.critic.per_turn and self._policy.packed:
             jobs["values"] = openings(samples)
         with self._policy.scoring():
             for need, chosen in jobs.items():

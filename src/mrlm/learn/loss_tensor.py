@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +23,7 @@ class LossTensor(Tensor):
         (1.5, {'kl': 0.5})
     """
 
-    _metrics: dict[str, float]
+    _metrics: Mapping[str, float] = MappingProxyType({})
 
     @classmethod
     def of(cls, total: Tensor, metrics: Mapping[str, Tensor | float]) -> LossTensor:
@@ -39,7 +40,7 @@ class LossTensor(Tensor):
     @property
     def metrics(self) -> dict[str, float]:
         """Numbers to log, by name."""
-        return getattr(self, "_metrics", {})
+        return dict(self._metrics)
 
     @classmethod
     def __torch_function__(

@@ -98,7 +98,7 @@ def raw(metrics: Mapping[str, float]) -> dict[str, float]:
 def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
     """`r - 1 - log r` (N,) in float64, from the log-probs (N,) of both."""
     gap = trainer.detach().double() - sampler.double()
-    return torch.nan_to_num(torch.expm1(gap) - gap, nan=MOST, posinf=MOST).clamp(max=MOST)
+    return torch.nan_to_num(torch.expm1(gap) - gap, nan=MOST).clamp(max=MOST)
 
 
 def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:

@@ -146,7 +146,7 @@ class Stepper:
 
     def clear(self) -> None:
         """Forget gradients."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a part of the loss."""

@@ -9,11 +9,23 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, Protocol, TypeVar
 
 Order = Literal["simultaneous", "alternating", "sequential"]
 """`simultaneous`: all policies learn at once. `alternating`: some learn while others are frozen, in
 turn. `sequential`: all learn in every iteration, one after the other in random order."""
+
+
+class OfPolicy(Protocol):
+    """A trainer of one policy."""
+
+    @property
+    def policy(self) -> str:
+        """The policy's name."""
+        ...
+
+
+L = TypeVar("L", bound=OfPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +59,19 @@ class Schedule:
             return True
         return policy in self.turns[step // self.period % len(self.turns)]
 
-    def stages(self, stages: Sequence[Sequence[Any]], step: int, seed: int) -> list[list[Any]]:
-        """The stages of an iteration.
+    def stages(self, learners: Sequence[L], step: int, seed: int) -> list[list[L]]:
+        """The learners whose turn it is in an iteration: those of a stage update together, stages
+        one after the other.
 
         Args:
-            stages: of the learners that may update, as the algorithm wants them.
+            learners: that may update.
             step: iteration.
             seed: of the random order.
-
-        Returns:
-            The same without learners whose turn it is not, and with `sequential` one learner per
-            stage.
         """
-        kept = [[each for each in stage if self.learns(each.policy, step)] for stage in stages]
+        kept = [each for each in learners if self.learns(each.policy, step)]
         if self.order == "sequential":
-            rng = random.Random(seed)
-            kept = [[each] for stage in kept for each in rng.sample(stage, len(stage))]
-        return [stage for stage in kept if stage]
+            return [[each] for each in random.Random(seed).sample(kept, len(kept))]
+        return [kept] if kept else []
 
     def rotation(self, step: int) -> int:
         """How many places the policies have moved along the roles in an iteration."""

@@ -15,8 +15,10 @@ from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.bases.spec import Spec
+from mrlm.learn.bases.steps import carry, refine
 from mrlm.learn.credit.team_episodes import Played, TeamReader
-from mrlm.learn.credit.user_rollouts import TeamReward, check_trees, compared, with_greedy
+from mrlm.learn.credit.user_rollouts import TeamReward, as_planned
 from mrlm.learn.critics.critic import CentralCritic, Critic, beside
 from mrlm.learn.critics.mixing_critic import MixedCritic, frozen_beside
 from mrlm.learn.data.batch import Batch
@@ -66,13 +68,14 @@ class TeamLearner:
         seed: int = 0,
     ) -> None:
         self.algorithm = algorithm
+        self.spec: Spec = algorithm.spec
         self.settings: LearnerSettings = settings or LearnerSettings()
         self.seed = seed
         self.iteration: int = 0
         policies = _policies(agents)
         self.policy_of: dict[str, Policy] = policies
         learning = _trained(agents, trained)
-        algorithm.check_cast({agent: policies[agent].name for agent in learning}, len(policies))
+        algorithm.check_agents({agent: policies[agent].name for agent in learning}, len(policies))
         taught = {policies[agent].name: policies[agent] for agent in learning}
         self.learners: list[Learner] = [
             Learner(policy, None, algorithm, settings=self.settings) for policy in taught.values()
@@ -81,7 +84,7 @@ class TeamLearner:
         self._first = FirstPass()
         self._warned = False
         self.critics: list[Critic] = self._critics(critic)
-        if algorithm.topology == "mixed" and self._across is not None:
+        if self.spec.critic.topology == "mixed" and self._across is not None:
             raise ConfigError(
                 f"{type(algorithm).__name__} in an own loop runs in one process: unwrap the "
                 "models, or use its trainer under torchrun"
@@ -89,7 +92,7 @@ class TeamLearner:
 
     def _critics(self, given: Any) -> list[Critic]:
         """Those beside the policies, or the team's one."""
-        topology = self.algorithm.topology
+        topology = self.spec.critic.topology
         if topology not in ("central", "mixed"):
             return [each.critic for each in self.learners if each.critic is not None]
         copied = frozen_beside if topology == "mixed" else beside
@@ -99,7 +102,7 @@ class TeamLearner:
         if topology == "central":
             return [CentralCritic(body, self.settings, chats)]
         agents = sorted(self._reader.trained)
-        mixing = self.algorithm.mixing
+        mixing = self.spec.critic.mixing
         return [MixedCritic(body, self.settings, chats, agents, mixing, self.seed)]
 
     # -- what is stepped ---------------------------------------------------------------------------
@@ -156,7 +159,7 @@ class TeamLearner:
                 team, or a group baseline with a single episode.
         """
         groups = self.credited(episodes, rewards, group_by)
-        if self.algorithm.default_order == "sequential" and len(self.learners) > 1:
+        if self.spec.orders[0] == "sequential" and len(self.learners) > 1:
             self._warn_sequential()
         found = self._policy_losses(self.learners, groups)
         found.update(self._critic_losses(groups))
@@ -176,15 +179,15 @@ class TeamLearner:
         rng = random.Random(self.seed * 1_000_003 + self.iteration)
         self.iteration += 1
         yield from self._critic_steps(groups, rng)
-        self.algorithm.refine(groups, self.critics)
-        schedule = Schedule(order=self.algorithm.default_order)
-        order = self.algorithm.order(self.learners)
-        stages = schedule.stages(order, 0, rng.getrandbits(32))
+        refine(self.algorithm, groups, self.critics)
+        schedule = Schedule(order=self.spec.orders[0])
+        learners = [] if self.algorithm.waiting else self.learners
+        stages = schedule.stages(learners, 0, rng.getrandbits(32))
         for place, stage in enumerate(stages):
             yield from self._stage_steps(stage, groups, rng)
             waiting = [learner for later in stages[place + 1 :] for learner in later]
-            if waiting:
-                self.algorithm.metrics |= run_async(self.algorithm.carry(stage, waiting, groups))
+            found = run_async(carry(self.algorithm, stage, waiting, groups))
+            self.algorithm.metrics |= found
 
     def batches(
         self,
@@ -217,19 +220,14 @@ class TeamLearner:
                 learned from the same episodes (VDN, QMIX).
         """
         groups, sources = self._reader.groups(episodes, rewards, group_by)
-        if "siblings" in self.algorithm.requires:
-            groups = compared(groups, type(self.algorithm).__name__)
-        if "tree" in self.algorithm.requires:
-            check_trees(groups, type(self.algorithm).__name__)
-        if "greedy" in self.algorithm.requires:
-            groups = with_greedy(groups, type(self.algorithm).__name__)
+        groups = as_planned(groups, self.spec.sampling, type(self.algorithm).__name__)
         known = [self._first.recall(rollout, turns) for rollout, turns in sources]
-        reads = self.algorithm.topology == "mixed"  # its rows are made when it annotates
+        reads = self.spec.critic.topology == "mixed"  # its rows are made when it annotates
         if reads or not all(known):
             for critic in self.critics:
                 critic.annotate(groups)
             for learner in self.learners:
-                run_async(learner.annotate(groups, self.algorithm.needs))
+                run_async(learner.annotate(groups, self.spec.columns))
             for rollout, turns in sources:
                 self._first.recall(rollout, turns)
                 self._first.keep(rollout, turns)
@@ -238,7 +236,7 @@ class TeamLearner:
             for critic in self.critics:
                 if isinstance(critic, MixedCritic):
                     critic.take_returns(groups)
-            self.algorithm.refine(groups, self.critics)
+            refine(self.algorithm, groups, self.critics)
         return groups
 
     # -- their parts -------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def joint_steps(episode: Episode, gamma: float = 1.0) -> list[JointStep]:
     found: dict[int, JointStep] = {}
     for turn in sorted(episode.turns, key=lambda turn: (turn.step, turn.agent, turn.index)):
         found.setdefault(turn.step, JointStep([])).turns.append(turn)
-    ends = [*list(found)[1:], len(rewards)]
+    ends = [*list(found)[1:], len(rewards)] if found else []
     for (start, step), end in zip(found.items(), ends, strict=True):
         step.reward = sum(gamma**i * reward for i, reward in enumerate(rewards[start:end]))
         step.discount = gamma ** max(end - start, 1)

@@ -14,6 +14,7 @@ from mrlm.core.episodes import Episode, Group, team_rewards
 from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Role, Rollout, Task, Turn
+from mrlm.learn.bases.spec import SamplingPlan
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -100,11 +101,13 @@ class RolloutReader:
         given = {play.agent or "agent": play} if isinstance(play, Rollout) else dict(play)
         parts: dict[str, Rollout] = {}
         for agent, rollout in given.items():
-            turns = self.turns(rollout)
+            alone = not isinstance(play, Rollout)
+            turns = self.turns(replace(rollout, agent=agent) if alone else rollout)
             sources.append((rollout, turns))
             spoken: dict[str, list[Turn]] = {}
             for turn in turns:
-                turn.agent = turn.agent if isinstance(play, Rollout) else agent
+                if alone:  # whatever a generator called it
+                    turn.agent, turn.trained = agent, self._trains(agent)
                 spoken.setdefault(turn.agent, []).append(turn)
             for speaker, own in (spoken or {agent: []}).items():
                 parts[speaker] = replace(rollout, agent=speaker, policy=self.policy, turns=own)
@@ -114,7 +117,7 @@ class RolloutReader:
         """A copy of an episode, to be credited again."""
         parts: dict[str, Rollout] = {}
         for agent, rollout in episode.rollouts.items():
-            trained = self.agents is None or agent in self.agents
+            trained = self._trains(agent)
             turns = [
                 replace(
                     turn,
@@ -130,15 +133,11 @@ class RolloutReader:
 
     def turns(self, rollout: Rollout) -> list[Turn]:
         """The turns an engine recorded, and one per MODEL message that was written by hand."""
-        recorded = {id(turn) for turn in rollout.turns}
-        by_hand = [
-            index
-            for index, message in enumerate(rollout.messages)
-            if message.role is Role.ASSISTANT
-            and (message.turn is None or id(message.turn) not in recorded)
-        ]
+        links = [(message.role, message.turn) for message in rollout.messages]
+        by_hand = (Role.ASSISTANT, None) in links
         turns = list(rollout.turns)
-        if by_hand and not (turns and all(message.turn is None for message in rollout.messages)):
+        # where no message is linked to a turn they are a view of those that were recorded
+        if by_hand and (not turns or any(turn is not None for _, turn in links)):
             name = rollout.agent or "agent"
             written = transcript_turns(self.chat, rollout.messages, name, self.policy, self.agents)
             turns += [
@@ -152,11 +151,27 @@ class RolloutReader:
             turn.policy = self.policy
             for name in COMPUTED:
                 setattr(turn, name, None)
-            turn.trained = self.agents is None or turn.agent in self.agents
+            turn.trained = self._trains(turn.agent)
         return turns
 
+    def _trains(self, agent: str) -> bool:
+        return self.agents is None or agent in self.agents
 
-def compared(groups: list[Group], algorithm: str) -> list[Group]:
+
+def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[Group]:
+    """Groups as an algorithm requires them.
+
+    Raises:
+        ConfigError: it cannot compare what they hold.
+    """
+    if plan.siblings:
+        groups = _compared(groups, algorithm)
+    if plan.tree:
+        _check_trees(groups, algorithm)
+    return _with_greedy(groups, algorithm) if plan.greedy else groups
+
+
+def _compared(groups: list[Group], algorithm: str) -> list[Group]:
     """Groups that an algorithm can compare inside: all as one, where each has a single member.
 
     Raises:
@@ -173,7 +188,7 @@ def compared(groups: list[Group], algorithm: str) -> list[Group]:
     return [grouped([episode for group in groups for episode in group])]
 
 
-def check_trees(groups: Sequence[Group], algorithm: str) -> None:
+def _check_trees(groups: Sequence[Group], algorithm: str) -> None:
     """Refuse plays of several turns where an algorithm compares the answers to one state, unless
     they were forked from one another.
 
@@ -189,9 +204,9 @@ def check_trees(groups: Sequence[Group], algorithm: str) -> None:
             )
 
 
-def with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
+def _with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
     """Groups whose rollouts that were generated at temperature 0 are what the others are compared
-    with, and are not trained.
+    with; greedy episodes are given no credit.
 
     Raises:
         ConfigError: a group has none, or nothing else.
@@ -199,10 +214,7 @@ def with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
     for group in groups:
         for episode in group:
             turns = list(episode.turns)
-            if turns and all(turn.sampling.greedy for turn in turns):
-                episode.greedy = True
-                for turn in turns:
-                    turn.trained = False
+            episode.greedy |= bool(turns) and all(turn.sampling.greedy for turn in turns)
         question = group.task_id[:60]
         if not any(episode.greedy for episode in group):
             raise ConfigError(

@@ -134,7 +134,7 @@ class Critic:
         """The losses of `update` one after the other, for a loop of the user's own that steps the
         critic between them."""
         samples = self.samples(groups, credited=True)
-        for _ in range(algorithm.critic_passes):
+        for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                 yield self._loss_of(minibatch, algorithm, across)
 
@@ -179,7 +179,7 @@ class Critic:
         rng, rate = random.Random(seed), self.stepper.begin(step)
         history: list[tuple[float, float]] = []
         with TrainingMode(self.body.model, self.settings.gradient_checkpointing):
-            for _ in range(algorithm.critic_passes):
+            for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
                 for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                     history.append(self._optimizer_step(minibatch, algorithm))
         finite = [row for row in history if all(map(math.isfinite, row))]

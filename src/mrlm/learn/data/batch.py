@@ -263,18 +263,16 @@ def split(
         parts: least number of micro-batches, as far as there are units.
         packed: for a model that reads trees: samples that begin alike stay together.
     """
-    by_unit: dict[int, list[Sample]] = {}
-    for sample in samples:
-        by_unit.setdefault(sample.unit, []).append(sample)
+    units = units_of(samples)
     if packed:
-        units = sorted(by_unit.values(), key=lambda unit: unit[0].ids)
+        units.sort(key=lambda unit: unit[0].ids)
     else:
-        units = sorted(by_unit.values(), key=lambda unit: -max(len(sample.ids) for sample in unit))
-    most = -(-len(units) // parts)
+        units.sort(key=lambda unit: -max(len(sample.ids) for sample in unit))
+    most = len(units) // parts
     batches: list[list[Sample]] = []
-    load, count = _Load(packed), 0
+    load, count = _Load(packed), most  # nothing goes with the first unit
     for unit in units:
-        if not batches or load.together(unit) > max_tokens or count >= most:
+        if load.together(unit) > max_tokens or count >= most:
             batches.append([])
             load, count = _Load(packed), 0
         load.take(unit)
@@ -296,25 +294,35 @@ class _Load:
     def together(self, unit: Sequence[Sample]) -> int:
         """What it would be with `unit`."""
         if self.packed:
-            return self.tokens + self._new(unit)
+            return self.tokens + new_tokens(unit, self.last)
         longest = max(self.longest, *(len(sample.ids) for sample in unit))
         return (self.rows + len(unit)) * longest
 
     def take(self, unit: Sequence[Sample]) -> None:
         if self.packed:
-            self.tokens += self._new(unit)
+            self.tokens += new_tokens(unit, self.last)
             self.last = np.asarray(unit[-1].ids)
         self.rows += len(unit)
         self.longest = max(self.longest, *(len(sample.ids) for sample in unit))
 
-    def _new(self, unit: Sequence[Sample]) -> int:
-        """Tokens of a unit that neither stand before it nor at the beginning of its own samples."""
-        count, last = 0, self.last
-        for sample in unit:
-            ids = np.asarray(sample.ids)
-            count += len(ids) - (0 if last is None else shared_prefix(last, ids))
-            last = ids
-        return count
+
+def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples of each unit, in the order of their first ones."""
+    by_unit: dict[int, list[Sample]] = {}
+    for sample in samples:
+        by_unit.setdefault(sample.unit, []).append(sample)
+    return list(by_unit.values())
+
+
+def new_tokens(unit: Sequence[Sample], last: np.ndarray | None) -> int:
+    """Tokens of a unit that are neither in `last`, the ids before it, nor at the beginning of its
+    own samples."""
+    count = 0
+    for sample in unit:
+        ids = np.asarray(sample.ids)
+        count += len(ids) - (0 if last is None else shared_prefix(last, ids))
+        last = ids
+    return count
 
 
 def pack(

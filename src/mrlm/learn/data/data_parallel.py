@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from mrlm.core.process_group import Peers, shares
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, split
-from mrlm.learn.fast.prefix_tree import shared_prefix
+from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, new_tokens, split, units_of
 
 
 class ReadsSamples(Protocol):
@@ -46,31 +45,16 @@ def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sampl
     """
     if size == 1:
         return [list(samples)]
-    by_unit: dict[int, list[Sample]] = {}
-    for sample in samples:
-        by_unit.setdefault(sample.unit, []).append(sample)
-    units = list(by_unit.values())
+    units = units_of(samples)
     if not packed:
         loads = [float(sum(len(sample.ids) for sample in unit)) for unit in units]
         places = shares(loads, size)
     else:
         order = sorted(range(len(units)), key=lambda place: units[place][0].ids)
-        places = _stretches(order, _new_tokens([units[place] for place in order]), size)
+        before = [None, *(np.asarray(units[place][-1].ids) for place in order)]
+        costs = [new_tokens(units[place], last) for place, last in zip(order, before, strict=False)]
+        places = _stretches(order, costs, size)
     return [[sample for place in chosen for sample in units[place]] for chosen in places]
-
-
-def _new_tokens(units: Sequence[Sequence[Sample]]) -> list[int]:
-    """Tokens of each unit that neither stand before it nor at the beginning of its own samples."""
-    found: list[int] = []
-    last: np.ndarray | None = None
-    for unit in units:
-        count = 0
-        for sample in unit:
-            ids = np.asarray(sample.ids)
-            count += len(ids) - (0 if last is None else shared_prefix(last, ids))
-            last = ids
-        found.append(count)
-    return found
 
 
 def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from mrlm.core.episodes import Group
 from mrlm.core.types import Turn
-from mrlm.learn.data.batch import Sample, merge
+from mrlm.learn.data.batch import Sample, merge, units_of
 
 
 def samples_of(
@@ -73,10 +73,7 @@ def minibatches(
     samples: Sequence[Sample], parts: int, rng: random.Random
 ) -> Iterator[list[Sample]]:
     """The samples in `parts` random parts of nearly equal size, units whole."""
-    by_unit: dict[int, list[Sample]] = {}
-    for sample in samples:
-        by_unit.setdefault(sample.unit, []).append(sample)
-    units = list(by_unit.values())
+    units = units_of(samples)
     if parts > 1:
         rng.shuffle(units)
     for part in range(parts):

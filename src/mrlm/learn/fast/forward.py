@@ -1,6 +1,6 @@
 """The lean forward of Llama-like models for training: packed tokens without padding, shared
 prefixes once, outputs where something is trained. It computes what the model's own forward
-computes, with the model's own weights; `anatomy.py` says which models it knows."""
+computes, with the model's own weights; `llama_modules.py` says which models it knows."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class LeanPass:
         hidden: Tensor,
         batch: Batch,
         loss_of: LossOf,
-        value_head: Any = None,
-        entropy_gradient: bool = False,
+        value_head: Any,
+        entropy_gradient: bool,
     ) -> tuple[Loss, Tensor]:
         """Form the loss of a batch from its hidden states (N, H), and carry its gradient back to
         them and into the heads.

@@ -253,16 +253,25 @@ def set_checkpointing(model: Any, on: bool) -> None:
 
     The hook that the library puts on the embedding, so that its output asks for gradients, is taken
     away again: recomputing needs it in its reentrant form alone, and a model with hooks cannot go
-    the lean way."""
+    the lean way. One that was there before stays the only one."""
     new = hasattr(model, "activation_checkpointing_enable")
     kind = "activation" if new else "gradient"
     if not on:
         getattr(model, f"{kind}_checkpointing_disable")()
         return
-    hooked = hasattr(model, "_require_grads_hook")
+    hooked = _unhooked(model)
     getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
-    if not hooked and hasattr(model, "_require_grads_hook"):
+    _unhooked(model)
+    if hooked:
+        model.enable_input_require_grads()
+
+
+def _unhooked(model: Any) -> bool:
+    """Take that hook away; returns whether there was one."""
+    found = hasattr(model, "_require_grads_hook")
+    if found:
         model.disable_input_require_grads()
+    return found
 
 
 def is_checkpointing(model: Any) -> bool:
