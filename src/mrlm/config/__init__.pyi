@@ -13,13 +13,13 @@ from mrlm.config.play_sections import EvaluationConfig as EvaluationConfig
 from mrlm.config.play_sections import GenerationConfig as GenerationConfig
 from mrlm.config.play_sections import OpponentsConfig as OpponentsConfig
 from mrlm.config.play_sections import WorkflowConfig as WorkflowConfig
+from mrlm.config.policy_sections import EndpointConfig as EndpointConfig
+from mrlm.config.policy_sections import LoraConfig as LoraConfig
+from mrlm.config.policy_sections import ModelConfig as ModelConfig
+from mrlm.config.policy_sections import PolicyConfig as PolicyConfig
 from mrlm.config.sections import AsynchronyConfig as AsynchronyConfig
 from mrlm.config.sections import DataConfig as DataConfig
 from mrlm.config.sections import DistributedConfig as DistributedConfig
-from mrlm.config.sections import EndpointConfig as EndpointConfig
-from mrlm.config.sections import LoraConfig as LoraConfig
-from mrlm.config.sections import ModelConfig as ModelConfig
-from mrlm.config.sections import PolicyConfig as PolicyConfig
 from mrlm.config.sections import ScheduleConfig as ScheduleConfig
 from mrlm.config.sections import StageConfig as StageConfig
 from mrlm.config.sections import TrainingConfig as TrainingConfig

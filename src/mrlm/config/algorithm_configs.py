@@ -5,14 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from mrlm.config.flat_words import FlatWords
 from mrlm.core import registry
 from mrlm.core.faces import faces
-
-STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
 @cache
@@ -33,4 +30,6 @@ def config_class(name: str) -> type[Any]:
         "__annotations__": {key: hints[key] for key in face.defaults},
         **face.defaults,
     }
-    return dataclass(kw_only=True, config=STRICT)(type(name, (FlatWords, algorithm), body))
+    return dataclass(kw_only=True, config=algorithm.__pydantic_config__)(
+        type(name, (FlatWords, algorithm), body)
+    )

@@ -1,5 +1,5 @@
-"""The flat words that users of other trainers know, and the config path each one means: one table
-for `args=`, for keywords and for YAML. It knows paths, not what reads them."""
+"""The flat argument names of other trainers, and the config path of each: one table for `args=`,
+keywords and YAML."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 from mrlm.config.other_libraries import Refused
 
 UNSET: Any = object()
-"""What a converter returns for a value that means "as if it were not written"."""
+"""Result of a converter for a value that is equivalent to an unset one."""
 
 PER_DEVICE = "training.per_device_train_batch_size"
-"""Stands for `training.batch_size` until `gradient_accumulation_steps` is known."""
+"""Placeholder of `training.batch_size` until `gradient_accumulation_steps` is known."""
 
 NUM_AGENTS = "num_agents"
-"""No setting of a config, which names its agents: a trainer takes it."""
+"""An argument of trainers, not a setting: a config names its agents."""
 
 REFERENCE_KL = 0.1
-"""CoMLRL's `reference_kl_coef` where it is switched on without a number."""
+"""CoMLRL's default `reference_kl_coef`, if enabled without a number."""
 
-MISMATCH_MODES = {
+MISMATCH_MODES: dict[Any, Any] = {
     "token_truncate": "token",
     "token_mask": "icepop",
     "sequence_truncate": "sequence",
     None: UNSET,
 }
-"""Kinds of importance weights, as TRL names them."""
+"""Kinds of importance weights by TRL's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Where a word leads. `algorithm.` at the beginning of `path` is the section of the run's
-    algorithm; `convert` turns the value into ours; `absent` says what to do instead where the
-    algorithm has no such setting."""
+    """The target of a flat word. `algorithm.` at the beginning of `path` is the section of the
+    run's algorithm; `convert` converts the value; `absent` handles an algorithm without the
+    setting."""
 
     path: str
     convert: Callable[[Any], Any] | None = None
     absent: Refused | None = None
 
     def value(self, given: Any) -> Any:
-        """The value as our setting takes it, or `UNSET`."""
+        """The converted value, or `UNSET`."""
         return given if self.convert is None else self.convert(given)
 
 
@@ -76,7 +76,7 @@ def _optimizer(value: Any) -> Any:
 
 
 def _named(names: Mapping[Any, Any]) -> Callable[[Any], Any]:
-    """A converter by a table; other values stay as they are, and are checked where they arrive."""
+    """A converter by a table; other values are unchanged, and validated by the section."""
 
     def convert(value: Any) -> Any:
         return names.get(value, value) if isinstance(value, bool | str | None) else value
@@ -142,7 +142,7 @@ WORDS: dict[str, Word] = {
     "shuffle_dataset": Word("data.shuffle", _named({None: UNSET})),
     "streaming": Word("data.streaming"),
     "rollout_buffer_size": Word("training.batch_size"),
-    # what the algorithm calls by another name
+    # settings that the algorithm has under another name
     "num_generations": Word("algorithm.group_size"),
     "beta": Word("algorithm.kl_coef"),
     "dpo_beta": Word("algorithm.beta"),
@@ -174,7 +174,7 @@ WORDS: dict[str, Word] = {
     "mask_truncated_completions": Word("algorithm.mask_truncated"),
     "use_bias_correction_kl": Word("algorithm.kl_bias_correction"),
     "advantage_mode": Word("algorithm.baseline", _baseline),
-    # how tokens are drawn
+    # sampling
     "max_new_tokens": Word("generation.max_new_tokens"),
     "max_completion_length": Word("generation.max_new_tokens"),
     "response_length": Word("generation.max_new_tokens"),
@@ -193,7 +193,7 @@ WORDS: dict[str, Word] = {
     "transition_mode": Word("workflow.transition_mode"),
     "external_prompt_passthrough": Word("workflow.external_prompt_passthrough"),
     "early_termination_threshold": Word("workflow.termination_threshold"),
-    # where it is written, how often
+    # output and cadences
     "output_dir": Word("output_dir"),
     "experiment_name": Word("experiment_name"),
     "run_name": Word("experiment_name"),

@@ -1,5 +1,5 @@
-"""What every section of a config is built from: a strict model whose mistakes are `ConfigError`s,
-and the kinds of numbers and names that fields have."""
+"""Base class of config sections: a strict model whose errors are `ConfigError`s, and the types of
+numbers and names of its fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mrlm.config.errors import InvalidConfig, problems_of
 
 MOST = 10**12
-"""Larger whole numbers are mistakes."""
+"""Larger whole numbers are considered errors."""
 
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
@@ -21,11 +21,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Reference = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*([./-]\w+)*(:[A-Za-z_]\w*(\.\w+)*)?$")]
 """A plug-in by name, or `module:Name`."""
 FileName = Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$", max_length=200)]
-"""A name that can be a folder's."""
+"""A valid name of a folder."""
 
 
 class Section(BaseModel):
-    """Base of all sections: strict, and wrong values are `ConfigError`s here too."""
+    """Base of all sections: strict, with wrong values reported as `ConfigError`s."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
@@ -56,14 +56,14 @@ class Section(BaseModel):
                 raise InvalidConfig(problems_of(error, type(self), name)) from None
 
     def wrote(self, name: str) -> bool:
-        """Whether a field was written, if only with its default. Settings of a feature that was
-        switched off by name (`evaluation.episodes: 0`) may stay for when it is on again."""
+        """Whether a field was set, possibly to its default. Settings of an explicitly disabled
+        feature (`evaluation.episodes: 0`) may be kept for later."""
         return name in self.model_fields_set
 
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: Any) -> Any:
-        """Pydantic reads `true` as 1; where a number is expected that is a mistake."""
+        """Reject booleans for numbers; pydantic would convert `true` to 1."""
         field = cls.model_fields.get(info.field_name)
         if isinstance(value, bool) and field is not None and _numeric(field.annotation):
             raise ValueError(f"must be a number, not {str(value).lower()}")
@@ -85,5 +85,5 @@ def _leaves(annotation: Any) -> set[Any]:
 
 
 def listed(value: Any) -> Any:
-    """A list of what may be written without its brackets."""
+    """A list from a list or a single value."""
     return [value] if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Two configs side by side: plain data, dotted keys, and what may change when a run is resumed."""
+"""Comparison of configs: plain data, dotted keys, and the keys that may change on resumption."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAY_CHANGE = (
     "training.save_total_limit",
     "evaluation.every",
     "evaluation.at_start",
-    # how often it may go back
+    # rollbacks
     "training.rollback",
     # placement
     "model.device",
@@ -56,11 +56,11 @@ MAY_CHANGE = (
     "*environments.*.token_env",
     "*environments.*.tls_*",
 )
-"""Keys (with `*` for any end) that may be different when a run is resumed."""
+"""Keys (with `*` for any suffix) that may change when a run is resumed."""
 
 
 def plain(value: Any) -> Any:
-    """A value as YAML and JSON have it: mappings, lists, strings, numbers, booleans, null."""
+    """A value as YAML and JSON types: mappings, lists, strings, numbers, booleans, null."""
     if value is None or isinstance(value, bool | float) or type(value) in (int, str):
         return value
     if isinstance(value, Enum):
@@ -101,7 +101,7 @@ def flatten(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def may_change(key: str) -> bool:
-    """Whether a key may be different when a run is resumed."""
+    """Whether a key may change when a run is resumed."""
     return any(fnmatchcase(key, pattern) for pattern in MAY_CHANGE)
 
 

@@ -1,5 +1,5 @@
-"""What is wrong with a config, one line per problem: the dotted key, what was written, what is
-expected. It knows how pydantic reports errors, and no section in particular."""
+"""Errors of a config, one line per problem: the dotted key, the given value, the expected value.
+Converts pydantic's errors, independently of the section."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mrlm.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: `key` is the dotted path (empty for the whole file)."""
+    """One problem: `key` is the dotted path (empty for the whole file)."""
 
     key: str
     text: str
@@ -28,7 +28,7 @@ class Problem:
 
 
 class InvalidConfig(ConfigError):
-    """A `ConfigError` that still knows which keys it is about."""
+    """A `ConfigError` with the keys of its problems."""
 
     def __init__(self, problems: Sequence[Problem], where: str = "") -> None:
         self.problems: list[Problem] = list(problems)
@@ -42,7 +42,7 @@ class InvalidConfig(ConfigError):
 
 
 def show(value: Any, most: int = 60) -> str:
-    """A value as it may stand in a message: short, whatever it is."""
+    """A short text form of any value, for messages."""
     try:
         text = str(value).lower() if isinstance(value, bool) else repr(value)
     except ValueError:  # an integer of thousands of digits
@@ -51,7 +51,7 @@ def show(value: Any, most: int = 60) -> str:
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or the keys there are."""
+    """`; did you mean 'x'?`, or the list of known keys."""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
     near = near or [name for name in names if len(key) > 2 and name.startswith(key)]
@@ -61,7 +61,7 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
-    """The problem of a key that nothing reads."""
+    """The problem of an unknown key."""
     path = f"{prefix}.{key}" if prefix else key
     if key in WORDS and prefix:
         return Problem(path, f"unknown key; the setting is {WORDS[key].path}")
@@ -71,7 +71,7 @@ def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> Problem:
 
 
 def problems_of(error: ValidationError, model: type[Any], prefix: str = "") -> list[Problem]:
-    """Pydantic's errors in our words."""
+    """Pydantic's errors as problems."""
     return [_problem(entry, model, prefix) for entry in error.errors(include_url=False)]
 
 
@@ -96,7 +96,7 @@ def _problem(entry: Mapping[str, Any], model: type[Any], prefix: str) -> Problem
 
 
 def _keys_at(model: type[Any], location: Sequence[Any]) -> list[str]:
-    """The keys of the section that a pydantic location leads to."""
+    """The keys of the section at a pydantic location."""
     section, inside = model, False
     for part in location:
         if inside:  # a key of a mapping, or an index of a list

@@ -1,5 +1,5 @@
-"""The whole experiment: every section, the algorithm's settings, the stages of a pipeline, and what
-must hold between them. It builds nothing."""
+"""The config of a whole experiment: all sections, the algorithm's settings, the stages of a
+pipeline, and consistency checks between them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from mrlm.config.play_sections import (
     OpponentsConfig,
     WorkflowConfig,
 )
+from mrlm.config.policy_sections import ModelConfig, PolicyConfig
 from mrlm.config.sections import (
     AsynchronyConfig,
     DataConfig,
     DistributedConfig,
-    ModelConfig,
-    PolicyConfig,
     StageConfig,
     TrainingConfig,
 )
@@ -36,7 +35,7 @@ from mrlm.core.errors import ConfigError
 
 
 class ExperimentConfig(Section):
-    """Everything a run is made from.
+    """The config of an experiment.
 
     Besides the fields below it takes one section named after the run's algorithm (`grpo`, `ppo`,
     ...; `algorithm` for `module:Class`), as a mapping or as an object such as `PPOConfig`, and the
@@ -61,7 +60,7 @@ class ExperimentConfig(Section):
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     agents: dict[str, AgentConfig] = Field(default_factory=dict)
     environments: list[EnvironmentConfig] = Field(default_factory=list)
-    """The worlds; `eval_envs` is the same key."""
+    """The environments; `eval_envs` is an alias."""
     workflow: WorkflowConfig = Field(default_factory=WorkflowConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     generation: GenerationConfig = Field(default_factory=GenerationConfig)
@@ -71,7 +70,7 @@ class ExperimentConfig(Section):
     asynchrony: AsynchronyConfig = Field(default_factory=AsynchronyConfig)
     distributed: DistributedConfig = Field(default_factory=DistributedConfig)
     stages: list[StageConfig] = Field(default_factory=list)
-    """A pipeline: each stage is this config with changes, and starts from the weights before it."""
+    """A pipeline: each stage is this config with changes, and starts from the previous weights."""
 
     if TYPE_CHECKING:
 
@@ -94,8 +93,8 @@ class ExperimentConfig(Section):
             _check(self)
 
     def algorithm_settings(self) -> Any:
-        """The run's algorithm with its settings: a new object each time, so that no state is
-        shared."""
+        """The run's algorithm with its settings: a new object for each call, without shared
+        state."""
         name = self.training.algorithm
         found = (self.__pydantic_extra__ or {}).get(normalize.section_key(name))
         cls = normalize.algorithm_class(name)
@@ -103,7 +102,7 @@ class ExperimentConfig(Section):
         return _settings(cls, fields, normalize.section_key(name))
 
     def given(self) -> dict[str, Any]:
-        """What was set, in canonical keys; what is not in it has its default."""
+        """The explicitly set values, in canonical keys."""
         found: dict[str, Any] = {}
         for key in normalize.SECTIONS:
             value = getattr(self, key)
@@ -117,14 +116,14 @@ class ExperimentConfig(Section):
         return found
 
     def merged(self, changes: Mapping[str, Any]) -> ExperimentConfig:
-        """This config with changes laid over it.
+        """A copy of this config with changes.
 
         Args:
             changes: nested mappings, dotted paths (`{"training.seed": 1}`) and flat words, in any
-                mixture; mappings are merged, lists are replaced.
+                combination; mappings are merged, lists are replaced.
 
         Raises:
-            ConfigError: the changes are wrong, or the result is.
+            ConfigError: the changes or the result are invalid.
         """
         base = self.given()
         return ExperimentConfig(
@@ -134,14 +133,14 @@ class ExperimentConfig(Section):
     def joined(
         self, changes: Mapping[str, Any], fields: Mapping[str, Any] | None = None
     ) -> ExperimentConfig:
-        """The same, but nothing that was set may get another value.
+        """A copy of this config with changes that must not contradict set values.
 
         Args:
             changes: as for `merged`.
             fields: settings of the run's algorithm.
 
         Raises:
-            ConfigError: a setting with two values (both are shown), or a wrong one.
+            ConfigError: a setting with two values (both are shown), or an invalid one.
         """
         base = self.given()
         tree = normalize.NestedSettings(base)
@@ -157,7 +156,7 @@ class ExperimentConfig(Section):
         `""`). Sections of algorithms that a stage does not use are left out of it.
 
         Raises:
-            ConfigError: a stage is wrong; its keys start with `stages.<index>`.
+            ConfigError: a stage is invalid; its keys start with `stages.<index>`.
         """
         if not self.stages:
             return [("", self)]
@@ -187,8 +186,8 @@ class ExperimentConfig(Section):
         return runs
 
     def resolved(self) -> dict[str, Any]:
-        """Every setting as plain data, in a fixed order; `ExperimentConfig(**resolved)` is the same
-        experiment."""
+        """All settings as plain data, in a fixed order; `ExperimentConfig(**resolved)` is an equal
+        config."""
         result: dict[str, Any] = {}
         for key in normalize.SECTIONS:
             result[key] = comparison.plain(getattr(self, key))
@@ -218,7 +217,7 @@ class ExperimentConfig(Section):
         return yaml.write(self.resolved())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write `to_yaml()` to a file, all at once; its paths are relative to the file's folder."""
+        """Write `to_yaml()` to a file atomically; its paths are relative to the file's folder."""
         path = Path(path)
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         try:
@@ -230,19 +229,19 @@ class ExperimentConfig(Section):
         return path
 
     def hash(self) -> str:
-        """Sixteen hexadecimal digits of what must stay the same when a run is resumed."""
+        """Sixteen hexadecimal digits of the settings that must not change on resumption."""
         return comparison.fingerprint(self.resolved())
 
 
 def diff(old: ExperimentConfig, new: ExperimentConfig) -> list[str]:
-    """`key: old -> new` for every difference that forbids resuming `old` as `new`; what may change
-    is in `compare.MAY_CHANGE`."""
+    """`key: old -> new` for every difference that forbids resuming `old` as `new`; keys that may
+    change are in `comparison.MAY_CHANGE`."""
     before, after = (paths.absolute(each.resolved(), Path()) for each in (old, new))
     return comparison.differences(before, after)
 
 
 def _nested(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted paths and mappings, in any mixture, as nested mappings."""
+    """Dotted paths and mappings, in any combination, as nested mappings."""
     result: dict[str, Any] = {}
     for path, value in changes.items():
         for part in reversed(path.split(".")):
@@ -256,7 +255,7 @@ def _sections_of_others(data: Mapping[str, Any], own: str) -> set[str]:
 
 
 def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
-    """An algorithm object of these fields."""
+    """An algorithm object with these fields."""
     try:
         return cls(**fields)
     except ValidationError as error:
@@ -268,10 +267,10 @@ def _settings(cls: type[Any], fields: Mapping[str, Any], key: str) -> Any:
 
 
 def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The algorithm objects of a canonical config, and what is wrong with them.
+    """The algorithm objects of a canonical config, and their problems.
 
-    The run's own algorithm is always there. Sections of others are for stages; without stages they
-    are a mistake.
+    The run's own algorithm is always included. Sections of others are for stages; without stages
+    they are an error.
     """
     name = normalize.algorithm_name(data)
     own = normalize.section_key(name)
@@ -309,13 +308,13 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
 
 
 def _check(config: ExperimentConfig) -> None:
-    """What must hold between sections.
+    """Check the consistency of sections.
 
     Raises:
-        ConfigError: all of what does not.
+        ConfigError: all violations.
     """
     algorithm = config.algorithm_settings()
-    training, problems = config.training, []
+    training, spec, problems = config.training, algorithm.spec, []
     parts = algorithm.num_minibatches * training.gradient_accumulation_steps
     if training.batch_size % parts:
         lower = training.batch_size // parts * parts
@@ -326,7 +325,7 @@ def _check(config: ExperimentConfig) -> None:
             f"({training.gradient_accumulation_steps}) = {parts} equal parts; use {nearest}"
         )
         problems.append(Problem("training.batch_size", text))
-    if "siblings" in algorithm.requires and algorithm.group_size < 2:
+    if spec.sampling.siblings and algorithm.group_size < 2:
         key = f"{normalize.section_key(training.algorithm)}.group_size"
         text = "it compares the plays of one task with each other, so it needs at least 2"
         problems.append(Problem(key, text))
@@ -336,10 +335,10 @@ def _check(config: ExperimentConfig) -> None:
     if config.evaluation.samples > 1 and config.evaluation.greedy:
         text = "greedy plays of one task are all the same; set evaluation.greedy=false"
         problems.append(Problem("evaluation.samples", text))
-    if config.generation.temperature == 0 and "siblings" in algorithm.requires:
+    if config.generation.temperature == 0 and spec.sampling.siblings:
         text = "greedy siblings are all the same, so there is nothing to compare; use 1.0"
         problems.append(Problem("generation.temperature", text))
-    if training.critic_model is not None and algorithm.topology not in ("central", "mixed"):
+    if training.critic_model is not None and not spec.critic.of_team:
         text = "only a critic of the whole team has a model of its own; remove it, or use mappo"
         problems.append(Problem("training.critic_model", text))
     distributed = config.distributed

@@ -1,4 +1,4 @@
-"""Flat words as fields of a config class, and what was given through them as settings and paths."""
+"""Flat words as fields of a config class, and their conversion to settings and config paths."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mrlm.config.other_libraries import without_neutral
 
 @dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
 class FlatWords:
-    """The words of the table as fields, mixed into every algorithm's config class.
+    """A mixin of every algorithm's config class with the words of the table as fields.
 
-    A word that the algorithm has as a field of its own stays that field, default and all. Values
-    are checked where they arrive, by the section they belong to.
+    A word that is a field of the algorithm remains that field with its default. Values are
+    validated by the section they belong to.
     """
 
     num_iterations: int | None = None
@@ -133,15 +133,15 @@ class FlatWords:
     @model_validator(mode="before")
     @classmethod
     def _drop_neutral(cls, given: Any) -> Any:
-        """Settings of other libraries that change nothing here are accepted; others are refused
-        with their reason."""
+        """Accept settings of other libraries that have no effect here; reject others with the
+        reason."""
         if not isinstance(given, ArgsKwargs) or not given.kwargs:
             return given
         own = {field.name for field in dataclasses.fields(cls)}
         return ArgsKwargs(given.args, without_neutral(given.kwargs, own, cls.__name__))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Declare again, on the subclass, the algorithm's fields that a word would hide."""
+        """Redeclare, on the subclass, the algorithm's fields that a word would hide."""
         super().__init_subclass__(**kwargs)
         own = dict(inspect.get_annotations(cls))
         for base in reversed(cls.__mro__[1:]):
@@ -172,8 +172,8 @@ def algorithm_fields(algorithm: type[Any]) -> dict[str, Any]:
 
 
 def changed_fields(settings: Any) -> dict[str, Any]:
-    """The settings of an algorithm (or config) object without which it would be another one: they
-    differ from their defaults, or from what the other settings imply (a preset)."""
+    """The settings of an algorithm (or config) object that differ from their defaults, or from the
+    values implied by other settings (a preset)."""
     kind = type(settings)
     defaults = algorithm_fields(kind)
     values = {name: getattr(settings, name) for name in defaults}
@@ -195,7 +195,7 @@ def flat_words(settings: Any) -> dict[str, Any]:
 
 
 def split_config(settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an algorithm's config object says about the algorithm, and about everything else.
+    """Split a config object into the algorithm's settings and all others.
 
     Args:
         settings: such as `GRPOConfig(num_generations=4, learning_rate=1e-5)`.
@@ -205,7 +205,7 @@ def split_config(settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         path -> value (`{"training.learning_rate": 1e-5}`).
 
     Raises:
-        ConfigError: one setting with two values, or a word the algorithm has no setting for.
+        ConfigError: one setting with two values, or a word without a setting of the algorithm.
     """
     title = type(settings).__name__
     fields, paths = changed_fields(settings), {}
@@ -227,24 +227,24 @@ def split_config(settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def setting_of(word: str) -> str:
-    """The algorithm's setting that a keyword means; the keyword itself where it means another."""
+    """The algorithm's setting of a keyword; the keyword itself if it is not one of them."""
     return WORDS[word].path.removeprefix("algorithm.") if word in WORDS else word
 
 
 def applies(word: Word, value: Any, known: Mapping[str, Any], source: str) -> bool:
-    """Whether the run has the setting that a word means.
+    """Whether the run has the setting of a word.
 
     Args:
-        word: what was given, and its `value` here.
-        value: see above.
+        word: the word.
+        value: its converted value.
         known: the settings of the run's algorithm.
         source: where the word was written.
 
     Returns:
-        `False` where the value asks for what an algorithm without the setting does anyway.
+        `False` if the value is the behaviour of an algorithm without the setting.
 
     Raises:
-        ConfigError: the algorithm has no such setting; the text says what to do instead.
+        ConfigError: the algorithm does not have the setting; the message contains the fix.
     """
     name = word.path.removeprefix("algorithm.")
     if name == word.path or name in known:
@@ -259,7 +259,7 @@ def applies(word: Word, value: Any, known: Mapping[str, Any], source: str) -> bo
 
 
 def folded(words: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
-    """Words (place, name, value) with those that only mean something together made one.
+    """Words (place, name, value), with dependent ones combined into one.
 
     Raises:
         ConfigError: one of them without the other.

@@ -1,4 +1,4 @@
-"""From a file and the overrides of a command line to an `ExperimentConfig`."""
+"""Loading of an `ExperimentConfig` from a file and command line overrides."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mrlm.config import normalize, paths, yaml
 from mrlm.config.aliases import PER_DEVICE, UNSET
 from mrlm.config.errors import InvalidConfig, Problem, show
 from mrlm.config.experiment import ExperimentConfig
+from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -30,8 +31,8 @@ class Override:
 
 
 def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> ExperimentConfig:
-    """Read a YAML file and lay overrides over it. Paths of data and models are relative to the
-    file's folder (and, where nothing is there, to the current folder); those of overrides to the
+    """Read a YAML file and apply overrides. Paths of data and models are relative to the file's
+    folder (or, if they do not exist there, to the current folder); those of overrides to the
     current folder.
 
     Args:
@@ -40,8 +41,8 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
             `num_generations=4`; values are YAML. Or a mapping of such keys to values.
 
     Raises:
-        ConfigError: the file cannot be read, or something in it (or in an override) is wrong: one
-            line per problem, with its dotted key.
+        ConfigError: the file cannot be read, or it (or an override) is invalid: one line per
+            problem, with its dotted key.
     """
     where = str(path)
     try:
@@ -59,13 +60,14 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
         text = f"a config is a mapping of keys to values, not {show(data)}"
         raise ConfigError(f"{where}: {text}")
     folder = Path(path).parent
+    registry.search(folder)
     return parse_config(paths.absolute(data, folder, paths.known_paths(folder)), overrides, where)
 
 
 def parse_config(
     data: Mapping[str, Any], overrides: Overrides = (), where: str = ""
 ) -> ExperimentConfig:
-    """The same for data that was read already; `where` is how messages call it."""
+    """Like `load_config`, for data already read; `where` is its name in messages."""
     parsed = [_parsed(each) for each in _items(overrides)]
     applied: dict[str, Override] = {}
     try:
@@ -140,7 +142,7 @@ def _apply(tree: dict[str, Any], override: Override, algorithm: str) -> str:
 
 
 def _set(tree: dict[str, Any], parts: list[str], value: Any, override: Override) -> None:
-    """Set a value at a path; mappings that are missing on the way are made, list items are not."""
+    """Set a value at a path; missing mappings on the way are created, list items are not."""
     place: Any = tree
     for depth, part in enumerate(parts):
         last = depth == len(parts) - 1
@@ -176,10 +178,10 @@ def _index(items: list[Any], part: str, above: list[str], override: Override) ->
 def _check_stages(
     config: ExperimentConfig, tree: Mapping[str, Any], applied: Mapping[str, Override]
 ) -> None:
-    """Say which overrides do not reach a stage, because it has a setting of its own.
+    """Report overrides that a stage's own settings override in turn.
 
     Raises:
-        ConfigError: one that reaches none.
+        ConfigError: an override without effect on any stage.
     """
     problems: list[Problem] = []
     for written, override in applied.items():
@@ -205,8 +207,8 @@ def _check_stages(
 def _own_settings(
     config: ExperimentConfig, path: str, value: Any
 ) -> tuple[list[tuple[int, Any]], bool]:
-    """(number, value) of the stages that set a path to another value, and whether there is a stage
-    that takes what stands above them."""
+    """(number, value) of the stages that set a path to another value, and whether any stage uses
+    the value outside the stages."""
     base = {key: found for key, found in config.given().items() if key != "stages"}
     first = path.split(".")[0]
     kept: list[tuple[int, Any]] = []
@@ -227,8 +229,7 @@ def _own_settings(
 
 
 def _pairs(changes: Any, parts: Sequence[str], value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a stage sets at a path (or in place of what the path leads through), and what was to
-    stand there."""
+    """Pairs of a stage's own value at a path (or at a prefix of it) and the overriding value."""
     for place, part in enumerate(parts):
         if not isinstance(changes, Mapping):
             yield changes, None if place else value
@@ -244,7 +245,7 @@ def _pairs(changes: Any, parts: Sequence[str], value: Any) -> Iterator[tuple[Any
 
 
 def _placed(problem: Problem, applied: Mapping[str, Override]) -> Problem:
-    """A problem that an override made says so."""
+    """A problem, extended by the override that caused it."""
     for path, override in applied.items():
         if problem.key == path or problem.key.startswith(f"{path}."):
             text = f"{problem.text} (from the override {show(override.text)})"

@@ -1,6 +1,5 @@
-"""From what a user wrote to canonical keys: aliases resolved, flat words moved to their sections,
-objects turned into mappings. It knows where keys belong; whether values are right is checked
-later."""
+"""Conversion of user input to canonical keys: aliases are resolved, flat words moved to their
+sections, objects converted to mappings. Values are validated later."""
 
 from __future__ import annotations
 
@@ -8,6 +7,8 @@ import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from pydantic.dataclasses import is_pydantic_dataclass
 
 from mrlm.config.aliases import PER_DEVICE, UNSET, WORDS, Word
 from mrlm.config.base import Section
@@ -54,8 +55,8 @@ def section_key(algorithm: str) -> str:
 
 
 def algorithm_name(data: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> str:
-    """`training.algorithm` of a config as it was written, over a `base`; where neither has one, the
-    algorithm that a preset is called after."""
+    """`training.algorithm` of a config as written, over a `base`; if neither has one, the algorithm
+    named by a preset."""
     layers = (data, base or {})
     for key in ("algorithm", "preset"):
         for layer in layers:
@@ -66,7 +67,7 @@ def algorithm_name(data: Mapping[str, Any], base: Mapping[str, Any] | None = Non
 
 
 def _written(data: Mapping[str, Any], key: str) -> str | None:
-    """A key of the top or of `training`, where it is a name."""
+    """A key at the top level or in `training`, if it is a name."""
     training = data.get("training", {})
     if isinstance(training, Section):
         training = training.model_dump(exclude_unset=True)
@@ -78,22 +79,27 @@ def algorithm_class(name: str) -> type[Any]:
     """The class of an algorithm.
 
     Raises:
-        ConfigError: there is none of that name, or it is no algorithm.
+        ConfigError: the name is unknown, or is not an algorithm.
     """
     try:
         TrainingConfig(algorithm=name)
         found = registry.load("algorithms", name)
     except InvalidConfig as error:
         raise ConfigError(error.problems[0].text) from None
-    if not inspect.isclass(found) or not hasattr(found, "__pydantic_fields__"):
+    if not inspect.isclass(found) or not _validates(found):
         raise ConfigError(
             f"{name!r} is no algorithm: a class that derives from mrlm.Algorithm is expected"
         )
     return found
 
 
+def _validates(cls: type[Any]) -> bool:
+    """Whether a class, or one of its bases, is a dataclass that checks its fields."""
+    return any(map(is_pydantic_dataclass, cls.__mro__))
+
+
 def known_fields(name: str) -> dict[str, Any] | None:
-    """Settings of an algorithm: name -> default; `None` if there is no such algorithm."""
+    """Settings of an algorithm: name -> default; `None` for an unknown algorithm."""
     try:
         return algorithm_fields(algorithm_class(name))
     except ConfigError:
@@ -101,8 +107,8 @@ def known_fields(name: str) -> dict[str, Any] | None:
 
 
 def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, Any]) -> Word | None:
-    """What a key means that stands at the top (`place=""`), in `training` or in the algorithm's
-    section; `None` if it is where it belongs."""
+    """The meaning of a key at the top level (`place=""`), in `training` or in the algorithm's
+    section; `None` if it is in its own section already."""
     if place == "" and (key in SECTIONS or key == section_key(algorithm) or key == "eval_envs"):
         return None
     if place == "training" and key in TrainingConfig.model_fields:
@@ -113,7 +119,7 @@ def word_at(place: str, key: str, algorithm: str, fields: Mapping[str, Any]) -> 
 
 
 def _neutral(place: str, key: str, value: Any, algorithm: str) -> bool:
-    """Whether a key is a setting of another library that asks for what happens here anyway."""
+    """Whether a key is a setting of another library with the value of the behaviour here."""
     own = section_key(algorithm)
     settings = TrainingConfig.model_fields if place == "training" else (*SECTIONS, own)
     if key in (known_fields(algorithm) or {} if place == own else settings):
@@ -123,7 +129,7 @@ def _neutral(place: str, key: str, value: Any, algorithm: str) -> bool:
 
 
 class NestedSettings:
-    """Nested mappings that remember where each value was written, and refuse a second value."""
+    """Nested mappings that record the source of each value, and reject a second value."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
@@ -139,10 +145,10 @@ class NestedSettings:
         return found
 
     def put(self, path: str, value: Any, source: str) -> None:
-        """Write a value; the same one may be written twice.
+        """Set a value; setting the same value twice is allowed.
 
         Raises:
-            ConfigError: there is another value already.
+            ConfigError: the path already has another value.
         """
         known = self.get(path)
         if value == {} and isinstance(known, Mapping):
@@ -158,7 +164,7 @@ class NestedSettings:
             if inner is None:
                 inner = place[part] = {}
             if not isinstance(inner, dict):
-                return  # a section that is no mapping is reported when sections are checked
+                return  # sections of a wrong type are reported by their validation
             place = inner
         place[last] = value
         self.written.setdefault(path, source)
@@ -169,15 +175,15 @@ def normalise(
     algorithm: str | None = None,
     base: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Canonical keys for what a user wrote; values stay as they are.
+    """User input with canonical keys and unchanged values.
 
     Args:
         data: a whole config or a part of one; sections may be mappings, sections or config objects.
-        algorithm: the run's algorithm, where `data` does not decide that.
-        base: the canonical config that `data` will be laid over.
+        algorithm: the run's algorithm, if `data` does not name it.
+        base: the canonical config that `data` will be merged into.
 
     Raises:
-        ConfigError: an alias and its key both given, or a setting with two values.
+        ConfigError: both an alias and its key are given, or a setting has two values.
     """
     base = base or {}
     name = algorithm or algorithm_name(data, base)
@@ -215,7 +221,7 @@ def normalise(
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it: mappings are merged, anything else is replaced."""
+    """`base` with `changes` applied: mappings are merged, anything else is replaced."""
     result = dict(base)
     for key, value in changes.items():
         known = result.get(key)
@@ -225,7 +231,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of everything that is no mapping (or an empty one)."""
+    """(dotted path, value) of everything except non-empty mappings."""
     for key, value in data.items():
         path = f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, Mapping) and value:
@@ -274,8 +280,8 @@ def _plain_section(section: Any) -> dict[str, Any]:
 
 
 def _mappings(data: dict[str, Any], own: str, words: list[tuple[str, str, Any]]) -> dict[str, Any]:
-    """Sections and config objects as mappings of what was set; the flat words of the run's
-    algorithm go to `words`."""
+    """Sections and config objects as mappings of their set values; the flat words of the run's
+    algorithm are added to `words`."""
     result: dict[str, Any] = {}
     for key, value in data.items():
         if not isinstance(value, type) and dataclasses.is_dataclass(value):
@@ -285,15 +291,14 @@ def _mappings(data: dict[str, Any], own: str, words: list[tuple[str, str, Any]])
                 text = f"it is not the run's algorithm, so set {WORDS[word].path} where it is"
                 raise InvalidConfig([Problem(f"{key}.{word}", text)])
             words += [(key, word, given) for word, given in flat.items()]
-            if hasattr(type(value), "__pydantic_fields__"):
+            if _validates(type(value)):
                 value = changed_fields(value)
         result[key] = as_mappings(value)
     return result
 
 
 def as_mappings(value: Any) -> Any:
-    """Sections anywhere inside a value become mappings of what was set; nothing else changes, but
-    mappings and lists are new ones."""
+    """A copy of a value with all sections inside it converted to mappings of their set values."""
     if isinstance(value, Section):
         return as_mappings(value.model_dump(exclude_unset=True))
     if isinstance(value, Mapping):
@@ -304,8 +309,8 @@ def as_mappings(value: Any) -> Any:
 
 
 def _times_parts(value: Any, tree: NestedSettings, base: Mapping[str, Any], source: str) -> Any:
-    """`per_device_train_batch_size` counts what goes through at once: times the parts it is the
-    batch."""
+    """The batch size from `per_device_train_batch_size`, which is multiplied by the number of
+    gradient accumulation steps."""
     parts = tree.get("training.gradient_accumulation_steps")
     if parts is UNSET:
         parts = NestedSettings(dict(base)).get("training.gradient_accumulation_steps")

@@ -1,5 +1,5 @@
-"""Settings and classes of other libraries that have no equivalent here: why, and what to set
-instead. Those that have one are in `words.py`."""
+"""Settings and classes of other libraries without an equivalent here: the reason, and alternatives.
+Those with an equivalent are in `aliases.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 
 OFF: tuple[Any, ...] = (None, False)
-"""Values that ask for nothing, in most libraries."""
+"""Values that disable a setting in most libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,24 +19,24 @@ class Refused:
     """A setting without an equivalent.
 
     Args:
-        reason: why it is refused, and what to set instead.
-        same: values that ask for what happens here anyway; these are accepted and dropped.
+        reason: the reason of refusal, and the alternative.
+        same: values equal to the behaviour here; these are accepted and dropped.
     """
 
     reason: str
     same: tuple[Any, ...] = OFF
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value asks for what happens here anyway."""
+        """Whether a value equals the behaviour here."""
         plain = list(value) if isinstance(value, tuple) else value
         return any(type(plain) is type(each) and plain == each for each in self.same)
 
 
 @cache
 def refused_settings() -> dict[str, Refused]:
-    """Setting -> why it is refused (`other_libraries.yaml`). A setting of the run's algorithm and a
-    word of `words.py` win over it."""
-    import yaml  # the command line answers --help without it
+    """Setting -> reason of refusal (`other_libraries.yaml`). Settings of the run's algorithm and
+    words of `aliases.py` have precedence."""
+    import yaml  # not needed for --help on the command line
 
     text = files("mrlm.config").joinpath("other_libraries.yaml").read_text(encoding="utf-8")
     return {
@@ -58,25 +58,25 @@ CLASSES: dict[str, str] = {
     "MARLHFIter": "it is a pipeline here: repeat the stages of configs/marlhf.yaml",
     "DatasetMixture": "one dataset per run: data.dataset",
 }
-"""Trainers (and configs) of TRL and CoMLRL that are not offered under their name -> what is."""
+"""Trainers (and configs) of TRL and CoMLRL that do not exist under their name -> alternative."""
 
 
 def refused_text(name: str) -> str | None:
-    """Why a setting of another library is refused; `None` if it is not known."""
+    """The reason why a setting of another library is refused; `None` if it is unknown."""
     found = refused_settings().get(name)
     return None if found is None else f"no setting of MRLM: {found.reason}"
 
 
 def without_neutral(given: dict[str, Any], own: set[str], title: str) -> dict[str, Any]:
-    """Keyword arguments without those of other libraries that change nothing here.
+    """Keyword arguments without those of other libraries that have no effect here.
 
     Args:
         given: name -> value.
-        own: names that are settings here.
-        title: what is being made, for the error.
+        own: names of our settings.
+        title: name of the class, for the error.
 
     Raises:
-        ConfigError: one that would change something there and cannot here.
+        ConfigError: an argument that has an effect there and no equivalent here.
     """
     kept: dict[str, Any] = {}
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""Presets: the numbers of a paper as settings of an algorithm, each with the place it stands there.
+"""Presets: the numbers of a paper as settings of an algorithm, each with its place in the paper.
 Each algorithm's file has its own tables."""
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from mrlm.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class PaperPreset:
-    """The settings of a paper (or of its authors' code, where a table says so).
+    """The settings of a paper (or of its authors' code, as noted in a table).
 
-    What is written beside a preset wins over it. How large a run is (tasks per iteration, lengths)
-    is not part of one; `departs` names the paper's.
+    Explicit settings have precedence over a preset. The size of a run (tasks per iteration,
+    lengths) is not part of a preset; `departs` names the paper's.
 
     Args:
-        paper: its name and where it is.
-        settings: setting -> its value and the equation, table or section it is from.
-        learning_rate: the same for `training.learning_rate`; `None` where the paper has none that
-            a language model could use.
-        departs: what a run with these settings still does otherwise, a sentence each.
+        paper: its name and reference.
+        settings: setting -> its value and its equation, table or section.
+        learning_rate: the same for `training.learning_rate`; `None` if the paper has none that is
+            suitable for a language model.
+        departs: remaining differences of a run with these settings, a sentence each.
 
     Example:
         >>> from mrlm.algorithms.grpo import GRPO
@@ -47,7 +47,7 @@ def preset_of(presets: Mapping[str, PaperPreset], name: Any, algorithm: str) -> 
     """The preset of a name.
 
     Raises:
-        ConfigError: the algorithm has none of that name.
+        ConfigError: the algorithm does not have it.
     """
     if isinstance(name, str) and name in presets:
         return presets[name]

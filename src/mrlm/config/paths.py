@@ -1,5 +1,5 @@
-"""Files and folders that a config names. In a config file they are relative to that file, so that
-an experiment and the run folders it wrote can be moved; in memory they are absolute."""
+"""Files and folders named in a config. In a config file they are relative to that file, so that an
+experiment and its run folders can be moved; in memory they are absolute."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Change = Callable[[str], str]
 def absolute(data: Any, folder: Path, known: Mapping[str, str] | None = None) -> Any:
     """Config data with its paths made absolute.
 
-    A path is looked for in `folder`, then in the current folder, then where `known` says it was.
-    What is found in none of these stays as it is: it may be a hub id, or the name of a preset.
+    A path is looked up in `folder`, then in the current folder, then in `known`. A path found in
+    none of these is unchanged: it may be a hub id, or the name of a preset.
 
     Args:
         data: nested mappings and lists.
-        folder: of the config file.
-        known: path as it is written -> where it was.
+        folder: folder of the config file.
+        known: path as written -> its original location.
     """
 
     def change(text: str) -> str:
@@ -53,13 +53,13 @@ def absolute(data: Any, folder: Path, known: Mapping[str, str] | None = None) ->
 
 
 def relative(data: Any, folder: Path) -> Any:
-    """Config data as it is written to a file in `folder`."""
+    """Config data with paths relative to a file in `folder`."""
     return _changed(data, lambda text: written(text, folder) if _exists(Path(text)) else text)
 
 
 def written(path: str, folder: Path) -> str:
-    """A path as a config in `folder` has it: relative, if it is below the current folder (what is
-    moved as a whole), else absolute."""
+    """A path for a config in `folder`: relative, if it is below the current folder (which is moved
+    as a whole), else absolute."""
     here = os.path.abspath(path)
     inside = Path(here).is_relative_to(Path.cwd())
     return os.path.relpath(here, folder) if inside else here
@@ -72,8 +72,8 @@ def data_paths(data: Any) -> list[str]:
 
 
 def known_paths(folder: Path) -> dict[str, str]:
-    """Path as a run's config has it -> where it was when the run began; empty for a folder that is
-    no run's."""
+    """Path in a run's config -> its location at the start of the run; empty for a folder that is
+    not a run folder."""
     file = folder / INPUTS
     if not file.is_file():
         return {}

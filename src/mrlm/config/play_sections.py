@@ -1,8 +1,9 @@
-"""The sections that say what is played, field by field: who speaks and how, where, in which
-workflow, with what engine, and against whom. Strict, as all sections are."""
+"""The sections for play, field by field: generation, agents, environments, workflow, engine,
+evaluation and opponents."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -22,12 +23,13 @@ from mrlm.config.base import (
 )
 from mrlm.config.errors import InvalidConfig, did_you_mean
 from mrlm.config.plugins import accepted, fitted_arguments
+from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import EnvironmentMode, SamplingParams
 
 
 class GenerationConfig(Section):
-    """How tokens are drawn."""
+    """The sampling parameters."""
 
     max_new_tokens: Count = 128
     temperature: NotNegative = 1.0
@@ -41,7 +43,7 @@ class GenerationConfig(Section):
     stop: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
     """Strings that end a completion."""
     max_prompt_tokens: Count | None = None
-    """A longer prompt ends the episode as truncated; what fits the model if not set."""
+    """Maximum prompt length: a longer one ends the episode as truncated; by default the model's."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         **dict.fromkeys(
@@ -76,14 +78,14 @@ class GenerationConfig(Section):
 
 
 class AgentConfig(Section):
-    """A seat: who speaks with which policy, and how."""
+    """An agent: its policy, system prompt and sampling parameters."""
 
     policy: str | None = None
-    """Name of a policy; the one of the agent's own name, or the only one, if not set."""
+    """Name of a policy; by default that with the agent's name, or the only one."""
     system_prompt: str | None = None
-    """Put before every conversation of this agent."""
+    """System prompt of every conversation of this agent."""
     generation: dict[str, Any] = Field(default_factory=dict)
-    """Fields of `generation` that are different for this agent."""
+    """Fields of `generation` that differ for this agent."""
 
     @field_validator("generation")
     @classmethod
@@ -100,46 +102,46 @@ class AgentConfig(Section):
 
 
 ADDRESS = re.compile(r"(https?://)?(\[[\da-fA-F:.%]+\]|[^\s:/\[\]@]+):\d{1,5}/?")
-"""A server's."""
+"""The address of a server."""
 LENT = "policy:"
-"""Before the name of a frozen policy, where an environment names its model."""
+"""Prefix of the name of a frozen policy as the model of an environment."""
 REMOTE = ("server_address", "servers_file", "token_env", "tls_ca", "tls_cert", "tls_key")
-"""Keys of a world that say where its server is, and who may ask it."""
+"""Keys of an environment for its server and credentials."""
 
 
 class EnvironmentConfig(Section):
-    """A world. Every key that is not listed here is an argument of its constructor."""
+    """An environment. Every other key is an argument of its constructor."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     env_type: Reference
     """An environment's name, or `module:Class`."""
     name: FileName | None = None
-    """What metrics call it; its type if not set."""
+    """Its name in metrics; by default its type."""
     weight: NotNegative = 1.0
-    """How often its tasks come, compared with other worlds; with 0 it is only evaluated."""
+    """Relative frequency of its tasks among the environments; with 0 it is only evaluated."""
     mode: EnvironmentMode = EnvironmentMode.CLIENT
-    """`client`: a world that is only asked."""
+    """`client`: the environment is not trained."""
     max_turns: Count | None = None
-    """Joint steps after which an episode is cut short."""
+    """Joint steps after which an episode is truncated."""
     timeout: Positive = 60.0
-    """Seconds one reset or step may take."""
+    """Time limit of one reset or step, in seconds."""
     retries: Whole = 0
-    """Times an episode that failed is played again."""
+    """Maximum number of retries of a failed episode."""
     remote: bool = False
-    """Whether it lives on an environment server (`mrlm serve --environments ...`)."""
+    """Whether it runs on an environment server (`mrlm serve --environments ...`)."""
     server_address: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
-    """Where: `host:port`, or a list of servers that share the episodes."""
+    """Address of the server: `host:port`, or a list of servers that share the episodes."""
     servers_file: str | None = None
-    """A file with an address per line besides; it is read again whenever it changes."""
+    """A file with further addresses, one per line; it is reread when it changes."""
     token_env: str | None = None
-    """Name of the environment variable that holds the servers' token; `MRLM_TOKEN` if not set."""
+    """Environment variable with the servers' token; by default `MRLM_TOKEN`."""
     tls_ca: str | None = None
-    """File of the certificates to trust; turns encryption on."""
+    """File of trusted certificates; enables encryption."""
     tls_cert: str | None = None
-    """File of the client's own certificate, where servers ask for one."""
+    """File of the client's certificate, if servers require one."""
     tls_key: str | None = None
-    """File of its key."""
+    """File of the certificate's key."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "weight": Matters(
@@ -198,18 +200,18 @@ class EnvironmentConfig(Section):
 
     @property
     def lent_policy(self) -> str | None:
-        """The policy that `model` names, if it does."""
+        """The policy named by `model`, or `None`."""
         model = self.parameters.get("model")
         if not isinstance(model, str) or not model.startswith(LENT):
             return None
         return model.removeprefix(LENT)
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
-        """Keyword arguments for the constructor of the world, checked against its signature;
-        `max_turns` goes to a parameter of that name, or to `max_attempts`.
+        """Keyword arguments for the environment's constructor, checked against its signature;
+        `max_turns` is passed to a parameter of that name, or to `max_attempts`.
 
         Raises:
-            ConfigError: an argument that does not exist, is missing, or has the wrong type.
+            ConfigError: an argument is unknown, missing, or of the wrong type.
         """
         given = self.parameters
         if self.max_turns is not None:
@@ -222,7 +224,7 @@ class EnvironmentConfig(Section):
 
 
 class WorkflowConfig(Section):
-    """Who speaks when. Every other key is an argument of the workflow's constructor."""
+    """The workflow. Every other key is an argument of its constructor."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
@@ -244,48 +246,55 @@ class WorkflowConfig(Section):
         return dict(self.__pydantic_extra__ or {})
 
     def constructor_arguments(self, plugin: Callable[..., Any]) -> dict[str, Any]:
-        """Keyword arguments for the workflow's constructor, checked against its signature.
+        """Checked keyword arguments for the workflow's constructor; a plain function has none.
 
         Raises:
-            ConfigError: an argument that does not exist, is missing, or has the wrong type.
+            ConfigError: an argument is unknown, missing, or of the wrong type.
         """
+        if not inspect.isclass(plugin):
+            for name in self.parameters:
+                raise ConfigError(
+                    f"workflow.{name}: {self.name!r} is a plain function, which takes no settings; "
+                    "remove it, or write a class that derives from mrlm.Workflow with this field"
+                )
+            return {}
         return fitted_arguments(plugin, self.parameters, f"workflow {self.name!r}")
 
 
 class EngineConfig(Section):
-    """What samples."""
+    """The engine that samples completions."""
 
     name: Reference = "lean"
-    """`lean`; `hf` is the general engine, which `lean` turns to for models it does not know;
-    `vllm`, `sglang` and `mrlm` are servers elsewhere."""
+    """`lean`; `hf` is the general engine, the fallback of `lean` for unsupported models; `vllm`,
+    `sglang` and `mrlm` are external servers."""
     timeout: Positive = 600.0
-    """Seconds one completion may take."""
+    """Time limit of one completion, in seconds."""
     batch_size: Count = 256
-    """Rows that are decoded at once; more wait, and come in as others finish."""
+    """Maximum number of rows decoded at once; further rows are added as others finish."""
     cache_mib: Whole = 1024
-    """Memory for keys and values that `lean` keeps from turn to turn, in MiB; 0 keeps none."""
+    """KV cache that `lean` keeps from turn to turn, in MiB; 0 disables it."""
     tolerance: Positive | None = None
-    """How far log-probs of engine and trainer may be apart after an exchange of weights (nats, of
-    any token); what the engine takes for rounding if not set."""
+    """Maximum difference of log-probs between engine and trainer after a weight update (nats, of
+    any token); by default the engine's rounding tolerance."""
     base_url: str | None = None
-    """Of an engine that is a server: where it is, `http://host:port` (`mrlm`: `host:port`)."""
+    """URL of an engine server, `http://host:port` (`mrlm`: `host:port`)."""
     servers: dict[str, str] | None = None
-    """policy -> server, where whole models have one each."""
+    """Policy -> server, if whole models have one each."""
     model: str | None = None
-    """The model's name on the server; what the server says if not set."""
+    """Name of the model on the server; by default reported by the server."""
     api_key_env: str | None = None
-    """The environment variable with the server's key or token."""
+    """Environment variable with the server's key or token."""
     ca: str | None = None
-    """A PEM file of certificates to trust; `mrlm` uses TLS then."""
+    """PEM file of trusted certificates; enables TLS for `mrlm`."""
     sync_folder: str | None = None
-    """Where weights are written for the server to read, a folder that it sees under the same path;
-    a temporary one if not set."""
+    """Folder in which weights are written for the server, which must see it under the same path; by
+    default a temporary one."""
     sleep: bool | None = None
-    """The server gives its memory back while policies learn; not if not set."""
+    """Release the server's memory while policies are trained; false by default."""
     max_retries: Whole | None = None
-    """How often a call is repeated that failed for a reason that may pass; 4 if not set."""
+    """Maximum number of retries of a call after a transient error; 4 by default."""
     max_concurrent: Count | None = None
-    """Calls that are under way at the same time; 256 if not set."""
+    """Maximum number of concurrent calls; 256 by default."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "tolerance": Matters(
@@ -302,7 +311,7 @@ class EngineConfig(Section):
     }
 
     def of_server(self) -> dict[str, Any]:
-        """What is set of the keys that only engines with servers have."""
+        """The set keys that only server engines have."""
         found: dict[str, Any] = {}
         for key in type(self).model_fields:
             if key not in ("name", "timeout", "batch_size", "cache_mib", "tolerance"):
@@ -311,20 +320,20 @@ class EngineConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Held-out tasks, played now and then."""
+    """The evaluation on held-out tasks."""
 
     every: Count | None = None
-    """Iterations between evaluations; at the start and the end only, if not set."""
+    """Iterations between evaluations; by default only at the start and the end."""
     episodes: Whole = 0
-    """Tasks per evaluation; 0 is off."""
+    """Tasks per evaluation; 0 disables it."""
     greedy: bool = True
     """Take the most probable token; `false` samples as in training."""
     samples: Count = 1
-    """Plays of each task, for the mean and the best of k; more than one needs `greedy: false`."""
+    """Episodes of each task, for avg@k and pass@k; more than one requires `greedy: false`."""
     at_start: bool = True
-    """Evaluate before the first iteration, too."""
+    """Also evaluate before the first iteration."""
     environments: list[EnvironmentConfig] = Field(default_factory=list)
-    """Worlds that are evaluated, beside those of `environments:`, and never trained on."""
+    """Environments for evaluation only, in addition to `environments:`."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "every": Matters(
@@ -342,30 +351,30 @@ class EvaluationConfig(Section):
 
 
 class OpponentsConfig(Section):
-    """Whom policies play against besides each other: snapshots of themselves, and others."""
+    """The opponent pool: snapshots of the policies, and other models."""
 
     every: Count | None = None
-    """Iterations between snapshots, the first before training; none are taken if not set."""
+    """Iterations between snapshots, the first before training; none by default."""
     keep: Annotated[int, Field(ge=2)] = 8
-    """Snapshots of a policy that are kept: the first, the newest, and of the others those that are
-    spread most evenly over the run."""
+    """Number of snapshots kept per policy: the first, the newest, and others spread most evenly
+    over the run."""
     source: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
-    """Model or run folders of further opponents, for every policy of `policies`; always kept."""
+    """Model or run folders of permanent further opponents for every policy of `policies`."""
     policies: list[str] | None = None
-    """Whose seats opponents take; those of all trained policies if not set."""
+    """Policies whose roles opponents play; by default all trained policies."""
     matchmaking: Literal["latest", "uniform", "pfsp"] = "uniform"
-    """Which are met: the newest, any, or rather those that are lost against."""
+    """Selection of opponents: the newest, uniformly, or with priority for stronger ones."""
     power: NotNegative = 2.0
-    """With `pfsp`, the chance to be met grows as this power of the share of lost games."""
+    """With `pfsp`, the selection weight is the fraction of lost games to this power."""
     self: Share = 0.5  # pyright: ignore[reportGeneralTypeIssues]
-    """Share of the tasks that policies play as they are, without opponents."""
+    """Fraction of the tasks that are played without opponents."""
     at_once: Count = 1
-    """Different opponents of a policy in an iteration: as many are held in memory."""
+    """Number of different opponents of a policy per iteration, all held in memory."""
     games: Count = 32
     """Games against each opponent in an evaluation."""
     tasks_per_game: Count = 1
-    """Held-out tasks that such a game is made of, each played with every way to sit: who is paid
-    more in all of them together has won. Where chance decides much, more tell more."""
+    """Held-out tasks per game, each played with every assignment of roles: the policy with the
+    higher total reward wins. Use more for environments with much randomness."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         **dict.fromkeys(
@@ -387,5 +396,5 @@ class OpponentsConfig(Section):
 
     @property
     def on(self) -> bool:
-        """Whether there are any opponents."""
+        """Whether opponents are configured."""
         return self.every is not None or bool(self.source)

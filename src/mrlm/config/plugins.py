@@ -1,5 +1,5 @@
-"""From the keys of a section to the arguments of a plug-in's constructor. It knows signatures, not
-plug-ins."""
+"""Conversion of the keys of a section to the arguments of a plug-in's constructor, by its
+signature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def accepted(plugin: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """The parameters a class or function takes by keyword, and whether it takes any other."""
+    """The keyword parameters of a class or function, and whether it accepts any others."""
     parameters = inspect.signature(plugin).parameters
     named = {name: each for name, each in parameters.items() if each.kind in _KEYWORD}
     return named, any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -29,13 +29,13 @@ def fitted_arguments(
 ) -> dict[str, Any]:
     """`given`, checked against the signature of `plugin`.
 
-    Names must exist, parameters without a default must be there, and where a parameter has a type a
-    value is converted to it (a YAML list becomes a tuple) or refused.
+    Names must exist, parameters without a default must be given, and if a parameter has a type its
+    value is converted to it (a YAML list becomes a tuple) or rejected.
 
     Args:
         plugin: a class or a function.
-        given: keyword arguments as they were written.
-        where: how messages call the section.
+        given: keyword arguments as written.
+        where: name of the section in messages.
 
     Raises:
         ConfigError: one line per problem.
@@ -65,8 +65,8 @@ def fitted_arguments(
 
 
 def _hints(plugin: Callable[..., Any]) -> dict[str, Any]:
-    """Types of the parameters; nothing where annotations cannot be read in their module. A field
-    that a dataclass inherits is read in the module of the class that has it."""
+    """Types of the parameters; empty if annotations cannot be resolved in their module. Inherited
+    fields of a dataclass are resolved in the module of the class that defines them."""
     fields = dataclasses.is_dataclass(plugin)
     target = plugin if fields else plugin.__init__ if inspect.isclass(plugin) else plugin
     try:

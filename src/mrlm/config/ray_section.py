@@ -1,4 +1,4 @@
-"""Where the parts of a run are, on a Ray cluster: the section `distributed.ray`."""
+"""Placement of the parts of a run on a Ray cluster: the section `distributed.ray`."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ Address = Annotated[str, Field(pattern=r"^(auto|(ray://)?[^\s/:]+:\d{1,5})$")]
 
 
 class RayPolicyConfig(Section):
-    """Where one policy is. Adapters of one base are together, so theirs must be the same."""
+    """The placement of one policy. Adapters of one base must have the same placement."""
 
     learner: str | None = None
-    """The pool of the worker that trains it; one of its own if not set."""
+    """The pool of its training worker; by default its own."""
     engine: str | None = None
-    """The pool of the workers that sample from it; each has one of its own if not set."""
+    """The pool of its sampling workers; by default each has its own."""
     engines: Count = 1
-    """Workers that sample from it."""
+    """Number of sampling workers."""
     learners: Count = 1
-    """Workers that train it: each holds all of it and reads its share of every batch."""
+    """Number of training workers (data parallel): each holds the whole policy and processes a part
+    of every batch."""
 
 
 class RayConfig(Section):
-    """A run on a Ray cluster: one that exists, or one that is started for it here."""
+    """A run on an existing Ray cluster, or on one started for it."""
 
     address: Address | None = None
-    """`auto` (the cluster of this machine), `host:port` or `ray://host:port`; if not set, a cluster
-    of this machine alone is started."""
+    """`auto` (the cluster of this machine), `host:port` or `ray://host:port`; by default a cluster
+    of this machine is started."""
     num_cpus: Count | None = None
-    """Processors of the cluster that is started; those of this machine if not set."""
+    """CPUs of a started cluster; by default those of this machine."""
     num_gpus: Whole | None = None
-    """Accelerators of the cluster that is started; those of this machine if not set."""
+    """GPUs of a started cluster; by default those of this machine."""
     pools: dict[str, dict[str, Positive]] = Field(default_factory=dict)
-    """Name -> resources (`CPU`, `GPU`, `memory` in bytes, or the cluster's own) that are reserved
-    on one node and shared equally by the workers that are put there."""
+    """Name -> resources (`CPU`, `GPU`, `memory` in bytes, or custom ones) reserved on one node and
+    shared equally by the workers in the pool."""
     policies: dict[str, RayPolicyConfig] = Field(default_factory=dict)
-    """Where each policy is; those that are not named get workers of their own."""
+    """Placement of each policy; other policies get their own workers."""
     colocated: bool = True
-    """One worker trains a policy and samples from it, with the same weights; otherwise engines are
-    workers of their own, to which weights are sent."""
+    """Train and sample a policy in one worker, with the same weights; otherwise engines are
+    separate workers, to which weights are sent."""
     environment_workers: Whole = 0
-    """Workers that worlds live in; 0: they live in the process that was started."""
+    """Number of workers for environments; 0: they run in the main process."""
     environment_pool: str | None = None
-    """The pool of these workers; each has one of its own if not set."""
+    """The pool of these workers; by default each has its own."""
     placement_timeout: Positive = 30.0
-    """Seconds to wait for resources that the cluster has but others hold."""
+    """Seconds to wait for resources that are in use by others."""
     max_restarts: Whole = 3
-    """Times a worker that was lost is started anew."""
+    """Maximum number of restarts of a lost worker."""
 
     @model_validator(mode="after")
     def _fits(self) -> RayConfig:

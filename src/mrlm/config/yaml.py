@@ -1,5 +1,5 @@
-"""Reading and writing YAML so that what was written is what is read: `1e-6` is a number, dates are
-text, and no key counts twice. It knows nothing of sections."""
+"""Strict reading and writing of YAML: `1e-6` is a number, dates are text, and duplicate keys are
+errors."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
     r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
-"""As YAML 1.2 has it; 1.1 asks for a dot and a sign."""
+"""Floats of YAML 1.2; 1.1 requires a dot and a sign."""
 DEEPEST = 64
 LARGEST = 1_000_000
 MERGED = 10_000
-"""How many entries `<<` may bring into all mappings together."""
+"""Maximum number of entries that `<<` merges into all mappings together."""
 MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, strict about duplicate keys, and measured before values are made: what aliases and
-    merges write out grows with a power of the text's length."""
+    """A safe loader that rejects duplicate keys, and checks sizes before constructing values, as
+    the expansion of aliases and merges grows polynomially with the length of the text."""
 
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node of the document, no deeper than is read."""
+        """A node of the document, with a check of its depth."""
         self.depth += 1
         if self.depth > DEEPEST + 1:
             problem = f"it is nested more than {DEEPEST} levels deep"
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what `_Loader` would not read as text."""
+    """A dumper that quotes text which `_Loader` would not read as text."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -83,11 +83,11 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def read(text: str, where: str) -> Any:
-    """The value that a YAML text stands for.
+    """The value of a YAML text.
 
     Args:
         text: one YAML document.
-        where: how messages call it.
+        where: its name in messages.
 
     Raises:
         ConfigError: a syntax error, with its line; a duplicate key; a value that contains itself.
@@ -135,14 +135,15 @@ def _value(text: str, where: str) -> Any:
 
 @dataclass(slots=True)
 class _Sizes:
-    """Of a node with its aliases written out: levels of lists and mappings, values, and, in a
-    mapping, entries with those it merges. `merged` of all nodes is added up."""
+    """The sizes of nodes with their aliases expanded: depth of lists and mappings, number of
+    values, and, in a mapping, number of entries including merged ones. `merged` is the sum over all
+    nodes."""
 
     known: dict[int, tuple[int, int, int] | None] = field(default_factory=dict)
     merged: int = 0
 
     def of(self, node: yaml.Node) -> tuple[int, int, int]:
-        """Levels, values and entries; what is shared is measured once."""
+        """Depth, values and entries; shared nodes are measured once."""
         if not isinstance(node, yaml.CollectionNode):
             return 0, 1, 0
         if id(node) in self.known:
@@ -169,7 +170,7 @@ class _Sizes:
 
 
 def _check_size(node: yaml.Node, where: str) -> None:
-    """Refuse what is too deep, or grows too large where aliases and merges are written out."""
+    """Reject a value that is too deep, or too large with its aliases and merges expanded."""
     sizes = _Sizes()
     depth, count, _ = sizes.of(node)
     if depth > DEEPEST:

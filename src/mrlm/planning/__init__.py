@@ -1,2 +1,2 @@
-"""What a run needs: memory and time of a step on one device or a thousand. It loads no model, plays
-no world, and asks torch only where it measures this machine."""
+"""Estimates of memory and step time of a run, on one device or a thousand. They load no model, run
+no environment, and use torch only to measure this machine."""

@@ -1,4 +1,5 @@
-"""What devices send each other in a step: gradients, shards of weights, new weights for engines."""
+"""Communication between devices in a step: gradients, shards of weights, new weights for
+engines."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from mrlm.planning.timing import Share, learned_tokens
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Devices that compute one thing together.
+    """Devices of one collective.
 
     Args:
-        device: each of them.
-        inside: of a node.
-        nodes: how many there are.
+        device: type of the devices.
+        inside: devices of a node.
+        nodes: number of nodes.
     """
 
     device: Device
@@ -32,7 +33,7 @@ class Ring:
         return self.inside * self.nodes
 
     def gather(self, count: float, times: int = 1) -> Took:
-        """All-gather, or reduce-scatter, of so many bytes in all: everything passes each node's
+        """All-gather, or reduce-scatter, of so many bytes in total: all of them pass each node's
         network once, and each device's link."""
         link = (self.inside - 1) / self.inside * count / (self.device.link * rates.LINK_SHARE)
         network = (self.nodes - 1) / self.nodes * count / (self.device.network * rates.LINK_SHARE)
@@ -47,19 +48,19 @@ class Ring:
 
 
 def gradient_bytes(plan: Plan, weights: WeightSizes) -> float:
-    """Bytes of what is reduced over devices; gradients in 16 bit are added up in float32."""
+    """Bytes that are reduced over devices; gradients in 16 bit are added up in float32."""
     return 4.0 * (weights.trained + (weights.critic if weights.critic_learns else 0))
 
 
 def communication(share: Share, strategy: str, ring: Ring, computing: float) -> Took:
-    """Gradients, and where they are sharded weights, between the devices that learn: what of it the
-    devices wait for.
+    """Communication of gradients, and of weights if they are sharded, between training devices: the
+    part that devices wait for.
 
     Args:
-        share: of the work.
+        share: the work of one device.
         strategy: `ddp`, `fsdp` or `fsdp-hybrid`.
-        ring: who learns.
-        computing: seconds of `forward_backward`, under which weights travel.
+        ring: the training devices.
+        computing: seconds of `forward_backward`, which overlap with the transfer of weights.
     """
     plan, steps = share.plan, share.plan.optimizer_steps
     if ring.members == 1:
@@ -88,8 +89,8 @@ def communication(share: Share, strategy: str, ring: Ring, computing: float) -> 
 
 
 def hand_over(share: Share, strategy: str, ring: Ring, apart: bool) -> Took:
-    """New weights for the engines: copied where they are, gathered where they are sharded, sent
-    where engines are elsewhere."""
+    """New weights for the engines: copied in the same process, gathered if they are sharded, sent
+    to separate engines."""
     plan, device, found = share.plan, share.device, []
     for each in plan.weights:
         if not each.trainable or plan.rows:

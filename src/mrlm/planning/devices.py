@@ -1,5 +1,5 @@
-"""What processors can do at best: a table of public datasheets, this machine as it is measured, or
-a file of the user's."""
+"""Peak figures of processors: a table of public datasheets, a measurement of this machine, or a
+user's file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ GB, TERA = 1e9, 1e12
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A processor and what joins it to others.
+    """A processor and its connections to others.
 
     Args:
-        name: what it is called.
+        name: its name.
         bf16, fp32: operations per second of dense matrix products in either precision.
-        bandwidth: bytes per second of its memory.
+        bandwidth: memory bandwidth in bytes per second.
         memory: bytes.
         link: bytes per second to another device of the same node, one way.
         network: bytes per second out of a node, one way, all its devices together.
-        per_node: devices of a node where `--nodes` does not say.
-        launch: seconds that one operation takes however small it is.
+        per_node: devices of a node, unless `--nodes` is given.
+        launch: least seconds of one operation.
         shared: whether the devices of a node are one processor, whose cores and memory they share.
-        source: where the numbers are from.
+        source: source of the numbers.
     """
 
     name: str
@@ -96,15 +96,15 @@ DEVICES: dict[str, Device] = {
 LOOPBACK = 0.5 * GB
 """Bytes per second that gloo reduces between processes of one machine; an estimate."""
 TRIES = 3
-"""Measurements of which the best counts."""
+"""Number of measurements, of which the best counts."""
 
 
 def find_device(name: str) -> Device:
     """A device of the table, `cpu` (this machine, measured in about a second), or a YAML file with
-    fields of `Device`, beside `like: NAME` for those it leaves out.
+    fields of `Device`, with `like: NAME` for missing ones.
 
     Raises:
-        ConfigError: there is none, or the file is not one.
+        ConfigError: the device is unknown, or the file is invalid.
     """
     if name.lower() in DEVICES:
         return DEVICES[name.lower()]
@@ -114,7 +114,7 @@ def find_device(name: str) -> Device:
     if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
         return _from_file(path)
     raise ConfigError(
-        f"--device {name}: there is no such device{did_you_mean(name.lower(), [*DEVICES, 'cpu'])}"
+        f"--device {name}: unknown device{did_you_mean(name.lower(), [*DEVICES, 'cpu'])}"
         "; or give a YAML file"
     )
 
@@ -125,7 +125,7 @@ def _from_file(path: Path) -> Device:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--device {path}: it cannot be read ({error})") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"--device {path}: it holds no mapping of fields to numbers")
+        raise ConfigError(f"--device {path}: it is not a mapping of fields to numbers")
     base: dict[str, Any] = {"name": path.stem, "source": str(path)}
     if like := found.pop("like", None):
         known = find_device(str(like))
@@ -133,9 +133,7 @@ def _from_file(path: Path) -> Device:
     names = {each.name: each for each in fields(Device)}
     for key, value in found.items():
         if key not in names:
-            raise ConfigError(
-                f"--device {path}: there is no field {key!r}{did_you_mean(key, names)}"
-            )
+            raise ConfigError(f"--device {path}: unknown field {key!r}{did_you_mean(key, names)}")
         if key in ("name", "source"):
             base[key] = str(value)
         elif key == "shared":
@@ -177,12 +175,12 @@ class _Best:
 
 
 def this_machine(clock: Callable[[], float] = time.perf_counter) -> Device:
-    """This machine's processor, with the threads that torch would take: products and reads are
-    measured, which takes about a second, memory is what it has.
+    """This machine's processor, with torch's number of threads: matrix products and reads are
+    measured, which takes about a second; memory is what is installed.
 
     Args:
-        clock: seconds; `time.process_time` leaves out what others do on a machine that is shared,
-            where there is one thread.
+        clock: returns seconds; `time.process_time` excludes other processes on a shared machine,
+            with one thread.
     """
     import psutil
     import torch

@@ -1,5 +1,5 @@
-"""One step on so many devices: where what is placed, whether it fits, how long it takes; and the
-same for every number of devices up to a thousand."""
+"""Estimates of one step on a number of devices: placement, memory, time; and the same for every
+number of devices up to a thousand."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from mrlm.planning.timing import Lengths, Share
 
 STRATEGIES = ("ddp", "fsdp", "fsdp-hybrid", "ray")
 BETTER = 0.98
-"""A strategy that is more to set up has to take less than this share of the time."""
+"""A strategy with more setup has to take less than this share of the time."""
 SIDES = 16
-"""Ways to divide devices among learners and engines that are tried."""
+"""Divisions of devices between learners and engines that are tried."""
 
 
 @dataclass(slots=True)
 class Estimate:
-    """What a step needs in one place.
+    """The estimate of a step with one placement.
 
     Args:
-        place: where.
-        memory: policy -> what -> bytes on the device that needs most.
-        seconds: part of the step -> what it takes.
+        place: the placement.
+        memory: policy -> part -> bytes on the device that needs most.
+        seconds: part of the step -> its duration.
         fits: whether memory suffices.
-        trained_tokens, sampled_tokens: of a step; prompts count for every sequence.
-        needed: bytes at the worst moment on that device.
-        max_lag: iterations that playing may be ahead of learning.
+        trained_tokens, sampled_tokens: tokens of a step; prompts count for every sequence.
+        needed: peak bytes on that device.
+        max_lag: most iterations that playing may be ahead of training.
     """
 
     place: Place
@@ -50,14 +50,14 @@ class Estimate:
 
     @property
     def step(self) -> float:
-        """Seconds of an iteration; where playing is ahead of learning, of the longer of both."""
+        """Seconds of an iteration; with asynchronous play, the longer of playing and training."""
         play = sum(self.seconds[name].seconds for name in ("prefill", "decode", "worlds"))
         everything = sum(part.seconds for part in self.seconds.values())
         return max(play, everything - play) if self.max_lag and self.place.engines else everything
 
     @property
     def share_of_peak(self) -> float:
-        """Useful operations over those that the devices could have done."""
+        """Useful operations over the peak operations of the devices."""
         useful = sum(
             part.operations * (self.place.engines or self.place.devices)
             if name in ("prefill", "decode")
@@ -70,15 +70,15 @@ class Estimate:
 def estimate(
     plan: Plan, lengths: Lengths, device: Device, place: Place, needs: Needs, max_lag: int = 0
 ) -> Estimate:
-    """What a step needs in a place.
+    """Estimate a step with a placement.
 
     Args:
         plan: the counts of the run.
-        lengths: of prompts and completions.
-        device: each of the devices.
-        place: where what is.
-        needs: what the algorithm has computed before credit.
-        max_lag: iterations that playing may be ahead.
+        lengths: lengths of prompts and completions.
+        device: type of the devices.
+        place: the placement.
+        needs: columns that the algorithm computes before credit.
+        max_lag: most iterations that playing may be ahead.
     """
     device = device.among(place.inside)
     on_ray = place.strategy == "ray" and place.devices > 1
@@ -87,7 +87,7 @@ def estimate(
     learning = Share(device, _dealt(plan, ring.members), plan, lengths)
     players = place.engines or ring.members
     playing = replace(learning, tasks=_dealt(plan, players))
-    if on_ray:  # one worker learns all of a policy, and the heaviest of them is waited for
+    if on_ray:  # one worker trains all of a policy, and the slowest of them determines the time
         learning = replace(learning, plan=_heaviest(plan, place.learners))
         playing = playing if place.engines else learning
     memory, needed, room = placed_memory(
@@ -122,8 +122,7 @@ def estimate(
 
 
 def _dealt(plan: Plan, devices: int) -> float:
-    """Tasks of the device that has most; where there are fewer tasks than devices, groups are
-    divided."""
+    """Tasks of the device that has most; with fewer tasks than devices, groups are divided."""
     if plan.tasks >= devices:
         return math.ceil(plan.tasks / devices)
     return math.ceil(plan.tasks * plan.samples / devices) / plan.samples
@@ -131,20 +130,20 @@ def _dealt(plan: Plan, devices: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Columns that an algorithm has computed before credit, and whether it reads old log-probs."""
+    """The columns that an algorithm computes before credit, and whether it reads old log-probs."""
 
     columns: frozenset[str] = frozenset()
     reads_old: bool = True
 
 
 def candidates(plan: Plan, strategy: str, devices: int, nodes: int, engine: str) -> list[Place]:
-    """Places of one strategy: with engines apart, every sensible way to divide the devices."""
+    """Placements of one strategy: with separate engines, every sensible division of the devices."""
     if strategy == "fsdp-hybrid" and nodes == 1:
         return []
     if strategy == "ray":
         return _on_ray(plan, devices, nodes)
     if strategy != "ddp" and devices > 1 and any(each.lora for each in plan.weights):
-        return []  # adapters are not cut, and there is little to cut
+        return []  # adapters are not sharded: they are small
     if engine != "vllm" or plan.rows or devices == 1:
         return [Place(strategy, devices, nodes)]
     counts = sorted({max(1, round(devices * part / SIDES)) for part in range(1, SIDES)})
@@ -161,7 +160,7 @@ def best(
     needs: Needs,
     max_lag: int = 0,
 ) -> Estimate:
-    """The fastest place that fits; where none does, the one that needs least. `auto` looks at all
+    """The fastest placement that fits; if none does, the one that needs least. `auto` tries all
     strategies, the simplest first."""
     names = STRATEGIES if strategy == "auto" else (strategy,)
     chosen: Estimate | None = None
@@ -179,16 +178,16 @@ def best(
     if chosen or least:
         return chosen or least  # pyright: ignore[reportReturnType]
     if any(each.lora for each in plan.weights) and devices > 1 and strategy != "ray":
-        why = "it cuts whole models, and there are adapters; use ddp"
+        why = "it shards whole models, and there are adapters; use ddp"
     elif strategy == "fsdp-hybrid":
-        why = "it cuts models within a node and copies them across nodes; set --nodes"
+        why = "it shards models within a node and copies them across nodes; set --nodes"
     else:
-        why = f"there is nothing to place apart on {devices} device(s)"
+        why = f"no part can be placed separately on {devices} device(s)"
     raise ConfigError(f"--strategy {strategy}: {why}")
 
 
 def _general(plan: Plan) -> Plan:
-    """The same where models compute with their own forward, as they do where they are cut."""
+    """The same plan with the models' own forward pass, which sharded models use."""
     return replace(plan, job=replace(plan.job, lean=False))
 
 
@@ -202,8 +201,8 @@ def sweep(
     needs: Needs,
     max_lag: int = 0,
 ) -> list[Estimate]:
-    """The same on 1, 2, 4, ... devices, and on as many as there are; efficiency is measured from
-    the fewest on which the run fits."""
+    """The best placements on 1, 2, 4, ... devices, and on `devices`; efficiency is relative to the
+    fewest on which the run fits."""
     inside = devices // nodes
     found: list[Estimate] = []
     for count in counts_up_to(devices):
@@ -213,7 +212,7 @@ def sweep(
         try:
             found.append(best(plan, lengths, device, strategy, count, many, needs, max_lag))
         except ConfigError:
-            continue  # a strategy that begins with more
+            continue  # a strategy that needs more devices
     first = next((each for each in found if each.fits), None)
     for each in found:
         each.efficiency = 0.0
@@ -230,7 +229,7 @@ def counts_up_to(devices: int) -> list[int]:
 
 
 def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
-    """How many nodes devices are on.
+    """The number of nodes of some devices.
 
     Raises:
         ConfigError: they cannot be divided among the nodes.
@@ -250,8 +249,8 @@ def nodes_of(devices: int, nodes: int | None, device: Device) -> int:
 
 
 def _on_ray(plan: Plan, devices: int, nodes: int) -> list[Place]:
-    """A worker for every base that is trained, and the rest play; or each worker does both for its
-    own policies."""
+    """A worker for every trained base, with the other devices sampling; or each worker does both
+    for its own policies."""
     groups = sum(any(each.trainable for each in group) for group in timing.bases(plan.weights))
     if devices == 1:
         return []
@@ -263,7 +262,7 @@ def _on_ray(plan: Plan, devices: int, nodes: int) -> list[Place]:
 
 
 def _heaviest(plan: Plan, workers: int) -> Plan:
-    """The part of a run that its busiest worker has, where bases are dealt among workers."""
+    """The part of a run that its busiest worker has, with bases distributed over workers."""
     groups = sorted(timing.bases(plan.weights), key=lambda group: -group[0].count)
     taken = groups[:: max(1, min(workers, len(groups)))]
     return replace(plan, weights=[each for group in taken for each in group])

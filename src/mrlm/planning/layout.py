@@ -1,4 +1,4 @@
-"""Where the parts of a run are, and the bytes that they take there."""
+"""Placement of the parts of a run, and their memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ USABLE = 0.92
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run runs.
+    """A placement of a run.
 
     Args:
         strategy: one of `STRATEGIES`.
-        devices, nodes: in all.
-        engines: devices that only play; 0 where those that learn play, too.
+        devices, nodes: totals.
+        engines: devices that only sample; 0 if the training devices sample, too.
     """
 
     strategy: str
@@ -42,7 +42,7 @@ class Place:
 
     @property
     def learners(self) -> int:
-        """Devices that learn."""
+        """Devices that train."""
         return self.devices - self.engines
 
     @property
@@ -51,7 +51,7 @@ class Place:
         return self.devices // self.nodes
 
     def ring(self, device: Device) -> Ring:
-        """Those that learn."""
+        """The collective of the training devices."""
         if self.engines == 0:
             return Ring(device, self.inside, self.nodes)
         inside = min(self.inside, self.learners)
@@ -66,9 +66,9 @@ def placed_memory(
     ring: Ring,
     ahead: bool,
 ) -> tuple[dict[str, dict[str, int]], int, float]:
-    """Bytes on the device that needs most, those it needs at its worst moment, and the room there
-    is for keys and values on a device that plays. `ahead`: episodes are played while policies
-    learn, so that engines have copies of what is trained."""
+    """Bytes on the device that needs most, its peak bytes, and the memory left for keys and values
+    on a device that samples. `ahead`: episodes are played during training, so that engines have
+    copies of the trained weights."""
     plan, device = learning.plan, learning.device
     usable = USABLE * device.memory
     members = {"ddp": 1, "fsdp": ring.members, "fsdp-hybrid": ring.inside}[strategy]
@@ -91,7 +91,7 @@ def placed_memory(
 
 
 def _job(plan: Plan, learning: Share, playing: Share, plays: bool) -> MemoryLoad:
-    """The job of one device."""
+    """The memory load of one device."""
     job = plan.job
     tokens = max(1, math.ceil(plan.trained_tokens * learning.part))
     rows = max(1, math.ceil(plan.episodes * playing.part) * plan.agents)
@@ -105,8 +105,8 @@ def _add_engine(
     sharded: bool,
     on_processor: bool,
 ) -> None:
-    """What the engine of the same process keeps of the weights: a whole copy where they are sharded
-    among the devices, else what it stores in its own order."""
+    """Add the engine's weights in the same process: a whole copy if they are sharded, else the
+    parts that it stores in its own layout."""
     for each in plan.weights:
         if each.owns and each.shape is not None:
             whole = each.shape.parameters * job.computed
@@ -115,7 +115,7 @@ def _add_engine(
 
 
 def _served(plan: Plan, job: MemoryLoad) -> dict[str, dict[str, int]]:
-    """Bytes on a device that only plays."""
+    """Bytes on a device that only samples."""
     served: dict[str, dict[str, int]] = {}
     for each in plan.weights:
         parts = parts_of(replace(each, trainable=False, critic=0, stand_ins=0), job)

@@ -1,5 +1,5 @@
-"""Memory of a step, part by part: what is there all the time, what learning needs on top, and what
-playing needs on top. The latter two are never needed at once."""
+"""Memory of a step, part by part: permanent parts, those of training, and those of sampling. The
+latter two are never needed at the same time."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from mrlm.planning.model_shape import ModelShape
 from mrlm.planning.policy_weights import WeightSizes
 
 BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
-"""Bytes of one weight; `auto` is taken as 16 bit, as models are saved."""
+"""Bytes of one weight; `auto` counts as 16 bit, the usual type of saved models."""
 ADAPTER_BYTES = 4
 """Bytes of an adapter's weight: PEFT keeps adapters in float32 on a base of any type."""
 CELLS, LEAST_ROWS = 1 << 22, 256
-"""Logits that the library's own head holds at once, about, and the tokens it takes at least (see
-`learn/fast/lm_head.py`)."""
+"""Approximate number of logits that the library's own head computes at once, and its least number
+of tokens (see `learn/fast/lm_head.py`)."""
 COPIES_OF_LOGITS = {True: 3, False: 2}
 """The logits in float32 and their gradient, and in the library's own head their exponentials."""
 LEARNING = ("activations", "logits", "casts", "gathered")
-"""Parts that are there only while a policy learns."""
+"""Parts that exist only during training."""
 PLAYING = ("kv_cache",)
-"""Parts that are there only while episodes are played."""
+"""Parts that exist only during sampling."""
 REDUCING = ("buckets",)
-"""Parts that are there only while gradients are added up over devices."""
+"""Parts that exist only while gradients are reduced."""
 PASSING = (*LEARNING, *PLAYING, *REDUCING)
 
 Parts = dict[str, int]
@@ -31,20 +31,20 @@ Parts = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryLoad:
-    """What memory depends on besides weights.
+    """The inputs of the memory estimate besides weights.
 
     Args:
         width: bytes of a weight.
-        computed: bytes of a value that is computed.
-        moments: numbers an optimiser keeps for each trained weight.
-        tokens: of a micro-batch.
-        checkpointing: whether activations of a block are computed again instead of kept.
-        lean: whether the library's own forward computes, whose head never holds all logits.
-        plays: whether episodes are played here, by an engine in the same process.
-        rows: sequences that are decoded at once, all agents together.
+        computed: bytes of a computed value.
+        moments: numbers that the optimizer keeps for each trained weight.
+        tokens: tokens of a micro-batch.
+        checkpointing: whether activations of a block are recomputed instead of kept.
+        lean: whether the library's own forward pass is used, whose head never holds all logits.
+        plays: whether episodes are sampled on this device, by an engine in the same process.
+        rows: sequences that are decoded at once, over all agents.
         length: tokens of the longest of them.
-        kept: bytes of keys and values that the engine keeps from call to call.
-        agents: that speak.
+        kept: bytes of the engine's prefix cache.
+        agents: number of agents.
     """
 
     width: int = 4
@@ -62,11 +62,11 @@ class MemoryLoad:
 
 @dataclass(frozen=True, slots=True)
 class ShardCounts:
-    """Into how many shards things are cut, one on each device.
+    """Numbers of shards, one on each device.
 
     Args:
-        weights, gradients, moments: of what is trained, and of what stands beside it.
-        buckets: whether whole gradients are added up over devices, in pieces of their own.
+        weights, gradients, moments: shards of the trained weights and their states.
+        buckets: whether whole gradients are reduced over devices, in buckets.
     """
 
     weights: int = 1
@@ -79,7 +79,7 @@ WHOLE = ShardCounts()
 
 
 def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE) -> Parts:
-    """Bytes of one policy on one device, by what they are for."""
+    """Bytes of one policy on one device, by part."""
     width, shape = job.width, weights.shape
     own = ADAPTER_BYTES if weights.lora is not None else width
     parts: Parts = {"weights": weights.count * width // shards.weights if weights.owns else 0}
@@ -91,7 +91,7 @@ def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE)
         if shards.buckets:
             parts["buckets"] = 4 * weights.trained  # in float32
         if weights.reference:
-            parts["reference"] = weights.count * width  # never cut
+            parts["reference"] = weights.count * width  # never sharded
         if weights.critic:
             wide = own if weights.critic == weights.trained else width
             learned = wide // 1 if weights.critic_learns else 0
@@ -107,8 +107,8 @@ def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE)
 
 
 def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
-    """Bytes of all policies at the time when most are needed: policies that learn take turns with
-    what they need while they do, and playing has ended by then."""
+    """Peak bytes of all policies: policies train one after the other, and sampling has ended by
+    then."""
     learning = max((_sum(parts, LEARNING) for parts in memory.values()), default=0)
     learning = max(learning, *(_sum(parts, REDUCING) for parts in memory.values()), 0)
     playing = sum(_sum(parts, PLAYING) for parts in memory.values())
@@ -118,7 +118,7 @@ def peak(memory: Mapping[str, Mapping[str, int]]) -> int:
 
 
 def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bool = False) -> int:
-    """Bytes that a forward pass keeps for its backward pass: what goes into the products, norms,
+    """Bytes that a forward pass keeps for its backward pass: the inputs of the products, norms,
     attention and the gate of a block (counted in `learn/fast/forward.py`; 20 numbers per hidden
     unit at the usual proportions, where arXiv 2205.05198, eq. 1, has 17 without the attention
     matrix)."""
@@ -129,7 +129,7 @@ def activations(shape: ModelShape, tokens: int, computed: int, checkpointing: bo
 
 
 def logits(shape: ModelShape, tokens: int, lean: bool) -> int:
-    """Bytes of the logits that are held at once."""
+    """Bytes of the logits that exist at the same time."""
     if lean:
         tokens = min(tokens, max(LEAST_ROWS, CELLS // shape.vocab))
     return COPIES_OF_LOGITS[lean] * tokens * shape.vocab * 4
@@ -141,8 +141,8 @@ def key_bytes(shape: ModelShape, computed: int) -> int:
 
 
 def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
-    """Bytes of the weights that the engine `lean` keeps in its own order: all linear maps on a
-    processor, and where it computes in another type; else those it fuses."""
+    """Bytes of the weights that the engine `lean` stores in its own layout: all linear maps on a
+    CPU, and if it computes in another type; else the fused ones."""
     if on_processor or job.computed != job.width:
         return (shape.body + shape.vocab * shape.hidden) * job.computed
     fused = shape.query_width + 2 * shape.kv_width + 2 * shape.intermediate
@@ -152,7 +152,7 @@ def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
 def _passing(
     weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: ShardCounts
 ) -> Parts:
-    """Bytes that are needed while a model runs."""
+    """Bytes that are needed during a forward and backward pass."""
     parts: Parts = {}
     if weights.trainable:
         parts["activations"] = activations(shape, job.tokens, job.computed, job.checkpointing)
@@ -170,8 +170,8 @@ def _passing(
 
 
 def gathered(shape: ModelShape, width: int) -> int:
-    """Bytes of the weights that are whole at a time where they are sharded: a block, the next one
-    on its way, and embedding and head."""
+    """Bytes of the gathered weights of a sharded model: a block, the next one in transfer, and
+    embedding and head."""
     ends = shape.vocab * shape.hidden * (1 if shape.tied else 2)
     return (2 * shape.body // shape.layers + ends) * width
 

@@ -1,4 +1,4 @@
-"""The shape of a model, read without loading it: what its memory depends on."""
+"""The shape of a model, for memory estimates, read without loading it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mrlm.core import tiny_model
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What memory depends on.
+    """The dimensions of a model.
 
     Args:
         hidden, layers, vocab, intermediate: as in the model's `config.json`.
         query_width, kv_width: heads times head size, of queries and of keys.
-        tied: the output layer is the embedding.
+        tied: whether the output layer is the embedding.
     """
 
     hidden: int
@@ -47,12 +47,12 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Weights, norms and biases left out."""
+        """Number of weights without norms and biases."""
         return self.body + self.vocab * self.hidden * (1 if self.tied else 2)
 
     @property
     def body(self) -> int:
-        """Weights of the linear maps of all layers, embedding and head left out."""
+        """Weights of the linear maps of all layers, without embedding and head."""
         return self.layers * sum(rows * columns for rows, columns in self.linears)
 
     def adapter(self, lora: LoraConfig) -> int:
@@ -62,7 +62,7 @@ class ModelShape:
 
 def shape_of(name: str) -> ModelShape | None:
     """The shape of the embedded model or of a Hugging Face folder; `None` for a hub id, which is
-    not looked up, and for folders of an unusual kind."""
+    not looked up, and for folders of an unusual format."""
     if name == tiny_model.NAME:
         return _shape(tiny_model.ARCHITECTURE | {"vocab_size": 259})
     path = Path(name).expanduser() / "config.json"

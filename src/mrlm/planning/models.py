@@ -1,4 +1,4 @@
-"""Shapes of public models by name, for plans on machines where the model is not. Facts of their
+"""Shapes of public models by name, for plans on machines without the model: facts of their
 `config.json`, no weights."""
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ KNOWN: dict[str, Row] = {
 _SAME = {"qwen2-": "qwen2.5-", "qwen1.5-": "qwen2.5-", "meta-llama-": "llama-"}
 _INSIDE = re.compile(r"-(math|coder|it|instruct|base|chat)(?=-|$)")
 VOCABULARY = 128_256
-"""Words of a model that only its size is known of."""
+"""Vocabulary size of a model that is known by its number of weights only."""
 
 
 def known_shape(name: str) -> ModelShape | None:
-    """The shape of a public model by its hub id or name (`Qwen/Qwen2.5-7B-Instruct`); `None` where
-    the table does not have it."""
+    """The shape of a public model by its hub id or name (`Qwen/Qwen2.5-7B-Instruct`); `None` if it
+    is not in the table."""
     plain = _INSIDE.sub("", name.rsplit("/", 1)[-1].lower())
     for other, ours in _SAME.items():
         plain = plain.replace(other, ours, 1) if plain.startswith(other) else plain
@@ -73,15 +73,15 @@ def known_shape(name: str) -> ModelShape | None:
 
 
 def similar(name: str) -> str:
-    """` (did you mean ...?)` for a name that the table does not have."""
+    """` (did you mean ...?)` for a name that is not in the table."""
     return did_you_mean(name.rsplit("/", 1)[-1].lower(), KNOWN)
 
 
 def parameters_of(text: str) -> int:
-    """`7B`, `0.5B`, `350M` or a number as a number of weights.
+    """Parse `7B`, `0.5B`, `350M` or a number as a number of weights.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it has another form.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", text, re.IGNORECASE)
     if found is None or float(found[1]) <= 0:
@@ -93,12 +93,12 @@ def parameters_of(text: str) -> int:
 def shape_of_size(
     count: int, layers: int | None = None, hidden: int | None = None, vocab: int | None = None
 ) -> ModelShape:
-    """The shape that a model of so many weights probably has: that of the nearest public model,
-    stretched. What is given is kept.
+    """The probable shape of a model with a number of weights: that of the nearest public model,
+    scaled. Given dimensions are kept.
 
     Args:
         count: weights.
-        layers, hidden, vocab: of the model, where they are known.
+        layers, hidden, vocab: dimensions of the model, if known.
 
     Raises:
         ConfigError: no model of that size has such layers or such a vocabulary.

@@ -1,5 +1,5 @@
-"""What a run amounts to before it starts: plays, sequences, optimiser steps, memory. It loads no
-model and plays no world; what it cannot know it bounds, and says so."""
+"""The size of a run before it starts: episodes, sequences, optimizer steps, memory. No model is
+loaded and no environment run; unknown numbers are bounded, with a note."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ MEMORY = (
     "memory = weights N*b (a base under several adapters once) + adapter A*4 + gradients T*b + "
     "optimizer 2*T*b (adam) + reference N*b + critic (its weights, gradients and optimizer) + "
     "opponents (copies at once) + activations M*c*layers*(6*hidden + 3*query_width + 2*kv_width + "
-    "3*intermediate) + logits of a stretch + casts (weights in the type they are computed in) + "
+    "3*intermediate) + logits of a chunk + casts (weights in the type they are computed in) + "
     "kv_cache rows*tokens*2*kv_width*layers*c + prefixes engine.cache_mib; N weights, T trained "
     "ones, A those of an adapter, b and c bytes of a weight and of a computed value, M tokens of a "
-    "micro-batch. What learning and playing need in passing is not needed at once"
+    "micro-batch. The temporary memory of training and sampling is not needed at the same time"
 )
 
 
 @dataclass(slots=True)
 class Plan:
-    """The arithmetic of a run.
+    """The counts of a run.
 
     Args:
-        iterations: of the run; `None` where it depends on the number of tasks.
+        iterations: iterations of the run; `None` if they depend on the number of tasks.
         tasks, samples, agents, turns: per iteration; `turns` is the most joint steps of an episode.
-        branches: ways every episode goes on after each of them.
-        crossed: joint actions of a task beyond its samples, where every combination is played.
-        prunes: whether only one of several answers to a state is followed up.
+        branches: continuations of every episode after each of them.
+        crossed: joint actions of a task besides its samples, if every combination is played.
+        prunes: whether only one of several answers to a state is continued.
         greedy: episodes of a task that are played greedily and not trained on.
-        calls: completions of an episode at most, where the workflow says so; else every agent is
-            asked once in every joint step.
-        parts: sequences of an episode at most, where the workflow says so; else one per agent.
-        model_calls: completions sampled per iteration at most (0 when learning from rows).
-        sequences: sequences that are trained on per iteration at most, all policies together.
-        policies: how many are trained.
-        minibatches, epochs: optimiser steps per iteration and policy are their product.
-        microbatches: forward and backward passes per optimiser step, at least.
-        tokens: of the longest sequence, as far as it is known.
-        memory: policy -> what -> bytes.
-        weights: every policy that has weights here.
-        job: what memory depends on besides weights.
-        notes: what was assumed.
+        calls: most completions of an episode, if the workflow declares them; else one per agent and
+            joint step.
+        parts: most training sequences of an episode, if the workflow declares them; else one per
+            agent.
+        model_calls: most completions per iteration (0 when training on rows).
+        sequences: most training sequences per iteration, over all policies.
+        policies: number of trained policies.
+        minibatches, epochs: their product is the number of optimizer steps per iteration and
+            policy.
+        microbatches: least number of forward and backward passes per optimizer step.
+        tokens: tokens of the longest sequence, as far as it is known.
+        memory: policy -> part -> bytes.
+        weights: every policy with weights on this machine.
+        job: inputs of the memory estimate besides weights.
+        notes: assumptions.
     """
 
     algorithm: str
@@ -107,17 +109,17 @@ class Plan:
 
     @property
     def trained_tokens(self) -> int:
-        """Tokens of these sequences, with what was read before them, at most."""
+        """Most tokens of these sequences, prompts included."""
         return self.sequences * self.tokens
 
     @property
     def optimizer_steps(self) -> int:
-        """Per iteration and policy."""
+        """Optimizer steps per iteration and policy."""
         return self.epochs * self.minibatches
 
     @property
     def total_memory(self) -> int:
-        """Bytes of all policies at the time when most are needed."""
+        """Peak bytes of all policies."""
         return peak(self.memory)
 
     def __str__(self) -> str:
@@ -176,27 +178,28 @@ def arithmetic(
     policies: Mapping[str, PolicyConfig] | None = None,
     seats: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Count what one stage of an experiment will do.
+    """Count the work of one stage of an experiment.
 
     Args:
         config: the stage.
-        num_agents: agents that speak.
-        trained_agents: agents whose policies are trained.
-        iterations: of the run, where the number of tasks has been counted.
-        max_turns: most turns of an episode, where the worlds say so and the config does not.
-        parameters: policy -> number of weights, where it is known better than from its shape.
-        shapes: policy -> shape; read from the models' folders, or known by their names, where
-            `None`.
-        policies: those of the cast; those of the config where `None`.
-        seats: policy -> agents that speak with it; one each where `None`.
+        num_agents: number of agents.
+        trained_agents: number of agents whose policies are trained.
+        iterations: iterations of the run, if the tasks have been counted.
+        max_turns: most turns of an episode, if the environments declare it and the config does not.
+        parameters: policy -> number of weights, if it is known better than from its shape.
+        shapes: policy -> shape; by default read from the models' folders, or known by their names.
+        policies: the policies of the run; by default those of the config.
+        seats: policy -> number of agents that use it; by default one each.
     """
     algorithm = config.algorithm_settings()
     plan = _counted(config, algorithm, num_agents, trained_agents, max_turns)
     plan.iterations = iterations or config.training.num_iterations
-    _say_what_is_open(plan, config, algorithm)
+    _say_what_is_open(plan, config, algorithm.spec.sampling)
     policies = policies or config.policies or {"policy": PolicyConfig()}
     seats = seats or {"policy": num_agents}
-    plan.weights, unknown = weights_of(config, algorithm, policies, seats, parameters or {}, shapes)
+    plan.weights, unknown = weights_of(
+        config, algorithm.spec, policies, seats, parameters or {}, shapes
+    )
     plan.job = job_of(config, plan)
     plan.memory = {each.name: parts_of(each, plan.job) for each in plan.weights}
     plan.notes += unknown
@@ -206,7 +209,8 @@ def arithmetic(
 
 
 def job_of(config: ExperimentConfig, plan: Plan, devices: int = 1) -> MemoryLoad:
-    """What memory depends on besides weights, on one of several devices that share the tasks."""
+    """The inputs of the memory estimate besides weights, on one of several devices that share the
+    tasks."""
     training = config.training
     precise = training.precision == "fp32"
     share = math.ceil(plan.tasks / devices) / max(1, plan.tasks)
@@ -233,8 +237,8 @@ def _counted(
     config: ExperimentConfig, algorithm: Any, agents: int, trained: int, max_turns: int | None
 ) -> Plan:
     """The counts of an iteration."""
-    training, generation = config.training, config.generation
-    rows = "rows" in algorithm.requires or config.data.dataset is not None
+    training, generation, asked = config.training, config.generation, algorithm.spec.sampling
+    rows = asked.rows or config.data.dataset is not None
     found = played(config, rows, agents, max_turns)
     size = algorithm.group_size
     learning = [name for name, policy in config.policies.items() if policy.trainable]
@@ -253,8 +257,8 @@ def _counted(
         microbatches=training.gradient_accumulation_steps,
         branches=found.branches,
         prunes=found.prunes,
-        greedy=int("greedy" in algorithm.requires),
-        crossed=size**agents - size if algorithm.crosses and not rows else 0,
+        greedy=int(asked.greedy),
+        crossed=size**agents - size if asked.cross is not None and not rows else 0,
         calls=found.calls,
         parts=found.sequences,
         tokens=(generation.max_prompt_tokens or 0) + found.turns * generation.max_new_tokens,
@@ -267,18 +271,18 @@ def _counted(
     return plan
 
 
-def _say_what_is_open(plan: Plan, config: ExperimentConfig, algorithm: Any) -> None:
-    """Notes on what the counts do not hold."""
+def _say_what_is_open(plan: Plan, config: ExperimentConfig, asked: Any) -> None:
+    """Add notes on what the counts leave out."""
     if config.generation.max_prompt_tokens is None:
         plan.notes.append(
             "prompts are not counted in tokens: generation.max_prompt_tokens is not set"
         )
-    if algorithm.refills:
+    if asked.refills:
         plan.notes.append(
-            f"groups that teach nothing are replaced, so up to {1 + algorithm.refills} times as "
+            f"groups without advantage are replaced, so up to {1 + asked.refills} times as "
             "many are played"
         )
-    if (outer := algorithm.rounds(1, 1)) is not None:
+    if (outer := asked.rounds) is not None:
         plan.notes.append(
             f"each round begins with one completion of every row, goes over them {outer.passes} "
             f"time(s){' and over those of the round before' if outer.previous else ''}"

@@ -1,5 +1,5 @@
-"""The weights of a run: which policy has weights of its own, which is an adapter on a base that
-others use too, and what stands beside each."""
+"""The weights of a run: policies with weights of their own, adapters on shared bases, and their
+references, critics and opponents."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class WeightSizes:
     """One policy's weights.
 
     Args:
-        name: of the policy.
-        shape: of its model; `None` where only the number of weights is known.
+        name: name of the policy.
+        shape: shape of its model; `None` if only the number of weights is known.
         count: weights of its model.
         base: policy that holds the copy of the model it uses: its own name, or another's.
-        lora: its adapter, where it is one.
-        trainable: whether it learns.
-        seats: agents that speak with it.
-        stand_ins: frozen copies that take its seats (`opponents:`).
-        reference: whether a frozen copy of the whole model scores what it says.
-        critic: weights of the network beside it that estimates values, 0 for none.
+        lora: its adapter, if it has one.
+        trainable: whether it is trained.
+        seats: number of agents that use it.
+        stand_ins: frozen copies that play its agents (`opponents:`).
+        reference: whether a frozen copy of the whole model scores its completions.
+        critic: weights of its critic network, 0 for none.
         critic_learns: whether that network is trained.
     """
 
@@ -49,7 +49,7 @@ class WeightSizes:
 
     @property
     def trained(self) -> int:
-        """Weights that learn."""
+        """Trained weights."""
         if not self.trainable:
             return 0
         return self.count if self.lora is None else self.adapter
@@ -67,21 +67,21 @@ def find_shape(path: str) -> ModelShape | None:
 
 def weights_of(
     config: ExperimentConfig,
-    algorithm: Any,
+    spec: Any,
     policies: Mapping[str, PolicyConfig],
     seats: Mapping[str, int],
     parameters: Mapping[str, int],
     shapes: Mapping[str, ModelShape] | None,
 ) -> tuple[list[WeightSizes], list[str]]:
-    """Every policy with weights here, and what is not known of others.
+    """Every policy with weights on this machine, and notes on what is unknown.
 
     Args:
         config: one stage of an experiment.
-        algorithm: its settings.
-        policies: those of the cast.
-        seats: policy -> how many agents speak with it.
-        parameters: policy -> number of weights, where it is known better than from its shape.
-        shapes: policy -> shape; found by the models' names where `None`.
+        spec: requirements of the algorithm.
+        policies: the policies of the run.
+        seats: policy -> number of agents that use it.
+        parameters: policy -> number of weights, if it is known better than from its shape.
+        shapes: policy -> shape; by default found by the models' names.
     """
     notes: list[str] = []
     found: list[WeightSizes] = []
@@ -107,7 +107,7 @@ def weights_of(
         found.append(
             WeightSizes(name, shape, count, base, lora, section.trainable, seats.get(name, 1))
         )
-    _add_beside(config, algorithm, found, notes)
+    _add_beside(config, spec, found, notes)
     return found, notes
 
 
@@ -116,25 +116,25 @@ def _lora(config: ExperimentConfig, policy: PolicyConfig) -> LoraConfig | None:
 
 
 def _add_beside(
-    config: ExperimentConfig, algorithm: Any, found: Sequence[WeightSizes], notes: list[str]
+    config: ExperimentConfig, spec: Any, found: Sequence[WeightSizes], notes: list[str]
 ) -> None:
-    """Write references, critics and stand-ins on the policies they belong to."""
+    """Record references, critics and opponents on their policies."""
     opponents = config.opponents
     learning = [each for each in found if each.trainable]
     for each in learning:
-        each.reference = bool(algorithm.needs & {"ref_logprobs", "full_kl"}) and each.lora is None
+        each.reference = bool(spec.columns & {"ref_logprobs", "full_kl"}) and each.lora is None
         if opponents.on and (opponents.policies is None or each.name in opponents.policies):
             each.stand_ins = opponents.at_once
-    if "values" not in algorithm.needs or algorithm.topology == "shared" or not learning:
+    if "values" not in spec.columns or spec.critic.topology == "shared" or not learning:
         return
     own = config.training.critic_model
-    if algorithm.topology == "separate":
+    if spec.critic.topology == "separate":
         for each in learning:
             each.critic = each.trained
         return
     first = learning[0]
-    first.critic_learns = algorithm.topology != "mixed"
-    if own is None:  # a copy that never learns is the base itself, where there is an adapter
+    first.critic_learns = spec.critic.topology != "mixed"
+    if own is None:  # a frozen copy is the base itself, if there is an adapter
         first.critic = first.trained if first.critic_learns else 0 if first.lora else first.count
     elif (shape := find_shape(own)) is not None:
         first.critic = shape.parameters

@@ -1,5 +1,4 @@
-"""What a plan says: as text for people, as JSON for programs, and the command that starts the
-run."""
+"""Output of a plan: text for people, JSON for programs, and the command that starts the run."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from mrlm.planning.plan import Plan, size_text
 from mrlm.planning.timing import Lengths
 
 VERSION = 1
-"""Of the JSON; raised when a key changes its meaning."""
+"""Version of the JSON; raised when a key changes its meaning."""
 PARTS = {
     "prefill": "play: reading prompts",
     "decode": "play: sampling",
@@ -31,14 +30,14 @@ PARTS = {
 def text(
     plan: Plan, lengths: Lengths, device: Device, rows: Sequence[Estimate], command: str
 ) -> str:
-    """The plan for people.
+    """The plan as text.
 
     Args:
         plan: the counts.
-        lengths: of prompts and completions.
+        lengths: lengths of prompts and completions.
         device: of the table.
-        rows: one for each number of devices; the last is the one that was asked for.
-        command: that starts it.
+        rows: one for each number of devices; the last is the requested one.
+        command: the command that starts the run.
     """
     chosen = rows[-1]
     place = chosen.place
@@ -86,7 +85,7 @@ def text(
 def data(
     plan: Plan, lengths: Lengths, device: Device, rows: Sequence[Estimate], command: str
 ) -> dict[str, Any]:
-    """The plan for programs. Sizes are bytes, times seconds."""
+    """The plan as JSON. Sizes are in bytes, times in seconds."""
     return {
         "version": VERSION,
         "algorithm": plan.algorithm,
@@ -126,10 +125,10 @@ def data(
 
 
 def command_of(place: Place, config: str, overrides: Sequence[str]) -> str:
-    """What starts the run in that place.
+    """The command that starts the run with a placement.
 
     Args:
-        place: where.
+        place: the placement.
         config: the config file.
         overrides: settings on the command line.
     """
@@ -153,13 +152,13 @@ def command_of(place: Place, config: str, overrides: Sequence[str]) -> str:
 
 
 def hints(plan: Plan, chosen: Estimate) -> list[str]:
-    """What would help."""
+    """Suggestions for a faster or smaller run."""
     found: list[str] = []
     whole = plan.tasks * plan.samples
     if chosen.place.learners > whole:
         found.append(
-            f"{chosen.place.learners} devices learn from {whole} episodes: "
-            f"{chosen.place.learners - whole} have nothing to do; raise training.batch_size"
+            f"{chosen.place.learners} devices train on {whole} episodes: "
+            f"{chosen.place.learners - whole} are idle; raise training.batch_size"
         )
     elif chosen.place.learners > plan.tasks:
         found.append(
@@ -184,15 +183,15 @@ def hints(plan: Plan, chosen: Estimate) -> list[str]:
 
 
 def rate(found: Estimate) -> float:
-    """Tokens that are trained on, a second."""
+    """Trained tokens per second."""
     return found.trained_tokens / found.step
 
 
 def where(place: Place) -> str:
-    """How many devices, on how many nodes, for what."""
+    """The numbers of devices and nodes, and their use."""
     words = f"{place.devices} device(s) on {place.nodes} node(s)"
     if place.engines:
-        words += f" ({place.learners} learn, {place.engines} play)"
+        words += f" ({place.learners} train, {place.engines} sample)"
     return words
 
 
@@ -267,7 +266,7 @@ def _estimate_data(found: Estimate) -> dict[str, Any]:
 
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as columns of a text; the first to the left, others to the right."""
+    """Format rows as text columns; the first aligned left, others right."""
     table = [head, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(head))]
     lines = []

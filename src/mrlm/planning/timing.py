@@ -1,5 +1,5 @@
-"""Seconds of a step, part by part, on one device of several: each part takes as long as what bounds
-it."""
+"""Seconds of a step, part by part, on one of several devices: each part takes as long as its
+bottleneck."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What a config does not say of its episodes.
+    """The lengths and delays that a config does not contain.
 
     Args:
         prompt: tokens of a prompt.
-        mean: tokens of a completion on average.
+        mean: mean tokens of a completion.
         longest: tokens of the longest completion.
-        latency: seconds the world takes for a joint step.
+        latency: seconds the environment takes for a joint step.
         engine: `lean`, in the same process, or `vllm`, a server.
-        again: tokens between two turns that an agent is shown.
+        again: observation tokens between two turns of an agent.
     """
 
     prompt: int
@@ -39,13 +39,13 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one device has of the work.
+    """The work of one device.
 
     Args:
-        device: itself.
-        tasks: of an iteration that it plays, or learns from.
-        plan: the whole.
-        lengths: of prompts and completions.
+        device: its type.
+        tasks: tasks of an iteration that it plays, or trains on.
+        plan: the whole plan.
+        lengths: lengths of prompts and completions.
     """
 
     device: Device
@@ -59,11 +59,11 @@ class Share:
         return self.tasks / max(1, self.plan.tasks)
 
 
-# -- playing ---------------------------------------------------------------------------------------
+# -- sampling --------------------------------------------------------------------------------------
 
 
 def prefill(share: Share) -> Took:
-    """Reading prompts, each once for all who go on from it."""
+    """Prefill of prompts, each once for all of its continuations."""
     plan, lengths = share.plan, share.lengths
     found = []
     for group in bases(plan.weights):
@@ -77,10 +77,10 @@ def prefill(share: Share) -> Took:
 
 
 def decode(share: Share, room: float) -> Took:
-    """Sampling completions, as many rows at once as the engine takes and memory holds.
+    """Decoding of completions, with as many rows at once as engine and memory allow.
 
     Args:
-        share: of the work.
+        share: the work of one device.
         room: bytes for keys and values.
     """
     plan, lengths, device = share.plan, share.lengths, share.device
@@ -117,12 +117,12 @@ def decode(share: Share, room: float) -> Took:
 
 
 def job_rows(plan: Plan) -> int:
-    """Rows that the engine decodes at once at most."""
+    """Most rows that the engine decodes at once."""
     return max(1, plan.job.rows)
 
 
 def worlds(share: Share) -> Took:
-    """Rendering, stepping, keeping records; and waiting for a world that takes its time."""
+    """Rendering, stepping and records; and waiting for a slow environment."""
     plan, lengths = share.plan, share.lengths
     if plan.rows:
         return Took()
@@ -131,12 +131,12 @@ def worlds(share: Share) -> Took:
     return Took(own + waited, "latency" if waited > own else "overhead")
 
 
-# -- learning --------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 
 def learned_tokens(share: Share, weights: WeightSizes) -> tuple[float, float]:
-    """Tokens of a policy that go through its model in an epoch, and those of them that are trained
-    on; siblings share their prompt where the library's own forward computes."""
+    """Tokens of a policy that go through its model in an epoch, and the trained part of them;
+    siblings share their prompt in the library's own forward pass."""
     plan, lengths = share.plan, share.lengths
     seats = weights.seats / max(1, plan.trained_agents)
     sequences = plan.sequences * share.part * min(1.0, seats)
@@ -165,7 +165,7 @@ def annotate(share: Share, needs: frozenset[str], reads_old: bool) -> Took:
 
 
 def forward_backward(share: Share) -> Took:
-    """Learning itself, critics included, over all epochs."""
+    """Training, critics included, over all epochs."""
     plan = share.plan
     found = []
     for each in plan.weights:
@@ -194,7 +194,7 @@ def optimizer(share: Share, shards: int) -> Took:
 
 
 def _forward(share: Share, shape: ModelShape, tokens: float, length: int, heads: float) -> Took:
-    """One pass that keeps nothing."""
+    """One pass without saved activations."""
     device, computed = share.device, share.plan.job.computed
     products = 2 * shape.body * tokens + 2 * shape.vocab * shape.hidden * heads
     looking = _looking(shape, tokens, length)
@@ -211,8 +211,7 @@ def _forward(share: Share, shape: ModelShape, tokens: float, length: int, heads:
 
 
 def _both_ways(share: Share, shape: ModelShape, tokens: float, said: float, whole: bool) -> Took:
-    """Forward and backward; `whole`: weights get gradients, not only what they are multiplied
-    with."""
+    """Forward and backward; `whole`: all weights get gradients, not only adapters."""
     device, job = share.device, share.plan.job
     times = 3 if whole else 2
     products = 2 * times * (shape.body * tokens + shape.vocab * shape.hidden * said)
@@ -238,7 +237,7 @@ def _looking(shape: ModelShape, tokens: float, length: int) -> float:
 
 
 def bases(weights: Sequence[WeightSizes]) -> list[list[WeightSizes]]:
-    """Policies by the copy of the model they use."""
+    """Policies grouped by the copy of the model they use."""
     groups: dict[str, list[WeightSizes]] = {}
     for each in weights:
         groups.setdefault(each.base, []).append(each)

@@ -1,0 +1,157 @@
+"""The sections for models: the base model, its adapters, policies and endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from mrlm.config.base import Count, NotNegative, Positive, Reference, Section, Whole
+from mrlm.core.matters import Matters
+
+
+class LoraConfig(Section):
+    """A low-rank adapter on a frozen base."""
+
+    r: Count = 8
+    """Rank."""
+    alpha: Positive = 16
+    """Scale: the update is multiplied by `alpha / r`."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_modules: Any = "all-linear"
+    """`all-linear`, or a list of module names."""
+
+    @field_validator("target_modules")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        listed = isinstance(value, list | tuple) and bool(value)
+        if value != "all-linear" and not (listed and all(isinstance(each, str) for each in value)):
+            raise ValueError(f"must be 'all-linear' or a list of module names, not {value!r}")
+        return value if isinstance(value, str) else list(value)
+
+
+class ModelConfig(Section):
+    """The initial model of every policy without its own."""
+
+    model_name_or_path: str = "mrlm/tiny"
+    """A hub id, a Hugging Face folder, or `mrlm/tiny`, the embedded model."""
+    tokenizer_name_or_path: str | None = None
+    """By default the model's own."""
+    torch_dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    """Type of the weights; `auto` is the saved type."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+    attn_implementation: Literal["sdpa", "eager"] = "sdpa"
+    lean: bool = True
+    """Compute models of the Llama, Mistral, Qwen and Gemma families with the library's packed
+    forward pass, which processes shared prefixes once; other models, and all with `false`, use
+    their own."""
+    device: str = "auto"
+    """`auto` is the first CUDA device, else the CPU."""
+    lora: LoraConfig | None = None
+    """An adapter for every trained policy that does not set its own."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Additional variables for the chat template."""
+
+    matters: ClassVar[Mapping[str, Matters]] = {
+        "lora": Matters(
+            lambda s, run: any(p.trainable and not p.lora for p in run.policies.values()),
+            "every trained policy has an adapter of its own; remove it, or policies.<name>.lora",
+        ),
+        **dict.fromkeys(
+            ("model_name_or_path", "tokenizer_name_or_path"),
+            Matters(
+                lambda s, run: any(not run.policies[name].model for name in run.loaded),
+                "every policy has a model of its own; remove it, or policies.<name>.model",
+            ),
+        ),
+        **dict.fromkeys(
+            ("torch_dtype", "attn_implementation"),
+            Matters(
+                lambda s, run: run.loaded or run.config.training.critic_model,
+                "every model was given as an object, and none is loaded; remove it",
+            ),
+        ),
+    }
+
+
+class PriceConfig(Section):
+    """Prices of a million tokens, in any currency."""
+
+    prompt: NotNegative = 0.0
+    completion: NotNegative = 0.0
+
+
+class EndpointConfig(Section):
+    """A server with OpenAI's chat completions API (vLLM, SGLang, `transformers serve`, most
+    providers). It only samples; nothing is trained there."""
+
+    base_url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
+    """URL up to `/v1`; without user name, password or query."""
+    model: Annotated[str, Field(min_length=1)]
+    """Name of the model on the server."""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
+    """Environment variable with the key; the key itself is never stored."""
+    max_retries: Whole = 4
+    """Maximum number of retries of a call after a transient error."""
+    requests_per_minute: Positive | None = None
+    """Rate limit; none by default."""
+    max_concurrent: Count = 16
+    """Maximum number of concurrent calls."""
+    timeout: Positive = 60.0
+    """Time limit of one call, in seconds."""
+    price: PriceConfig = Field(default_factory=PriceConfig)
+    """Prices of its tokens, per million."""
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Name of `generation.max_new_tokens` in requests."""
+    body: dict[str, Any] = Field(default_factory=dict)
+    """Additional fields of every request, such as `{reasoning_effort: low}`."""
+
+
+class PolicyConfig(Section):
+    """A policy: one set of weights. Defaults come from `model` and `training`."""
+
+    model: str | None = None
+    """A hub id or folder."""
+    tokenizer: str | None = None
+    trainable: bool = True
+    """A policy that is not trained is frozen: a judge, an opponent."""
+    lora: LoraConfig | None = None
+    learning_rate: Positive | None = None
+    max_grad_norm: Positive | None = None
+    weight_decay: NotNegative | None = None
+    endpoint: EndpointConfig | None = None
+    """A server that samples for this policy, which is then frozen."""
+    engine: Reference | None = None
+    """The plug-in that calls the endpoint; `openai` by default."""
+
+    matters: ClassVar[Mapping[str, Matters]] = dict.fromkeys(
+        ("lora", "learning_rate", "max_grad_norm", "weight_decay"),
+        Matters(
+            lambda s, run: s.trainable,
+            "the policy is frozen (trainable: false); remove it, or that",
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _frozen_behind_an_api(cls, value: Any) -> Any:
+        behind = isinstance(value, Mapping) and value.get("endpoint") is not None
+        return {"trainable": False, **value} if behind else value
+
+    @property
+    def misfit(self) -> tuple[str, str] | None:
+        """A setting in conflict with the endpoint, or with its absence, as key and message."""
+        if self.endpoint is None:
+            text = "it asks an endpoint, and there is none; set endpoint, or remove it"
+            return None if self.engine is None else ("engine", text)
+        if self.trainable:
+            return "trainable", (
+                "a policy behind an endpoint has no weights here, so it cannot be trained; "
+                "set trainable=false"
+            )
+        for key in ("model", "tokenizer", "lora", "learning_rate", "max_grad_norm", "weight_decay"):
+            if getattr(self, key) is not None:
+                return key, "a policy behind an endpoint has no weights here; remove it"
+        return None
