@@ -1,1 +1,1 @@
-"""Engines: what samples. One file each."""
+"""Engines: the samplers of policies. One file each."""

@@ -1,8 +1,8 @@
 """Samples from any Hugging Face causal language model in this process, with the live weights of the
 learner.
 
-One batched loop with a key-value cache. Every request draws from random numbers of its own, so that
-the batch it happens to be in decides nothing. It knows nothing of text except stop strings.
+One batched loop with a key-value cache. Every request has random numbers of its own, so that its
+result does not depend on the batch. The only text it handles is stop strings.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from mrlm.learn.policy.wrapped_modules import logits_of
 from mrlm.play.engine import Request
 
 ROUNDING = {False: 1e-4, True: 0.25}
-"""How far log-probs may be from the trainer's; `True` for 16 bits."""
+"""Tolerance of log-probs against the trainer's; `True` for 16 bits."""
 COMPACT = 0.75
-"""Finished rows are dropped when no more than this share is still running."""
+"""Finished rows are dropped when at most this share of the rows is still running."""
 
 
 class HFEngine:
-    """Samples for one or more policies that live in this process.
+    """Samples for one or more policies in this process.
 
     Args:
         policies: name -> policy; they may share a base model and a tokenizer.
-        batch_size: rows decoded at once.
+        batch_size: rows that are decoded at once.
     """
 
     def __init__(self, policies: Mapping[str, Policy], batch_size: int = 256) -> None:
@@ -63,22 +63,23 @@ class HFEngine:
         return Message(self._generate([request])[0].text, Role.ASSISTANT)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order. Runs in a thread, so that the event loop goes
-        on."""
+        """One completion per request, in order. Runs in a thread, so that the event loop is not
+        blocked."""
         return await asyncio.to_thread(self._generate, list(requests))
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """The weights are the learner's own; only the version changes."""
+        """Record the version; the weights are the learner's own."""
         self.policies[policy] = weights
         self.versions[policy] = version
 
     def tolerance(self, policy: str) -> float | None:
-        """Both compute here, in different orders."""
+        """The rounding tolerance: engine and trainer compute in this process, in different
+        orders."""
         return ROUNDING[self.policies[policy].coarse]
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
-        """Batches of one policy and similar prompt length, then back into the order of the
-        requests."""
+        """Group requests by policy and prompt length, decode the batches, and restore the order of
+        the requests."""
         order = sorted(
             range(len(requests)), key=lambda i: (requests[i].policy, len(requests[i].prompt_ids), i)
         )
@@ -95,7 +96,8 @@ class HFEngine:
         return [answers[index] for index in range(len(requests))]
 
     def _decode(self, name: str, requests: list[Request]) -> list[Completion]:
-        """Decode a batch: equal prompts are read once, finished rows are dropped on the way."""
+        """Decode a batch: equal prompts are prefilled once, finished rows are dropped during
+        decoding."""
         policy = self.policies[name]
         rows, interface = _Rows(requests, policy), policy.interface
         if not interface.cache:
@@ -132,8 +134,7 @@ class HFEngine:
         return rows.completions(self.versions[name])
 
     def _decode_anew(self, rows: _Rows, policy: Policy, name: str) -> list[Completion]:
-        """Decode a batch with a module that keeps no cache: all of a text is read for every
-        token."""
+        """Decode a batch with a module without a cache: the whole text is read for every token."""
         with policy.scoring(), torch.inference_mode(), policy.active() as model:
             while rows.running:
                 ids, mask, last = rows.texts()
@@ -148,7 +149,7 @@ class HFEngine:
 
 
 class _Rows:
-    """The rows of one decode batch: what each has sampled, and which still run."""
+    """The rows of one decode batch, with their samples and a mask of the running ones."""
 
     def __init__(self, requests: list[Request], policy: Policy) -> None:
         self.policy = policy
@@ -163,8 +164,8 @@ class _Rows:
         return any(draft.finish_reason is None for draft in self.live)
 
     def prompts(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The different prompts, left-padded, with their mask, (P, T); and which of them each row
-        continues, (B,), or `None` if no two are equal."""
+        """The distinct prompts, left-padded, with their mask, (P, T); and the index of each row's
+        prompt, (B,), or `None` if no two are equal."""
         places: dict[tuple[int, ...], int] = {}
         expand = [places.setdefault(tuple(d.request.prompt_ids), len(places)) for d in self.drafts]
         longest = max(map(len, places))
@@ -182,8 +183,8 @@ class _Rows:
         return *tensors, torch.tensor(expand, device=self.device)
 
     def texts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All that every live row has read and written, padded on the right, with its mask, (B, T);
-        and the place of its last token, (B,)."""
+        """Prompt and completion of every live row, right-padded, with the mask, (B, T); and the
+        index of its last token, (B,)."""
         texts = [[*d.request.prompt_ids, *d.token_ids] for d in self.live]
         lengths = np.array([len(text) for text in texts])
         ids = np.full((len(texts), lengths.max()), self.policy.pad_id, dtype=np.int64)
@@ -194,7 +195,7 @@ class _Rows:
         return ids, mask, last
 
     def draw(self, logits: Tensor) -> Tensor:
-        """The next token of every live row from logits (B, V); finished rows get padding."""
+        """Sample the next token of every live row from logits (B, V); finished rows get padding."""
         uniforms = np.array([self._uniform(draft) for draft in self.live])
         drawn = torch.as_tensor(uniforms, device=self.device)
         tokens, logprobs = self.columns.draw(logits, drawn)
@@ -208,7 +209,8 @@ class _Rows:
         return tokens
 
     def compact(self) -> Tensor | None:
-        """Drop finished rows if enough have finished; returns which rows stay."""
+        """Drop finished rows if enough have finished; returns the indices of the rows that
+        remain."""
         kept = [row for row, draft in enumerate(self.live) if draft.finish_reason is None]
         if len(kept) > COMPACT * len(self.live):
             return None
@@ -224,7 +226,7 @@ class _Rows:
         return numbers[min(len(draft.token_ids), len(numbers) - 1)]
 
     def _settings(self) -> None:
-        """Sampling parameters of the live rows as columns."""
+        """Collect the sampling parameters of the live rows as columns."""
         self.columns = Columns([draft.request.sampling for draft in self.live], self.device)
 
 

@@ -1,5 +1,6 @@
 """Samples through an MRLM server (`mrlm serve --policy`): token ids in and out, weights streamed to
-it after every update. Completions are those of the engine in this process, bit by bit."""
+it after every update. Completions are identical, bit by bit, to those of the engine in this
+process."""
 
 from __future__ import annotations
 
@@ -19,27 +20,27 @@ from mrlm.play.engine import Request
 from mrlm.serving.client.policies import PolicyClient
 
 ROUNDING = {False: 1e-3, True: 0.25}
-"""How far log-probs may be from the trainer's; `True` for 16 bits."""
+"""Tolerance of log-probs against the trainer's; `True` for 16 bits."""
 
 
 class MrlmEngine:
-    """Speaks to policies of the same names and shapes on one server. It has to run with
+    """Samples from policies of the same names and shapes on one server, which has to run with
     `--take-weights`.
 
-    Weights are sent before the first request, after every update, and again when the server turns
-    out to be another one than before, or to have other weights than it was given.
+    Weights are sent before the first request, after every update, and again if the server was
+    restarted or has other weights than it was sent.
 
     Args:
-        policies: name -> policy, as the learner has it.
+        policies: name -> policy of the learner.
         base_url: the server, `host:port`; `grpcs://host:port` for TLS with the certificates that
             the system trusts.
         api_key_env: the environment variable with the server's token.
-        ca: a PEM file of certificates to trust; TLS is used then.
+        ca: PEM file of certificates to trust; turns TLS on.
         timeout: seconds that one call may take.
         max_retries: how often a call is repeated.
 
     Raises:
-        ConfigError: there is no address, the token is not set, or `ca` cannot be read.
+        ConfigError: the address is missing, the token is not set, or `ca` cannot be read.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class MrlmEngine:
     ) -> None:
         if base_url is None:
             raise ConfigError(
-                "engine.name='mrlm' needs to know where policies are sampled; set engine.base_url "
+                "engine.name='mrlm' requires the address of a server; set engine.base_url "
                 "to the host:port that mrlm serve prints"
             )
         if "://" in base_url and not base_url.startswith(("grpc://", "grpcs://")):
             raise ConfigError(
-                f"engine.base_url={base_url!r}: the engine 'mrlm' speaks gRPC; write host:port"
+                f"engine.base_url={base_url!r}: the engine 'mrlm' uses gRPC; write host:port"
             )
         token = None if api_key_env is None else os.environ.get(api_key_env, "").strip()
         if token == "":
@@ -88,8 +89,8 @@ class MrlmEngine:
         """One completion per request, in order.
 
         Raises:
-            EngineError: the server did not answer, after all repetitions.
-            EndpointError: it refuses for good.
+            EngineError: no answer from the server, after all retries.
+            EndpointError: the server refuses permanently.
         """
         answers: list[Completion | None] = [None] * len(requests)
         parts: dict[str, list[int]] = {}
@@ -113,12 +114,12 @@ class MrlmEngine:
         await self._place(policy)
 
     def tolerance(self, policy: str) -> float | None:
-        """The server computes as an engine here does; `engine.tolerance` for one that computes in
-        another precision than the trainer."""
+        """The rounding tolerance of an engine in this process; set `engine.tolerance` for a server
+        that computes in another precision than the trainer."""
         return ROUNDING[self.policies[policy].coarse]
 
     async def _spoken(self, name: str, requests: list[Request]) -> Sequence[Completion]:
-        """What the policy says, with the weights it was given."""
+        """Sample from a policy, with the weights that it was sent."""
         for _ in range(2):
             found = await self._client.generate(name, requests)
             if self._placed[name] == self._client.lost and self._right(name, found):
@@ -127,9 +128,9 @@ class MrlmEngine:
         found = await self._client.generate(name, requests)
         if not self._right(name, found):
             raise EngineError(
-                f"policy {name!r} at {self._client.address} speaks with version "
+                f"policy {name!r} at {self._client.address} samples with version "
                 f"{found[0].policy_version} of its weights, not {self.versions[name]}: does "
-                "somebody else train it too?"
+                "another run update it too?"
             )
         return found
 
@@ -138,7 +139,7 @@ class MrlmEngine:
         return frozen or all(each.policy_version == self.versions[name] for each in found)
 
     async def _place(self, name: str) -> None:
-        """Send the weights of a policy as they are, and see that they arrived."""
+        """Send the current weights of a policy, and check that they arrived."""
         policy, version = self.policies[name], self.versions[name]
         if policy.adapter != BASE:
             with tempfile.TemporaryDirectory(prefix="mrlm-weights-") as folder:

@@ -1,5 +1,5 @@
-"""Asks a server that speaks chat completions (OpenAI's interface: vLLM, SGLang, `transformers
-serve`, most providers) on behalf of a frozen policy. The only file that knows the library
+"""Samples through a server of chat completions (OpenAI's interface: vLLM, SGLang, `transformers
+serve`, most providers) on behalf of a frozen policy. The only file that imports the library
 `openai`."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mrlm.play.engine import Request
 
 @dataclass(slots=True)
 class _Connections:
-    """The connections of one event loop, which end with the last call under way."""
+    """The connections of one event loop, closed with its last pending call."""
 
     client: Any
     places: asyncio.Semaphore
@@ -42,16 +42,16 @@ class _Connections:
 
 
 class OpenAIEngine:
-    """Speaks for one policy through an OpenAI-compatible server. It reads messages and says text;
-    of its tokens only the number is known.
+    """Samples for one policy through an OpenAI-compatible server. It exchanges messages and text;
+    of the tokens only the number is known.
 
-    Calls that fail for a reason that may pass (408, 409, 425, 429, from 500 on, no connection, no
-    answer in time, an answer that is none) are repeated after `first_wait` seconds, twice as many
-    each time, times a random factor from .5 to 1, or as long as `Retry-After` says. What no
-    repetition can cure (a wrong key, an unknown model) ends the run with one error.
+    Calls that fail for a transient reason (408, 409, 425, 429, from 500 on, no connection, a
+    timeout, a malformed answer) are repeated after `first_wait` seconds, twice as many each time,
+    times a random factor from .5 to 1, or as long as `Retry-After` requests. A permanent failure (a
+    wrong key, an unknown model) ends the run with one error.
 
     Args:
-        policy: for whom it speaks.
+        policy: name of the policy.
         base_url, model, api_key_env, max_retries, requests_per_minute, max_concurrent, timeout,
             price, token_limit, body: the keys of `policies.<name>.endpoint`.
 
@@ -61,7 +61,7 @@ class OpenAIEngine:
 
     tokenizer: Any = None
     max_context: int = 1 << 30
-    """The server knows it."""
+    """The server enforces its own limit."""
     first_wait: float = 0.5
 
     def __init__(
@@ -101,7 +101,7 @@ class OpenAIEngine:
         """An engine for the keys of an endpoint, outside a run.
 
         Raises:
-            ConfigError: one of them does not exist, or one is missing.
+            ConfigError: a key is unknown or missing.
         """
         known = list(signature(cls).parameters)[1:]
         for key in endpoint:
@@ -119,30 +119,31 @@ class OpenAIEngine:
         request = Request(self.policy, [], sampling, seed, messages=messages)
         return Message(run_async(self.answer(request)).text, Role.ASSISTANT)
 
-    # -- what engines do ---------------------------------------------------------------------------
+    # -- the engine's interface
+    # -----------------------------------------------------------------------
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order; the first that fails is raised."""
         return list(await asyncio.gather(*map(self.answer, requests)))
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Its weights are out of reach.
+        """Refuse: the weights are not accessible.
 
         Raises:
             EngineError: always.
         """
-        raise EngineError(f"policy {policy!r} is behind an API and cannot be given weights")
+        raise EngineError(f"policy {policy!r} is behind an API; its weights cannot be set")
 
     def tolerance(self, policy: str) -> None:
-        """Nobody here knows its weights."""
+        """No tolerance: the weights are not known here."""
 
     async def answer(self, request: Request) -> Completion:
-        """What the model says to one request.
+        """The model's completion for one request.
 
         Raises:
-            EngineError: no answer, after all repetitions.
-            EndpointError: the server refuses for good.
-            PromptTooLong: the conversation is longer than the model can read.
+            EngineError: no answer, after all retries.
+            EndpointError: the server refuses permanently.
+            PromptTooLong: the conversation exceeds the model's context.
         """
         fields = self._fields(request)
         failure = ""
@@ -161,18 +162,18 @@ class OpenAIEngine:
         raise EngineError(f"{self._title}: no answer after {self.max_retries + 1} tries: {failure}")
 
     def take_usage(self) -> dict[str, float]:
-        """Counts and cost since the last call of this, and `cost_total` of the whole run."""
+        """Counts and cost since the previous call, and `cost_total` of the whole run."""
         now, before = asdict(self.usage), asdict(self._told)
         self._told = replace(self.usage)
         new = {name: float(now[name] - before[name]) for name in now}
         return new | {"cost": self._cost(new), "cost_total": self._cost(now)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What was used so far."""
+        """The token usage so far."""
         return asdict(self.usage)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting from there."""
+        """Continue counting from a saved state."""
         self.usage, self._told = TokenUsage(**state), TokenUsage(**state)
 
     def _cost(self, counts: Mapping[str, float]) -> float:
@@ -186,8 +187,8 @@ class OpenAIEngine:
         return f"policy {self.policy!r} ({self.model} at {self.base_url})"
 
     def _fields(self, request: Request) -> dict[str, Any]:
-        """The body of a request. Parameters that the interface of OpenAI does not know are sent
-        only where they are set: servers that sample with open weights take them."""
+        """The body of a request. Parameters outside OpenAI's interface are sent only if they are
+        set: servers of open-weight models accept them."""
         sampling = request.sampling
         fields: dict[str, Any] = {
             "model": self.model,
@@ -206,24 +207,24 @@ class OpenAIEngine:
         return fields | {"extra_body": more | self.body}
 
     def _spoken(self, message: Message) -> dict[str, str]:
-        """A message as it is sent. Tools that a chat template would explain stay here."""
+        """A message as it is sent. Tools for a chat template are not sent."""
         if message.metadata.get("tools"):
             raise ConfigError(
-                f"{self._title}: the conversation has tools to be explained by a chat template, "
+                f"{self._title}: the conversation has tools for a chat template, "
                 "and this policy has none here; describe them in a message (call_format: tool_call)"
             )
         own = message.role in (Role.SYSTEM, Role.ASSISTANT)
         return {"role": str(message.role) if own else "user", "content": message.content}
 
     async def _call(self, line: _Connections, fields: Mapping[str, Any]) -> Any:
-        """The server's answer to one try.
+        """The server's answer to one attempt.
 
         Raises:
-            Passing: none, for now.
+            Passing: a transient failure.
         """
         async with line.places:
             await self._pace.turn()
-            if self._refused is not None:  # others have been told already
+            if self._refused is not None:  # already reported to other callers
                 raise self._refused
             self.usage.requests += 1
             try:
@@ -240,7 +241,8 @@ class OpenAIEngine:
                 raise Passing(f"an answer that cannot be read: {self._shown(error)}") from None
 
     def _judged(self, error: Any) -> Exception:
-        """What a refusal means. The library's own error is left behind: it may quote the key."""
+        """The exception that a refusal means. The library's own error is dropped: it may quote the
+        key."""
         status, body = error.status_code, error.body if isinstance(error.body, Mapping) else {}
         said, code = self._shown(body.get("message") or error.message), str(body.get("code"))
         text = f"{status}: {said}"
@@ -257,22 +259,22 @@ class OpenAIEngine:
         return EngineError(f"{self._title} refused the request: {text}")
 
     def _refusal(self, status: int, text: str) -> EndpointError:
-        """The error that ends the run, the same for whoever asks later."""
+        """The error that ends the run, the same for all later callers."""
         if self._refused is None:
             key = f"policies.{self.policy}.endpoint"
             fix = {
                 401: f"set the environment variable that {key}.api_key_env names to a valid key",
-                403: f"the key in {key}.api_key_env may not do this; use another",
+                403: f"the key in {key}.api_key_env lacks the permission; use another",
                 404: f"check {key}.base_url (it ends with /v1 on most servers) and {key}.model",
             }.get(status, f"check {key} and your account there")
             self._refused = EndpointError(f"{self._title} refuses every request, {text}; {fix}")
         return self._refused
 
     def _completion(self, found: Any) -> Completion:
-        """The answer as it is recorded.
+        """The answer as a completion.
 
         Raises:
-            Passing: it is none.
+            Passing: it is malformed.
         """
         data = found.model_dump(warnings=False) if hasattr(found, "model_dump") else {}
         choices = data.get("choices")
@@ -291,13 +293,13 @@ class OpenAIEngine:
 
     @asynccontextmanager
     async def _line(self) -> AsyncIterator[_Connections]:
-        """The connections of the running event loop, opened by the first call under way and closed
-        by the last, so that none outlives its loop."""
+        """The connections of the running event loop, opened by the first pending call and closed by
+        the last, so that they never outlive their loop."""
         number = id(asyncio.get_running_loop())
         line = self._lines.get(number)
         if line is None:
             client = self._openai.AsyncOpenAI(
-                api_key=self._key or "none",  # else the library would take a key of its own accord
+                api_key=self._key or "none",  # else the library reads one from the environment
                 base_url=self.base_url,
                 max_retries=0,
                 timeout=self.timeout,

@@ -1,4 +1,4 @@
-"""A trained reward model as a reward function: it scores conversations and samples nothing."""
+"""A trained reward model as a reward function: it scores conversations and does not sample."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ from mrlm.learn.policy.policy import HEADS, Policy
 
 
 class RewardModel:
-    """Scores answers with what the algorithm `reward_model` trained, or with any sequence
-    classifier of one label, as reward models are published.
+    """A reward function that scores answers with a model trained by the algorithm `reward_model`,
+    or with any published reward model (a sequence classifier with one label).
 
-    It is a reward function of the batched form, `f(prompts, completions) -> scores`: prompts and
-    completions are texts or lists of messages. The model is loaded when it is first used. As
-    `reward_func=` of a trainer it is an object of this class; in a config file it is
-    `reward_model: <folder>` of the environment `reward`.
+    It has the batched form `f(prompts, completions) -> scores`: prompts and completions are texts
+    or lists of messages. The model is loaded at its first use. Pass an instance as `reward_func=`
+    of a trainer; in a config file it is `reward_model: <folder>` of the environment `reward`.
 
     Args:
-        path: the folder that was saved: a model (or an adapter) with its tokenizer and head; or a
-            folder whose `config.json` names a `...ForSequenceClassification`, which reads the whole
-            conversation as its chat template renders it.
+        path: the saved folder: a model (or an adapter) with its tokenizer and head; or a folder
+            whose `config.json` names a `...ForSequenceClassification`, which reads the whole
+            conversation as rendered by its chat template.
         device: `auto` is the first CUDA device, else the CPU.
         dtype: type of the weights.
-        max_tokens: tokens that go through the model at once.
+        max_tokens: tokens per forward pass.
 
     Raises:
-        ConfigError: the folder is there and holds no reward model.
+        ConfigError: the folder exists and is not a reward model.
     """
 
     __name__ = "reward_model"
@@ -61,7 +60,7 @@ class RewardModel:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float]:
-        """One score per completion, in order; other columns are not read."""
+        """One score per completion, in order; other columns are ignored."""
         talks = [_talk(*pair) for pair in zip(prompts, completions, strict=True)]
         if _classifies(self.path):
             return self._classified(talks)
@@ -76,11 +75,11 @@ class RewardModel:
         return found
 
     def of_team(self, agents: Sequence[str]) -> Callable[..., list[float]]:
-        """A reward function that scores what a team answered as one text, as `reward_model` was
-        trained on rows whose `chosen` and `rejected` map agents to texts.
+        """A reward function that scores the joint answer of a team as one text, as `reward_model`
+        was trained on rows whose `chosen` and `rejected` map agents to texts.
 
         Args:
-            agents: names of the team; their answers come side by side, in this order.
+            agents: names of the team; their answers are concatenated in this order.
         """
         count = len(agents)
 
@@ -103,18 +102,18 @@ class RewardModel:
         return self
 
     def _sample(self, index: int, messages: list[Message]) -> Sample:
-        """The conversation, read to the end of its last answer."""
+        """The conversation, up to the end of its last answer."""
         policy = self._policy
         turns = transcript_turns(policy.chat, messages, "agent", policy.name)
         if not turns:
-            raise ConfigError(f"reward model {self.path}: a completion holds no assistant message")
+            raise ConfigError(f"reward model {self.path}: a completion has no assistant message")
         turn = scored(turns)
         self._require_room(turn.prompt_ids, policy.max_context)
         (sample,) = merge([turn], unit=index)
         return sample
 
     def _classified(self, talks: Sequence[list[Message]]) -> list[float]:
-        """What a sequence classifier says of whole conversations, a few at a time."""
+        """The scores of a sequence classifier for whole conversations, in small batches."""
         model, chat = self._classifier
         rows = [chat.encode(chat.render(messages, generate=False)) for messages in talks]
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -126,7 +125,8 @@ class RewardModel:
             width = len(rows[order[-1]])
             count = max(1, self.max_tokens // width)
             chosen, order = order[-count:], order[:-count]
-            # a filler that no row holds: a classifier looks for its last token by what it is not
+            # pad with a token that no row contains: a classifier locates its last token by the
+            # padding id
             used = {token for index in chosen for token in rows[index]}
             filler = next(token for token in range(len(used) + 1) if token not in used)
             ids = [rows[index] + [filler] * (width - len(rows[index])) for index in chosen]
@@ -142,7 +142,7 @@ class RewardModel:
     def _require_room(self, ids: Sequence[int], most: int) -> None:
         if len(ids) > most:
             raise ConfigError(
-                f"reward model {self.path}: a conversation of {len(ids)} tokens, and it reads "
+                f"reward model {self.path}: a conversation has {len(ids)} tokens; the model reads "
                 f"{most} at most"
             )
 
@@ -151,8 +151,8 @@ class RewardModel:
         model = load_model(self.path, self.dtype, device=self.device, scores=True).eval()
         if model.config.num_labels != 1:
             raise ConfigError(
-                f"reward model {self.path}: a classifier of {model.config.num_labels} labels; a "
-                "reward is one number, so it must have one"
+                f"reward model {self.path}: a classifier of {model.config.num_labels} labels; "
+                "a reward is one number, so it must have one"
             )
         return model, Chat(load_tokenizer(self.path))
 
@@ -167,19 +167,19 @@ class RewardModel:
     def _require_head(self) -> None:
         if not _classifies(self.path) and not (Path(self.path) / HEADS).is_file():
             raise ConfigError(
-                f"{self.path} holds no reward model: it has no {HEADS}; train one with the "
-                "algorithm reward_model and give its folder final/"
+                f"{self.path} is not a reward model: file {HEADS} does not exist; train one "
+                "with the algorithm reward_model and give its folder final/"
             )
 
 
 def _talk(prompt: Any, completion: Any) -> list[Message]:
-    """A prompt and what was said to it."""
+    """A prompt and its completion as one conversation."""
     said = [Message(completion, Role.ASSISTANT)] if isinstance(completion, str) else completion
     return [*row_messages(prompt, "prompt"), *row_messages(said, "completion")]
 
 
 def _text(completion: Any) -> str:
-    """The text of an answer that is text or a list of messages."""
+    """The text of an answer, given as text or as a list of messages."""
     if isinstance(completion, str):
         return completion
     return "\n".join(message.content for message in row_messages(completion, "completion"))

@@ -1,4 +1,4 @@
-"""Says what it is told to: for tests, and for measuring everything but the model."""
+"""Returns scripted completions: for tests, and for measuring everything but the model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class ScriptedEngine:
     """Answers each request with a text of the script.
 
     Args:
-        script: `script(request) -> str`, or texts that are said in turn, over and over.
-        tokenizer: turns texts into ids.
-        max_context: as of any engine.
-        logprob: the log-prob every token is said to have.
+        script: `script(request) -> str`, or texts that are returned in turn, in a cycle.
+        tokenizer: encodes the texts.
+        max_context: context limit in tokens.
+        logprob: log-prob reported for every token.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class ScriptedEngine:
         self.max_context = max_context
         self.logprob = logprob
         self.batches: list[list[Request]] = []
-        """Every call so far, for tests."""
+        """The requests of every call so far, for tests."""
         self._said = 0
         self._version = 0
         self._control = Control(tokenizer)
@@ -43,11 +43,11 @@ class ScriptedEngine:
         return [self._answer(request) for request in requests]
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """There are no weights; the version is kept."""
+        """Record the version; there are no weights."""
         self._version = version
 
     def tolerance(self, policy: str) -> None:
-        """There are no weights."""
+        """No tolerance: there are no weights."""
 
     def _answer(self, request: Request) -> Completion:
         if callable(self.script):

@@ -1,67 +1,48 @@
 """Samples through SGLang's server: token ids in and out with their log-probs, adapters by name,
-weights read from disk after every update, memory given back while nothing is sampled."""
+weights read from disk after every update, memory released between batches."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mrlm.core.errors import EngineError
 from mrlm.engines.shared.calls import Missing, Passing, signed
 from mrlm.engines.shared.server_engine import JSON, ServerEngine, httpx
-from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 
 class SglangEngine(ServerEngine):
-    """Speaks to `python -m sglang.launch_server`. For adapters the server has to run with
-    `--enable-lora`, for `sleep` with `--enable-memory-saver`.
+    """Samples through `python -m sglang.launch_server`. The server has to run with `--enable-lora`
+    for adapters and with `--enable-memory-saver` for `sleep`.
 
     Args:
         policies, base_url, servers, api_key_env, sync_folder, sleep, timeout, max_retries,
-            max_concurrent: those of every engine with servers.
+            max_concurrent: as for every engine with servers.
     """
 
     kind: str = "sglang"
     wakes_twice: bool = False
 
-    def __init__(
-        self,
-        policies: Mapping[str, Policy],
-        base_url: str | None = None,
-        servers: Mapping[str, str] | None = None,
-        api_key_env: str | None = None,
-        sync_folder: str | None = None,
-        sleep: bool = False,
-        timeout: float = 600.0,
-        max_retries: int = 4,
-        max_concurrent: int = 256,
-    ) -> None:
-        super().__init__(
-            policies,
-            base_url,
-            servers,
-            api_key_env,
-            sync_folder,
-            sleep,
-            timeout,
-            max_retries,
-            max_concurrent,
-        )
-        self._marks: dict[str, str] = {}
-        """Server -> what the weights it was given are marked with."""
-        self._marking: set[str] = set()
-        """Servers that say the mark with every answer."""
+    @cached_property
+    def _marks(self) -> dict[str, str]:
+        """Server -> the label of the weights it was sent."""
+        return {}
+
+    @cached_property
+    def _marking(self) -> set[str]:
+        """Servers that return the label with every answer."""
+        return set()
 
     def _route(self) -> str:
         return "/generate"
 
     def _body(self, request: Request) -> JSON:
-        """Everything that changes what is drawn is said: a server may have defaults of the model
-        for what is not."""
+        """Every sampling parameter is sent: a server may have model-specific defaults for missing
+        ones."""
         sampling = request.sampling
         body: JSON = {
             "input_ids": request.prompt_ids,
@@ -98,7 +79,7 @@ class SglangEngine(ServerEngine):
         return answer
 
     def _check(self, url: str, answer: Any) -> None:
-        """A server that was started again has the weights that it began with, and no mark.
+        """Detect a restarted server: it has its initial weights, and no label.
 
         Raises:
             Missing: the answer is from such weights.
@@ -109,14 +90,14 @@ class SglangEngine(ServerEngine):
         if about.get("weight_version") == self._marks[url]:
             self._marking.add(url)
         elif url in self._marking:
-            raise Missing(f"{url} has other weights than it was given")
+            raise Missing(f"{url} has other weights than it was sent")
 
     # -- weights -----------------------------------------------------------------------------------
 
     async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
         url = self.url_of[name]
         if self.policies[name].adapter:
-            with suppress(EngineError, Missing):  # if it matters, loading says so
+            with suppress(EngineError, Missing):  # if it matters, loading reports it
                 await self._taken(client, url, "/unload_lora_adapter", {"lora_name": name})
             body = {"lora_name": name, "lora_path": str(folder)}
             await self._taken(client, url, "/load_lora_adapter", body)
@@ -128,15 +109,15 @@ class SglangEngine(ServerEngine):
             self._marks[url] = mark
 
     async def _taken(self, client: httpx.AsyncClient, url: str, route: str, body: JSON) -> None:
-        """Ask for a change that the server may answer with a failure."""
+        """Request a change that the server may answer with a failure."""
         found = await self._post(client, url, route, body)
         if isinstance(found, dict) and found.get("success") is False:
             said = str(found.get("message") or found.get("error_message"))[:300]
             raise EngineError(f"{url}{route} did not succeed: {said}")
 
     async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
-        """Memory for keys and values is given back; that of the weights, too, where they are read
-        anew before anybody speaks."""
+        """Release the memory of keys and values, and that of the weights if they will be read again
+        before the next request."""
         await self._post(client, url, "/release_memory_occupation", {"tags": self._parts(url)})
 
     async def _wake(self, client: httpx.AsyncClient, url: str, part: str) -> None:
@@ -144,7 +125,7 @@ class SglangEngine(ServerEngine):
             await self._post(client, url, "/resume_memory_occupation", {"tags": [part]})
 
     async def _rouse(self, client: httpx.AsyncClient, url: str) -> None:
-        """What was in the memory of the weights is gone: they are read once more."""
+        """Resume and reload the weights: their memory has lost its content."""
         for name in [each for each in self._placed if self.url_of[each] == url]:
             if "weights" in self._parts(url):
                 await self._place(client, name)
@@ -152,8 +133,8 @@ class SglangEngine(ServerEngine):
             await super()._rouse(client, url)
 
     def _parts(self, url: str) -> list[str]:
-        """What is given back by a server: the weights only of one that has a whole model of ours,
-        and no adapters beside it."""
+        """The parts that a server releases: its weights only if it serves one whole model of this
+        run and no adapters."""
         here = [self.policies[name] for name, where in self.url_of.items() if where == url]
         whole = [each for each in here if each.adapter is None]
         return ["kv_cache", "weights"] if len(whole) == len(here) == 1 else ["kv_cache"]

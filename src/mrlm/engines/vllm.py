@@ -1,5 +1,5 @@
 """Samples through vLLM's server: completions of token ids with their log-probs, adapters by name,
-weights reloaded after every update, asleep while nothing is sampled."""
+weights reloaded after every update, sleep mode between batches."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from mrlm.play.engine import Request
 log: logging.Logger = logging.getLogger("mrlm")
 
 FRESH = 1.0
-"""Seconds for which a look at a server's weights is good."""
+"""Seconds for which a check of a server's weights is valid."""
 
 
 class VllmEngine(ServerEngine):
-    """Speaks to `vllm serve`. The server has to run with `VLLM_SERVER_DEV_MODE=1` (weights, sleep),
-    `--logprobs-mode processed_logprobs` (log-probs at the temperature that is sampled with) and,
-    for adapters, `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`; for `sleep` also with
+    """Samples through `vllm serve`. The server has to run with `VLLM_SERVER_DEV_MODE=1` (weights,
+    sleep), `--logprobs-mode processed_logprobs` (log-probs at the sampling temperature) and, for
+    adapters, `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`; for `sleep` also with
     `--enable-sleep-mode`.
 
     Args:
         policies, base_url, servers, api_key_env, sync_folder, sleep, timeout, max_retries,
-            max_concurrent: those of every engine with servers.
-        model: the name of the whole model on the server; what the server says if not given.
+            max_concurrent: as for every engine with servers.
+        model: name of the whole model on the server; by default, the one that the server lists.
     """
 
     kind: str = "vllm"
@@ -66,17 +66,17 @@ class VllmEngine(ServerEngine):
         self.model = model
         self._models: dict[str, str] = {}
         self._heads_apart: dict[str, bool] = {}
-        """Server -> whether it keeps a tied output head apart from the embedding."""
+        """Server -> whether it stores a tied output head separately from the embedding."""
         self._marks: dict[str, tuple[str, float] | None] = {}
-        """Server -> what its weights are marked with, and when they last were; `None` where it
-        takes no marks."""
+        """Server -> the label of its weights, and when they were last labelled; `None` if it does
+        not support labels."""
 
     def _route(self) -> str:
         return "/v1/completions"
 
     def _body(self, request: Request) -> JSON:
-        """Everything that changes what is drawn is said: a server may have defaults of the model
-        for what is not."""
+        """Every sampling parameter is sent: a server may have model-specific defaults for missing
+        ones."""
         sampling, name = request.sampling, request.policy
         adapter = self.policies[name].adapter
         return {
@@ -115,9 +115,9 @@ class VllmEngine(ServerEngine):
             self._models[url] = self.model or await self._model_at(client, url)
 
     async def _look(self, client: httpx.AsyncClient, name: str) -> None:
-        """See whether the server of a whole model still has the weights it was given: one that was
-        started again has those it began with. That takes longer than `FRESH`, so a look is good for
-        as long."""
+        """Check that the server of a whole model still has the weights it was sent: a restarted
+        server has its initial ones. A restart takes longer than `FRESH`, so a check is valid for
+        that long."""
         url = self.url_of[name]
         mark, seen = self._marks.get(url) or ("", 0.0)
         if not mark or name not in self._placed or time.monotonic() - seen < FRESH:
@@ -126,7 +126,7 @@ class VllmEngine(ServerEngine):
             reply = await client.get(f"{url}/weight_info")
             known = reply.json()["weight_version"] if reply.is_success else None
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            log.debug("no word of %s on its weights: %r", url, error)
+            log.debug("%s did not report its weights: %r", url, error)
             known = None
         if known == mark:
             self._marks[url] = mark, time.monotonic()
@@ -134,7 +134,7 @@ class VllmEngine(ServerEngine):
             self._placed.pop(name, None)
 
     async def _model_at(self, client: httpx.AsyncClient, url: str) -> str:
-        """The name of the model that is no adapter."""
+        """The name of the model that is not an adapter."""
         try:
             reply = await client.get(f"{url}/v1/models")
         except httpx.HTTPError as error:
@@ -161,7 +161,7 @@ class VllmEngine(ServerEngine):
         await self._post(client, url, "/reset_prefix_cache")
 
     async def _mark(self, client: httpx.AsyncClient, url: str) -> None:
-        """Mark the weights that a server has now, if it takes marks."""
+        """Label the current weights of a server, if it supports labels."""
         if self._marks.get(url, ()) is None:
             return
         mark = secrets.token_hex(8)
@@ -173,11 +173,11 @@ class VllmEngine(ServerEngine):
             self._marks[url] = mark, time.monotonic()
 
     async def _head_apart(self, client: httpx.AsyncClient, url: str) -> bool:
-        """Whether a server keeps the output head of a tied model apart, so that it has to be given
-        by name. Older servers cannot tell, and do not.
+        """Whether a server stores the output head of a tied model separately, so that it has to be
+        sent by name. Older servers do not report it, and do not.
 
         Raises:
-            EngineError: its head is the embedding, in a packed form that is made once.
+            EngineError: its head is the embedding, in a packed format that is created once.
         """
         if url not in self._heads_apart:
             try:
@@ -198,20 +198,21 @@ class VllmEngine(ServerEngine):
     async def _load_adapter(
         self, client: httpx.AsyncClient, url: str, name: str, folder: Path
     ) -> None:
-        """In place where the server can; older ones forget the adapter first."""
+        """Load the adapter in place if the server supports it; older servers have to unload it
+        first."""
         body = {"lora_name": name, "lora_path": str(folder)}
         try:
             await self._post(client, url, "/v1/load_lora_adapter", body | {"load_inplace": True})
         except EngineError as error:
             if "already" not in str(error):
                 raise
-            with suppress(Missing):  # forgotten already
+            with suppress(Missing):  # already unloaded
                 await self._post(client, url, "/v1/unload_lora_adapter", {"lora_name": name})
             await self._post(client, url, "/v1/load_lora_adapter", body)
 
     async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
-        """Level 1: weights wait in the memory of the processor, so that they are there after waking
-        whether new ones came or not."""
+        """Sleep at level 1: weights are kept in CPU memory, so that they are available after waking
+        with or without an update."""
         await self._post(client, url, "/sleep?level=1")
 
     async def _wake(self, client: httpx.AsyncClient, url: str, part: str) -> None:

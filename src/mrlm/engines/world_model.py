@@ -1,5 +1,5 @@
-"""A language model that writes what an agent sees next: the turn of the user that follows the
-agent's action, as `SFT` in mode `world_model` trains it."""
+"""A language model that writes an agent's next observation: the user turn after the agent's action,
+as trained by `SFT` in mode `world_model`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class WorldModelDialogue:
     """The conversation of an agent with a world model.
 
     Args:
-        messages: everything that was shown and answered.
-        last: what the agent read last, and its turn.
+        messages: the conversation so far.
+        last: the agent's last prompt, and its turn.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -35,14 +35,14 @@ class WorldModelDialogue:
 
 
 class WorldModel:
-    """Writes observations. The model is loaded when it is first used; copies of an environment
-    share it, and what they wait for at the same time is sampled in one batch.
+    """Samples observations. The model is loaded at its first use; copies of an environment share
+    it, and concurrent requests are sampled in one batch.
 
     Args:
         model: a live causal language model, or a folder, run folder or hub id of one.
-        tokenizer: its tokenizer; that of the folder when `None`.
-        sampling: how observations are drawn.
-        dtype, device: of a model that is loaded.
+        tokenizer: its tokenizer; that of the folder if `None`.
+        sampling: sampling parameters of observations.
+        dtype, device: type and device of a model that is loaded.
         timeout: seconds a batch may take.
     """
 
@@ -68,7 +68,7 @@ class WorldModel:
         return self
 
     async def load(self) -> None:
-        """Make sure that the model is there; event loops go on meanwhile."""
+        """Load the model without blocking the event loop."""
         await asyncio.to_thread(lambda: self._engine)
 
     @property
@@ -77,14 +77,14 @@ class WorldModel:
         return self._policy.chat
 
     def talk(self, messages: Sequence[Message]) -> WorldModelDialogue:
-        """A conversation that begins with messages."""
+        """Start a conversation with messages."""
         return WorldModelDialogue(list(messages))
 
     def answer(self, talk: WorldModelDialogue, action: Message) -> None:
-        """Note what the agent did: the tokens that it sampled, where they are the model's own for
-        this text, else those of the text."""
+        """Append the agent's action: its sampled tokens if they are this model's ids of the text,
+        else the ids of the text."""
         chat = self.chat
-        text = action.content.encode("utf-8", "replace").decode()  # half a character has no tokens
+        text = action.content.encode("utf-8", "replace").decode()  # a lone surrogate has no tokens
         prompt, sampled = chat.prompt(talk.messages, talk.last), action.turn
         if sampled is None or not self._own(sampled, text):
             ids = [*chat.encode_text(text), chat.tokenizer.eos_token_id]
@@ -96,19 +96,19 @@ class WorldModel:
         talk.last = (prompt, turn)
 
     def opening(self, talk: WorldModelDialogue) -> UserTurnOpening:
-        """What the model reads, and what ends its observation."""
+        """The prompt of the model, and the end of its observation."""
         return open_user_turn(self.chat, talk.messages, talk.last)
 
     async def observe(
         self, talk: WorldModelDialogue, seed: int, key: tuple[int | str, ...] = ()
     ) -> Message | None:
-        """The next observation, noted in the conversation; `None` where the conversation leaves the
-        model no room for one.
+        """Sample the next observation and append it to the conversation; `None` if the context has
+        no room for one.
 
         Args:
             talk: the conversation so far.
-            seed: of the sampling.
-            key: where the request stands in a batch.
+            seed: seed of the sampling.
+            key: position of the request in a batch.
         """
         opening, sampling = self.opening(talk), self.sampling
         room = self._policy.max_context - len(opening.ids)
@@ -132,7 +132,7 @@ class WorldModel:
         return known and bool(turn.completion_ids) and self.chat.decode(turn.completion_ids) == text
 
     def _batcher(self) -> Batcher:
-        """What collects the requests of an event loop."""
+        """The batcher of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._batchers:
             engines = {"world_model": self._engine}
@@ -150,13 +150,13 @@ class WorldModel:
 
     @cached_property
     def _loaded(self) -> Any:
-        """The engine over the model."""
+        """The engine of the model."""
         model, tokenizer = self.model, self.tokenizer
         named = isinstance(model, str)
         if named and model.startswith(("policy:", "stage:")):
             raise ConfigError(
-                f"environment world_model: model={model!r} is a name that a run with this policy "
-                "or stage knows; give the folder of the model"
+                f"environment world_model: model={model!r} is the name of a policy or stage, "
+                "which only its run can resolve; give the folder of the model"
             )
         if named:
             tokenizer = tokenizer or load_tokenizer(model)

@@ -1,7 +1,7 @@
-"""Running programs that nobody trusts: what a sandbox is (`types`), the ones on this machine
-(`local`, on `workers` that run the program `_harness` in one of the `tiers`, with the system calls
-of `filters`), elsewhere (`docker`, `remote`), and the word that opens one (`opening`). On them
-stand the graders (`grading`). It knows nothing of models, worlds or rewards."""
+"""Execution of untrusted programs: the sandbox interface (`types`), sandboxes on this machine
+(`local`, whose `workers` run the program `_harness` in one of the `tiers`, with the system call
+filters of `filters`) and elsewhere (`docker`, `remote`), the function that opens one by name
+(`opening`), and the graders (`grading`). Independent of models, environments and rewards."""
 
 from __future__ import annotations
 

@@ -1,19 +1,17 @@
-"""The program that runs inside: it starts every untrusted program in a process of its own, watches
-it and says how it ended.
+"""The supervisor program inside a sandbox: it starts every untrusted program in a process of its
+own, monitors it and reports how it ended.
 
-It is handed to another Python by descriptor, as text, so it uses the standard library alone and
-knows nothing of this package. One control socket connects it with whoever asks:
+Its source is passed by descriptor to a separate Python, so it uses only the standard library and
+nothing of this package. One control socket connects it with the caller:
 
-- the first message says how programs are shut in (`Setup`);
-- every request brings descriptors: standard input, output and error, the program, its files;
-- while a program runs, `kill` may come; when the program is gone a report goes back;
-- when the socket closes, everything ends.
+- the first message sets up the isolation (`Setup`);
 
-An untrusted program is forked from here, so that Python need not start anew; it holds no descriptor
-of ours, and where there are namespaces it gets fresh ones, with an init of ours as their process 1.
+An untrusted program is forked from this process, so that Python need not be started again; it holds
+none of this process's descriptors, and with namespaces it gets fresh ones, with an init of this
+program as their process 1.
 """
 
-import _socket as socket  # the other one takes as long to import as it takes to start Python
+import _socket as socket  # the public module takes as long to import as Python takes to start
 import array
 import atexit
 import contextlib
@@ -37,22 +35,22 @@ PRELOADED = (
     "collections datetime decimal fractions functools heapq itertools linecache math random re "
     "statistics string tempfile traceback typing"
 )
-"""What programs import most: a worker that is kept has it ready."""
+"""The modules that programs import most: a reused worker has them preloaded."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEWNS, NEWIPC, NEWPID = 0x20000, 0x8000000, 0x20000000
 NOSUID, NODEV, NOEXEC, READONLY = 2, 4, 8, 1
 DUMPABLE, DEATH_SIGNAL, DROP_BOUNDING, SECCOMP, NO_NEW_PRIVILEGES, SUBREAPER = 4, 1, 24, 22, 38, 36
 WATCH = 0.02
-"""Seconds between two looks at memory and disk."""
+"""Seconds between two checks of memory and disk."""
 MOST_ENTRIES, DEEPEST = 4096, 64
-"""Files and folders of scratch space, and folders in one another."""
+"""Limits of scratch space: number of files and folders, and depth of nesting."""
 FILE = "main.py"
-"""What the program is called in its own tracebacks."""
+"""File name of the program in its own tracebacks."""
 
 
 def called(name, *arguments):
-    """Call the C library, or raise what it says."""
+    """Call the C library, and raise its error."""
     result = getattr(LIBC, name)(*arguments)
     if result < 0:
         number = ctypes.get_errno()
@@ -60,11 +58,11 @@ def called(name, *arguments):
     return result
 
 
-# -- talking ---------------------------------------------------------------------------------------
+# -- control socket --------------------------------------------------------------------------------
 
 
 def receive(control):
-    """One message and its descriptors; `(None, [])` when the other side is gone."""
+    """Receive a message and its descriptors; `(None, [])` when the other side has closed."""
     fds = array.array("i")
     data, extra, _, _ = control.recvmsg(1 << 18, socket.CMSG_LEN(8 * fds.itemsize))
     for level, kind, part in extra:
@@ -74,17 +72,17 @@ def receive(control):
 
 
 def send(control, **message):
-    """One message back."""
+    """Send a message."""
     control.send(json.dumps(message).encode())
 
 
 def tell(report, **found):
-    """A line of a report; the first one counts."""
+    """Write a line of a report; the first one counts."""
     os.write(report, json.dumps(found).encode() + b"\n")
 
 
 def content(fd):
-    """All of a file that was handed over, which is closed."""
+    """Read and close a file that was passed by descriptor."""
     with os.fdopen(os.dup(fd), "rb") as file:
         file.seek(0)
         data = file.read()
@@ -92,11 +90,11 @@ def content(fd):
     return data
 
 
-# -- shutting in -----------------------------------------------------------------------------------
+# -- isolation ---------------------------------------------------------------------------------
 
 
 def fresh_mounts(disk):
-    """Scratch space, shared memory and a view of processes that nobody else has."""
+    """Mount private scratch space, shared memory and a private view of processes."""
     called("unshare", NEWNS | NEWIPC)
     flags = NOSUID | NODEV
     options = "size=%d,nr_inodes=%d,mode=1777"
@@ -107,7 +105,7 @@ def fresh_mounts(disk):
 
 
 def no_capabilities():
-    """Give up every capability for good."""
+    """Drop every capability permanently."""
     for number in range(64):
         if LIBC.prctl(DROP_BOUNDING, number, 0, 0, 0) < 0:
             break
@@ -116,7 +114,7 @@ def no_capabilities():
 
 
 def landlock(read, write):
-    """Let nothing be opened but `read` (read and execute) and `write` (everything)."""
+    """Restrict file access to `read` (read and execute) and `write` (everything)."""
     abi = LIBC.syscall(444, None, 0, 1)
     if abi < 1:
         raise OSError(ctypes.get_errno(), "Landlock is not available")
@@ -144,7 +142,7 @@ def landlock(read, write):
 
 
 def filtered(program, stands_for_pid):
-    """Load a seccomp program; where it names a stand-in, it means this process."""
+    """Load a seccomp program; its placeholder is replaced with the id of this process."""
     own, wanted = struct.pack("=I", os.getpid()), struct.pack("=I", stands_for_pid)
     parts = [program[at : at + 8] for at in range(0, len(program), 8)]
     parts = [part[:4] + own if part[4:] == wanted else part for part in parts]
@@ -154,7 +152,7 @@ def filtered(program, stands_for_pid):
 
 
 def shut_in(setup, request):
-    """Everything that cannot be undone, in the process that will run the program."""
+    """Apply the irreversible restrictions, in the process that will run the program."""
     limits = request["limits"]
     if setup["namespaces"]:
         no_capabilities()
@@ -164,7 +162,7 @@ def shut_in(setup, request):
         ("NPROC", limits["processes"] + setup["others"]),
         ("FSIZE", limits["file_size"]),
         ("NOFILE", limits["open_files"]),
-        ("CORE", 1),  # at 0 the kernel would still pipe it to the host's handler
+        ("CORE", 1),  # at 0 the kernel would still pipe a core to the host's handler
         ("STACK", 64 << 20),
         ("MSGQUEUE", 0),
         ("SIGPENDING", 256),
@@ -186,7 +184,7 @@ def shut_in(setup, request):
 
 
 def unpack(data):
-    """Write the files that came with a request into the working folder."""
+    """Write the files of a request into the working folder."""
     head, _, rest = data.partition(b"\n")
     at = 0
     for path, size in json.loads(head or b"[]"):
@@ -199,7 +197,7 @@ def unpack(data):
 
 
 def run_text(text, modules):
-    """Run a program as Python runs its main file; its exit code."""
+    """Run a program as Python runs its main file; returns its exit code."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
@@ -216,7 +214,7 @@ def run_text(text, modules):
         print(code, file=sys.stderr)
         return 1
     except BaseException as error:
-        trace = error.__traceback__ and error.__traceback__.tb_next  # without our own line
+        trace = error.__traceback__ and error.__traceback__.tb_next  # without this file's frame
         BaseException.with_traceback(error, trace)
         if sys.excepthook is sys.__excepthook__:
             import linecache
@@ -230,7 +228,7 @@ def run_text(text, modules):
 
 
 def ended(code):
-    """End as Python does: threads, what was registered, what is still to be written."""
+    """Shut down like Python: join threads, run exit handlers, flush the output."""
     stop_threads = threading._shutdown  # pyright: ignore[reportAttributeAccessIssue]
     for last in (stop_threads, atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
         try:
@@ -241,7 +239,7 @@ def ended(code):
 
 
 def started(text, modules):
-    """Run a program that is to answer requests; raises what it says if it cannot."""
+    """Run a program that is to answer requests; raises its error output if it fails."""
     nowhere, sys.stderr = sys.stderr, io.StringIO()
     said = sys.stderr
     if run_text(text, modules) or not modules:
@@ -287,7 +285,7 @@ def frames(text):
 
 
 def program(setup, request, fds, report):
-    """The life of the process that runs an untrusted program."""
+    """Body of the process that runs an untrusted program."""
     text, files = (content(fd) for fd in fds[3:5])
     os.setsid()
     for number, fd in enumerate(fds[:3]):
@@ -317,8 +315,8 @@ def program(setup, request, fds, report):
 
 
 def init(setup, request, fds, report):
-    """Process 1 of fresh namespaces: starts the program, takes in orphans, and says how the
-    program ended. Whatever else still runs ends with it."""
+    """Body of process 1 of fresh namespaces: starts the program, reaps orphans, and reports how the
+    program ended. All processes left end with it."""
     called("prctl", DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     fresh_mounts(request["limits"]["disk"])
     pid = forked(program, setup, request, fds, report)
@@ -333,7 +331,7 @@ def init(setup, request, fds, report):
 
 
 def forked(work, setup, request, fds, report, *not_for_it):
-    """Do `work` in a new process; if it cannot even begin, `report` says why."""
+    """Run `work` in a new process; if it cannot start, `report` contains the reason."""
     pid = os.fork()
     if pid:
         return pid
@@ -348,11 +346,11 @@ def forked(work, setup, request, fds, report, *not_for_it):
         os._exit(125)
 
 
-# -- watching --------------------------------------------------------------------------------------
+# -- monitoring --------------------------------------------------------------------------------
 
 
 def descendants(pid):
-    """All processes below one."""
+    """All descendants of a process."""
     found, open_ = [], [pid]
     while open_:
         here = open_.pop()
@@ -368,10 +366,10 @@ def descendants(pid):
 
 
 def used(pids):
-    """Bytes of memory that processes hold together, and seconds of CPU time that they have had."""
+    """Total resident memory of processes in bytes, and their CPU time in seconds."""
     memory = ticks = 0
     for pid in pids:
-        with contextlib.suppress(OSError, IndexError, ValueError):  # it is gone by now
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended by now
             with open(f"/proc/{pid}/stat") as file:
                 words = file.read().rpartition(")")[2].split()
             ticks += int(words[11]) + int(words[12])
@@ -380,10 +378,10 @@ def used(pids):
 
 
 def unlinked(pids, device):
-    """Bytes on a device of files that no folder names any more and that processes hold open."""
+    """Bytes on a device in unlinked files that processes hold open."""
     found = {}
     for pid in pids:
-        with contextlib.suppress(OSError):  # it is gone by now
+        with contextlib.suppress(OSError):  # it has ended by now
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     file = os.stat(f"/proc/{pid}/fd/{name}")
@@ -393,11 +391,11 @@ def unlinked(pids, device):
 
 
 def overfull(folder, limits, pids):
-    """Whether more lies below a folder than may: bytes, entries, or folders in folders. No link is
-    followed; a folder that cannot be read may hold anything."""
+    """Whether a folder exceeds the limits of bytes, entries or depth. No link is followed; a folder
+    that cannot be read counts as over the limit."""
     try:
         size, count = unlinked(pids, os.stat(folder).st_dev), 0
-    except FileNotFoundError:  # removed, as programs may that nothing shuts in
+    except FileNotFoundError:  # removed, as unisolated programs may
         return False
     open_ = [(folder, 0)]
     while open_:
@@ -415,12 +413,12 @@ def overfull(folder, limits, pids):
         except PermissionError:
             return True
         except OSError:
-            pass  # it is gone by now
+            pass  # it has ended by now
     return size > limits["disk"]
 
 
 class ProgramRun:
-    """One program while it runs."""
+    """One running program."""
 
     def __init__(self, setup, request, fds):
         self.setup, self.request = setup, request
@@ -439,13 +437,13 @@ class ProgramRun:
             os.close(fd)
 
     def processes(self):
-        """Whatever belongs to this run."""
+        """All processes of this run."""
         if self.setup["namespaces"]:
             return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         return descendants(os.getpid())
 
     def look(self):
-        """Whether it holds too much."""
+        """Whether it exceeds its limits of memory or disk."""
         limits = self.request["limits"]
         pids = self.processes()
         held, cpu = used(pids)
@@ -456,13 +454,13 @@ class ProgramRun:
             self.kill("disk")
 
     def kill(self, cause):
-        """End it; the first cause counts."""
+        """Kill it; the first cause counts."""
         self.cause = self.cause or cause
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
     def end(self):
-        """Take in everything that is left; the report."""
+        """Reap all processes that are left, and return the report."""
         _, status, usage = os.wait4(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         cpu = usage.ru_utime + usage.ru_stime
@@ -492,18 +490,18 @@ class ProgramRun:
             else {"code": code}
         )
         peak = max(self.peak, usage.ru_maxrss * 1024)
-        cpu = max(self.cpu, cpu)  # of killed processes nothing comes with the status
+        cpu = max(self.cpu, cpu)  # the status of killed processes does not contain their CPU time
         return {"code": None, "failed": "", **found, "cause": self.cause, "cpu": cpu, "peak": peak}
 
 
 def serve(control, setup):
-    """Run what is asked for, one program after the other."""
+    """Run the requested programs, one after the other."""
     while True:
         request, fds = receive(control)
         if request is None:
             return
         if request.get("kill"):
-            continue  # it came too late
+            continue  # a late kill
         try:
             run = ProgramRun(setup, request, fds)
         except OSError as error:
@@ -529,7 +527,7 @@ def serve(control, setup):
 
 
 def main():
-    """Say hello, take the setup, serve."""
+    """Send the greeting, receive the setup, serve."""
     control = socket.socket(fileno=int(sys.argv[1]))
     setup, _ = receive(control)
     if setup is None:
@@ -547,7 +545,7 @@ def main():
     gc.collect()
     gc.freeze()
     send(control, ready=True, python=sys.version.split()[0], processes=len(os.listdir("/proc")))
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever asked is gone
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the caller is gone
         serve(control, setup)
 
 

@@ -1,5 +1,5 @@
-"""Which system calls a program may make, as a seccomp program. Listed is what is forbidden: what
-reaches the kernel's rarely used corners, other processes, other hosts or other namespaces."""
+"""The system call filter of programs, as a seccomp program. It is a deny list: calls that reach
+rarely used parts of the kernel, other processes, other hosts or other namespaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from mrlm.sandbox.types import SandboxUnavailableError
 
 STANDS_FOR_PID = 0x7ABC0DE5
-"""Where a rule means the process itself, whose number is known only when it is there."""
+"""Placeholder in a rule for the id of the process, which is known only when it exists."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -42,39 +42,39 @@ OF_HOST_FILES = _names("""
     futimesat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr
     removexattrat flock
 """)
-"""What reaches files of the host that may be read but not written, where no mount hides them:
-Landlock knows nothing of owners, times and attributes."""
+"""Calls that change files of the host that may be read but not written, if no mount hides them:
+Landlock does not cover owners, times and attributes."""
 
 PROCESSES = _names("fork vfork execve execveat tkill pidfd_open pidfd_send_signal")
 SIGNALS = _names("kill tgkill rt_sigqueueinfo rt_tgsigqueueinfo")
 NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
-"""Flags of `clone` that make a new namespace."""
+"""Flags of `clone` that create a new namespace."""
 THREAD = 0x10000
 SHARED_UNNAMED, HUGE_PAGES = 0x21, 0x40000
-"""Flags of `mmap` for memory that no limit counts: shared pages of no file stay when all but one of
-them are given back; huge pages come from a store of their own."""
+"""Flags of `mmap` for memory that no limit counts: shared anonymous pages stay when all but one of
+them are unmapped; huge pages come from a separate pool."""
 OWNERS_OF_FDS = (8, 10, 15)
-"""Commands of `fcntl` that say whom a descriptor signals, and how: F_SETOWN, F_SETSIG,
+"""Commands of `fcntl` that set whom a descriptor signals, and how: F_SETOWN, F_SETSIG,
 F_SETOWN_EX."""
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-"""What may be asked of a device by `ioctl`: whether it is a terminal and how large, how much there
-is to read, to block, to be closed by other programs. Others type into terminals, signal owners, or
-change files that are only open for reading."""
+"""The allowed requests of `ioctl`: whether a device is a terminal and its size, the bytes
+available, blocking mode, close on exec. Others type into terminals, signal owners, or change files
+that are only open for reading."""
 SET_DUMPABLE = 4
 CORE = 4
-"""RLIMIT_CORE. At 1 no core is written or piped to the host's handler, at 0 it may be piped."""
+"""RLIMIT_CORE. At 1 no core is written or piped to the host's handler; at 0 it may be piped."""
 NEWEST = 442
-"""From this number on (it is the same on every processor) system calls do not exist: the library
-may not know them by name."""
+"""System calls from this number on (equal on all architectures) are reported as missing: the
+library may not know their names."""
 
 
 @functools.cache
 def seccomp(alone: bool) -> bytes:
-    """The filter.
+    """Build the filter.
 
     Args:
-        alone: also forbid other processes: to start them, to signal them, and to change what
-            belongs to the host's files. For programs without namespaces of their own.
+        alone: also forbid other processes (starting and signalling them) and changes to the
+            metadata of the host's files. For programs without namespaces of their own.
 
     Returns:
         BPF instructions of 8 bytes. `STANDS_FOR_PID` in them has to be replaced.
@@ -95,7 +95,7 @@ def seccomp(alone: bool) -> bytes:
     def forbid(name: str, *when: Any) -> None:
         try:
             made.add_rule(refused, name, *when)
-        except (OSError, ValueError, RuntimeError):  # not on this processor, or newer than the
+        except (OSError, ValueError, RuntimeError):  # not on this architecture, or newer than the
             if library.resolve_syscall(library.Arch.NATIVE, name) >= 0:  # library
                 raise
 
@@ -103,14 +103,14 @@ def seccomp(alone: bool) -> bytes:
         forbid(name)
     for flag in NAMESPACES:
         forbid("clone", library.Arg(0, library.MASKED_EQ, flag, flag))
-    # a datagram socket could be sent elsewhere than to its pair; a raw one is one too
+    # a datagram socket could send elsewhere than to its pair; a raw one is one too
     for kind in (0, 2, 3, 4):
         forbid("socketpair", library.Arg(1, library.MASKED_EQ, 0xF, kind))
     forbid("socketpair", library.Arg(0, library.NE, AF_UNIX))
     forbid("sendto", library.Arg(4, library.NE, 0))
     for flags in (SHARED_UNNAMED, HUGE_PAGES):
         forbid("mmap", library.Arg(3, library.MASKED_EQ, flags, flags))
-    # limits of others: no permission but the same user is asked for
+    # limits of other processes: the same user is enough permission
     forbid("prlimit64", library.Arg(0, library.NE, 0))
     forbid("prlimit64", library.Arg(1, library.EQ, CORE), library.Arg(2, library.NE, 0))
     forbid("setrlimit", library.Arg(0, library.EQ, CORE))
@@ -121,14 +121,14 @@ def seccomp(alone: bool) -> bytes:
             forbid(name, library.Arg(0, library.NE, STANDS_FOR_PID))
         for command in OWNERS_OF_FDS:
             forbid("fcntl", library.Arg(1, library.MASKED_EQ, 0xFFFFFFFF, command))
-        # what it holds open has to be seen from outside
+        # its open files have to be visible from outside
         forbid("prctl", library.Arg(0, library.EQ, SET_DUMPABLE))
-        # opened to read and yet made empty: old Landlocks let that pass
+        # opened for reading but truncated: old Landlock versions allow it
         for name, at in (("open", 1), ("openat", 2)):
             empties = library.Arg(at, library.MASKED_EQ, os.O_TRUNC | os.O_ACCMODE, os.O_TRUNC)
             forbid(name, empties)
-        made.add_rule(library.ERRNO(errno.ENOSYS), "openat2")  # its flags cannot be read here
-    made.add_rule(library.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be read here
+        made.add_rule(library.ERRNO(errno.ENOSYS), "openat2")  # its flags cannot be inspected here
+    made.add_rule(library.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be inspected here
     with tempfile.TemporaryFile() as file:
         made.export_bpf(file)
         file.seek(0)
@@ -137,7 +137,7 @@ def seccomp(alone: bool) -> bytes:
 
 
 def _before_all(ioctl: int) -> bytes:
-    """Instructions before all others, for what the library has no words for: a system call from
+    """Instructions before all others, for rules that the library cannot express: a system call from
     `NEWEST` on fails with ENOSYS, an `ioctl` that is not in `IOCTLS` with EPERM."""
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # BPF_LD, BPF_JEQ, BPF_JGE, BPF_RET
     number, second_argument, fail = 0, 24, 0x00050000  # SECCOMP_RET_ERRNO

@@ -1,5 +1,5 @@
-"""A sandbox on this machine: workers that are kept ready, as many programs at a time as there are
-cores, and sessions."""
+"""A sandbox on this machine: reusable workers, as many concurrent programs as there are cores, and
+sessions."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from mrlm.sandbox.workers import RunningProgram, SandboxWorker, run
 
 T = TypeVar("T")
 MOST_ANSWER = 1 << 20
-"""Bytes of an answer that are read."""
+"""Most bytes of an answer."""
 MOST_PROGRAM = 1 << 20
-"""Bytes of a program that is run."""
+"""Most bytes of a program."""
 
 
 class LocalSandbox:
-    """Programs in processes of this machine.
+    """A sandbox that runs programs in processes of this machine.
 
     Args:
-        tier: how they are shut in.
-        limits: of every run that brings none.
-        workers: programs that run at the same time; as many as there are cores if not given.
-            Others wait, and their time begins when they start.
-        reuse: keep workers ready between runs. Without, every run starts one anew.
+        tier: the isolation.
+        limits: default limits of programs.
+        workers: most concurrent programs; by default, the number of cores. Others wait, and their
+            time begins when they start.
+        reuse: keep workers between runs. Otherwise, every run starts a new one.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class LocalSandbox:
         atexit.register(_close_of, weakref.ref(self))
 
     def __deepcopy__(self, memo: object) -> LocalSandbox:
-        return self  # worlds are copied for every episode; they share what runs their programs
+        return self  # environments are copied for every episode; the copies share their sandbox
 
     @property
     def closed(self) -> bool:
-        """Whether it runs nothing any more, in this process."""
+        """Whether it is closed in this process."""
         return self._closed or self._owner != os.getpid()
 
     def with_limits(self, limits: Limits) -> LocalSandbox:
-        """The same workers under other limits."""
+        """The same workers with other limits."""
         other = copy.copy(self)
         other.limits = limits
         return other
@@ -103,7 +103,7 @@ class LocalSandbox:
         files: Mapping[str, bytes] | None = None,
         limits: Limits | None = None,
     ) -> SandboxResult:
-        """`run` for callers that may block."""
+        """`run` for blocking callers."""
         refused = unfit(program, stdin, files or {})
         if refused:
             return SandboxResult("refused", reason=refused)
@@ -141,13 +141,13 @@ class LocalSandbox:
         return made
 
     async def in_turn(self, work: Callable[[], T]) -> T:
-        """Do something that blocks, when a core is free for it."""
+        """Run a blocking job when a core is free."""
         if self._owner != os.getpid():
             raise SandboxError("a sandbox cannot be used in a fork of the process that opened it")
         return await asyncio.wrap_future(self._threads.submit(work))
 
     def take(self) -> SandboxWorker:
-        """A worker that runs nothing.
+        """An idle worker.
 
         Raises:
             SandboxError: none can be started.
@@ -162,7 +162,7 @@ class LocalSandbox:
             worker.close()
 
     def give_back(self, worker: SandboxWorker) -> None:
-        """Keep a worker for the next program, or let it go."""
+        """Keep a worker for the next program, or close it."""
         with self._lock:
             if self.reuse and not worker.spent and len(self._free) < self.workers * 2:
                 self._free.append(worker)
@@ -187,12 +187,12 @@ def _close_of(kept: weakref.ref[LocalSandbox]) -> None:
 
 
 def unfit(program: str, stdin: str, files: Mapping[str, bytes]) -> str:
-    """Why a program cannot be run at all; empty if it can."""
+    """The reason why a program cannot be run at all; empty if it can."""
     for name, text in (("program", program), ("standard input", stdin)):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            return f"the {name} is no valid Unicode: {error.reason} at {error.start}"
+            return f"the {name} is not valid Unicode: {error.reason} at {error.start}"
     if "\0" in program:
         return "the program has a NUL character in it"
     if len(program) > MOST_PROGRAM:
@@ -200,7 +200,7 @@ def unfit(program: str, stdin: str, files: Mapping[str, bytes]) -> str:
     for path in files:
         parts = PurePosixPath(path).parts
         if not parts or ".." in parts or path.startswith("/") or "\0" in path or len(path) > 200:
-            return f"{path!r} is no path inside the working folder"
+            return f"{path!r} is not a path inside the working folder"
     return ""
 
 
@@ -245,7 +245,7 @@ class LocalSession:
             try:
                 reply = self._answer(struct.pack("<I", len(data)) + data, wall)
                 if type(reply) is not dict or reply.get("id") != number:
-                    raise SessionEnded("error", "it sent something that is no answer")
+                    raise SessionEnded("error", "its answer is malformed")
             except SessionEnded as error:
                 self._ended(error.status)
                 raise
@@ -287,10 +287,10 @@ class LocalSession:
         try:
             return json.loads(bytes(read[4:]))
         except (ValueError, RecursionError) as error:
-            raise SessionEnded("error", "it sent something that is no answer") from error
+            raise SessionEnded("error", "its answer is malformed") from error
 
     def _ended(self, cause: Status) -> None:
-        """Kill the program; the worker can go on."""
+        """Kill the program; the worker can be used again."""
         running, self._running = self._running, None
         if running is None:
             return
@@ -309,8 +309,8 @@ class LocalSession:
             raise SessionEnded("refused", end.refused)
 
     def close_now(self) -> None:
-        """`close` for callers that may block."""
-        with self._lock, suppress(SandboxError, SessionEnded):  # it is gone all the same
+        """`close` for blocking callers."""
+        with self._lock, suppress(SandboxError, SessionEnded):  # it is gone in any case
             self._ended("killed")
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Opens a sandbox by the word a user writes, and proves with a canary that it holds."""
+"""Opens a sandbox by name, and tests its isolation with a canary."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ _lock = threading.Lock()
 def open_sandbox(
     isolation: Isolation | str | Mapping[str, Any] = "auto", limits: Limits | None = None
 ) -> Sandbox:
-    """The sandbox that a word stands for. Local ones are opened once per process and shared.
+    """Open a sandbox by name. Local ones are opened once per process and shared.
 
     Args:
-        isolation: `auto` (bubblewrap, else Landlock, else an error that says what to install), one
-            of them by name, `none-i-understand` (limits only: what a program does, the host
-            suffers), `docker` or `remote`; the last two with their arguments, as in
-            `{"remote": {"url": "https://10.0.0.5:8070", "token_file": "token"}}`.
-        limits: of programs that bring none.
+        isolation: `auto` (bubblewrap, else Landlock, else an error that names what to install), one
+            of them by name, `none-i-understand` (limits only: the host is not protected), `docker`
+            or `remote`; the last two with their arguments, as in `{"remote": {"url":
+            "https://10.0.0.5:8070", "token_file": "token"}}`.
+        limits: default limits of programs.
 
     Raises:
-        SandboxUnavailableError: programs cannot be isolated as asked.
-        ConfigError: no such word.
+        SandboxUnavailableError: the requested isolation is not available.
+        ConfigError: an unknown name.
     """
     word, options = _read(isolation)
     if word == "docker":
@@ -83,7 +83,7 @@ def open_sandbox(
         if word not in _opened or _opened[word].closed:
             _opened[word] = _first_that_holds(word)
         shared = _opened[word]
-    if shared.tier is TIER_C:  # said to every run
+    if shared.tier is TIER_C:  # every run is warned
         log.warning(
             "isolation none-i-understand: programs that a model writes run as you, with limits and "
             "no isolation; what they delete is gone"
@@ -104,7 +104,7 @@ def _read(isolation: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def opened() -> list[dict[str, str]]:
-    """The local sandboxes that this process has opened: what a run writes down of them."""
+    """The local sandboxes that this process has opened, for the log of a run."""
     found = {}
     for sandbox in _opened.values():
         tier = sandbox.tier
@@ -128,8 +128,8 @@ def _first_that_holds(isolation: str) -> LocalSandbox:
             reasons.append(str(error))
         sandbox.close()
     raise SandboxUnavailableError(
-        f"programs cannot be isolated here, so none is run ({'; '.join(reasons)}). "
-        f"Install bubblewrap: {INSTALL}; where user namespaces are forbidden, allow them "
+        f"programs cannot be isolated on this machine, so none is run ({'; '.join(reasons)}). "
+        f"Install bubblewrap: {INSTALL}; if user namespaces are forbidden, allow them "
         "(sysctl kernel.unprivileged_userns_clone=1, "
         "kernel.apparmor_restrict_unprivileged_userns=0) or use a kernel with Landlock (5.13 or "
         "newer); or set isolation: docker or remote"
@@ -144,8 +144,8 @@ def _say(sandbox: LocalSandbox, reasons: list[str]) -> None:
 
 
 def probe(sandbox: LocalSandbox) -> list[str]:
-    """What a program could do in a sandbox that none may: it tries to read, change, reach and
-    signal a canary outside.
+    """The forbidden actions that a program could do in a sandbox: it tries to read, change, reach
+    and signal a canary outside.
 
     Raises:
         SandboxError: it cannot be run.

@@ -1,5 +1,5 @@
-"""Removes folders that a stranger has filled: however deep, whatever their permissions, and never
-through a link."""
+"""Removes folders that an untrusted program has filled: of any depth, with any permissions, and
+never through a link."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder and all below it. A link is removed, not followed; nothing is recursive, so
-    that depth does not matter.
+    """Remove a folder and everything below it. A link is removed, not followed; nothing is
+    recursive, so depth does not matter.
 
     Raises:
         OSError: something cannot be removed.
@@ -24,7 +24,7 @@ def remove_tree(path: str) -> None:
     try:
         fd = _opened(name, above)
         try:
-            mark = secrets.token_hex(8)  # whoever filled the folder cannot have used it
+            mark = secrets.token_hex(8)  # a name that the untrusted program cannot have used
             names = (f"{mark}.{number}" for number in itertools.count())
             while _lifted(fd, names):
                 pass
@@ -38,8 +38,8 @@ def remove_tree(path: str) -> None:
 
 
 def _lifted(fd: int, names: Iterator[str]) -> bool:
-    """Remove what lies in a folder; folders inside its folders are moved up to it. Whether it
-    holds any after that."""
+    """Remove the content of a folder; folders inside its folders are moved up to it. Returns
+    whether it holds any after that."""
     left = False
     for name in os.listdir(fd):
         if _removed(name, fd):
@@ -49,7 +49,7 @@ def _lifted(fd: int, names: Iterator[str]) -> bool:
             for below in os.listdir(inner):
                 if not _removed(below, inner):
                     left = True
-                    os.close(_opened(below, inner))  # what moves must be writable itself
+                    os.close(_opened(below, inner))  # a folder must be writable itself to be moved
                     os.rename(below, next(names), src_dir_fd=inner, dst_dir_fd=fd)
         finally:
             os.close(inner)
@@ -58,7 +58,7 @@ def _lifted(fd: int, names: Iterator[str]) -> bool:
 
 
 def _removed(name: str, fd: int) -> bool:
-    """Remove one entry, unless it is a folder that holds something."""
+    """Remove one entry, unless it is a folder that is not empty."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=fd)
         return True
@@ -70,7 +70,7 @@ def _removed(name: str, fd: int) -> bool:
 
 
 def _opened(name: str, fd: int) -> int:
-    """A folder, with all rights to it."""
+    """Open a folder, with all rights to it."""
     try:
         inner = os.open(name, OPEN, dir_fd=fd)
     except PermissionError:

@@ -1,5 +1,5 @@
-"""The ways to shut a program in on this machine: which command starts the harness, as whom, and
-what it is told. It starts nothing."""
+"""The isolation tiers of this machine: the command that starts the harness, its user, and its
+setup. Starts no process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mrlm.sandbox.filters import STANDS_FOR_PID, seccomp
 from mrlm.sandbox.types import SandboxUnavailableError
 
 SCRATCH = "/tmp/w"
-"""Working folder of a program that has file systems of its own."""
+"""Working folder of a program with file systems of its own."""
 FIRST_UNUSED = 64_200
 UNUSED = 1_000
-"""Where users are looked for that nobody is."""
+"""Range in which unused user ids are searched."""
 READABLE = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/dev/urandom", "/dev/null")
 BOOT = (
     "import marshal,os,sys;from _frozen_importlib_external import MAGIC_NUMBER as m;"
@@ -31,21 +31,21 @@ BOOT = (
     "n=int.from_bytes(n,'little');"
     "exec(marshal.loads(t[:n]) if k==m else compile(t[n:],'<harness>','exec'))"
 )
-"""Runs what `booted` made."""
+"""The program that runs the result of `booted`."""
 OURS = Path(__file__).resolve().parents[1]
-"""This package, which has the solutions of generated problems in it: no program may read them."""
+"""This package, which contains the solutions of generated problems: no program may read it."""
 INSTALL = "apt-get install bubblewrap (Fedora: dnf install bubblewrap; Arch: pacman -S bubblewrap)"
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """One way.
+    """An isolation tier.
 
     Args:
         letter: A (bubblewrap, seccomp, limits), B (Landlock, seccomp, limits) or C (limits).
         name: `bubblewrap`, `landlock` or `bare`.
         namespaces: whether a program has file systems and processes of its own.
-        landlock: whether the kernel keeps it from the host's files.
+        landlock: whether the kernel protects the host's files from it.
         filtered: whether its system calls are filtered.
     """
 
@@ -56,10 +56,10 @@ class Tier:
     filtered: bool = True
 
     def setup(self) -> dict[str, Any]:
-        """What the harness is told when it starts.
+        """The setup message of the harness.
 
         Raises:
-            SandboxUnavailableError: what this way needs is missing.
+            SandboxUnavailableError: a requirement of this tier is missing.
         """
         return {
             "namespaces": self.namespaces,
@@ -74,7 +74,7 @@ class Tier:
         descriptors `source` and `control`.
 
         Raises:
-            SandboxUnavailableError: what this way needs is missing.
+            SandboxUnavailableError: a requirement of this tier is missing.
         """
         inside = [python(), "-s", "-S", "-B", "-X", "utf8", "-c", BOOT, str(source), str(control)]
         return [*_bubblewrap(), *inside] if self.namespaces else inside
@@ -87,27 +87,27 @@ TIER_C = Tier("C", "bare", filtered=False)
 
 @functools.cache
 def booted(harness: Path) -> bytes:
-    """A harness as `BOOT` takes it: compiled, for a Python with the same byte code as this one, and
-    as text, for every other."""
+    """The harness in the format of `BOOT`: compiled, for a Python with the same byte code as this
+    one, and as text, for every other."""
     text = harness.read_bytes()
     code = marshal.dumps(compile(text, "<harness>", "exec", dont_inherit=True))
     return MAGIC_NUMBER + len(code).to_bytes(8, "little") + code + text
 
 
 def environment(folder: str) -> dict[str, str]:
-    """All that a program sees of an environment."""
+    """All environment variables of a program."""
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": folder,
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
-        "MALLOC_ARENA_MAX": "1",  # else every thread takes 64 MiB of address space
+        "MALLOC_ARENA_MAX": "1",  # otherwise every thread takes 64 MiB of address space
     }
 
 
 def strangers() -> list[int]:
-    """Users that have no name here, to run as where we are root; none where we are not."""
+    """Unused user ids to run programs as root's delegates; none if this process is not root."""
     if os.getuid() != 0:
         return []
     known = {entry.pw_uid for entry in pwd.getpwall()}
@@ -115,15 +115,15 @@ def strangers() -> list[int]:
 
 
 SETPRIV = shutil.which("setpriv", path=os.defpath)
-"""Of util-linux; changes the user before it becomes a command."""
+"""Part of util-linux; changes the user before it executes a command."""
 
 
 def as_user(user: int | None) -> tuple[list[str], dict[str, Any]]:
-    """What stands before a command so that it runs as a user, and further settings of `Popen`.
+    """The prefix of a command that runs as a user, and further arguments of `Popen`.
 
-    A child that changes its user by itself is made by `fork`, in which what libraries registered
-    for forks runs: gRPC begins threads there, which lose their descriptors and sometimes take the
-    child with them. So `setpriv` does it where there is one, and the child is made by `vfork`."""
+    A child that changes its user by itself is created by `fork`, which runs the fork handlers of
+    libraries: gRPC starts threads there, which lose their descriptors and may crash the child. So
+    `setpriv` does it if it is installed, and the child is created by `vfork`."""
     if user is None:
         return [], {}
     if SETPRIV is None:
@@ -133,11 +133,11 @@ def as_user(user: int | None) -> tuple[list[str], dict[str, Any]]:
 
 @functools.cache
 def python() -> str:
-    """The Python that programs run in: the one that runs this, if everybody may read it, else the
+    """The Python that programs run in: the current one if every user may read it, else the
     system's.
 
     Raises:
-        SandboxUnavailableError: there is none.
+        SandboxUnavailableError: none is available.
     """
     if platform.system() != "Linux":
         raise SandboxUnavailableError(
@@ -149,7 +149,7 @@ def python() -> str:
         if os.access(found, os.X_OK) and (os.getuid() != 0 or _readable_by_all(Path(found))):
             return found
     raise SandboxUnavailableError(
-        f"there is no Python that an ordinary user may run ({own} is in a private folder): "
+        f"no Python is readable by ordinary users ({own} is in a private folder): "
         "apt-get install python3"
     )
 
@@ -160,14 +160,14 @@ def _readable_by_all(path: Path) -> bool:
 
 
 def _trees_of(interpreter: str) -> list[str]:
-    """Folders outside the system's own that a Python is made of."""
+    """Folders of a Python outside the system's own."""
     home = str(Path(interpreter).resolve().parent.parent)
     places = {home, str(Path(interpreter).parent.parent)}
     return sorted(place for place in places if place not in ("/", "/usr"))
 
 
 def _bubblewrap() -> Sequence[str]:
-    """`bwrap` and what it shuts in with."""
+    """The `bwrap` command with its isolation options."""
     program = shutil.which(
         "bwrap", path="/usr/bin:/bin:/usr/local/bin:" + os.environ.get("PATH", "")
     )
@@ -195,9 +195,9 @@ def _bubblewrap() -> Sequence[str]:
 
 
 def _devices() -> list[str]:
-    """The harmless ones: /dev/zero, mapped as shared, would be memory that no limit counts, and
-    bubblewrap's own `--dev` would also make terminals, and for them a second user namespace, in
-    which the harness could not make a program its own."""
+    """The harmless devices: /dev/zero, mapped as shared, would be memory that no limit counts, and
+    bubblewrap's own `--dev` would also create terminals, and for them a second user namespace, in
+    which the harness could not give a program namespaces of its own."""
     words = ["--tmpfs", "/dev", "--dir", "/dev/shm", "--symlink", "/proc/self/fd", "/dev/fd"]
     for name in ("null", "full", "random", "urandom"):
         words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]

@@ -1,5 +1,5 @@
-"""What running untrusted code looks like from outside: limits, results, and the protocol that every
-sandbox keeps. It starts no process."""
+"""The interface of sandboxes for untrusted code: limits, results, and the protocol that every
+sandbox implements. Starts no process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError, MRLMError
 Status = Literal[
     "ok", "error", "timeout", "oom", "output_limit", "killed", "refused", "infra_error"
 ]
-"""How a run ended: `ok` (exit code 0), `error` (another exit code), `timeout` (wall or CPU time),
+"""The end of a run: `ok` (exit code 0), `error` (another exit code), `timeout` (wall or CPU time),
 `oom` (memory), `output_limit`, `killed` (a signal, or too much written), `refused` (never started:
 the program or its files cannot be run), `infra_error` (the sandbox failed, not the program)."""
 
@@ -21,23 +21,23 @@ MIB = 1 << 20
 
 
 class SandboxError(MRLMError):
-    """The sandbox itself failed. Whoever waits for a verdict has none: it is never a reward."""
+    """The sandbox itself failed, so there is no verdict; it must never count as a reward."""
 
 
 class SandboxUnavailableError(ConfigError):
-    """Nothing here can isolate a program as asked; the message says what to install (exit code
-    2)."""
+    """The requested isolation is not available on this machine; the message names what to install
+    (exit code 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use.
+    """The resource limits of one run.
 
     Args:
-        wall: seconds from its start until it is killed; a fraction is fine.
+        wall: seconds from its start until it is killed; a fraction is allowed.
         cpu: seconds of CPU time; `None` is `wall`, rounded up to the next whole second.
         memory: bytes of address space of each process, and of resident memory of all together.
-        processes: processes and threads at one time.
+        processes: most concurrent processes and threads.
         file_size: bytes of the largest file it may write.
         open_files: descriptors of each process.
         output: bytes of standard output and standard error together.
@@ -80,7 +80,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run used.
+    """The resources that a run used.
 
     Args:
         wall: seconds from start to end.
@@ -95,15 +95,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """What came of a run.
+    """The result of a run.
 
     Args:
         status: how it ended.
-        stdout, stderr: what it wrote, as text; bytes that are no UTF-8 are replaced. It is data:
-            control codes are in it as they were written.
-        usage: what it used.
-        exit_code: of the program, negative for a signal; `None` if it never ended by itself.
-        reason: why, for `refused`, `killed` and `infra_error`.
+        stdout, stderr: its output as text; invalid UTF-8 is replaced. Control codes are kept.
+        usage: the resources it used.
+        exit_code: exit code of the program, negative for a signal; `None` if it was stopped.
+        reason: the cause, for `refused`, `killed` and `infra_error`.
     """
 
     status: Status
@@ -115,7 +114,7 @@ class SandboxResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ran to its end with exit code 0. It says nothing of what it did."""
+        """Whether the program ended with exit code 0, which does not mean that it is correct."""
         return self.status == "ok"
 
     @property
@@ -125,33 +124,33 @@ class SandboxResult:
 
 
 class Session(Protocol):
-    """A program that is kept running and answers one request at a time, as plain JSON."""
+    """A running program that answers one request at a time, as plain JSON."""
 
     async def ask(self, request: Any, wall: float) -> Any:
-        """Send a request and wait for the answer to this very request, for `wall` seconds.
+        """Send a request and wait for its answer, for `wall` seconds.
 
         Raises:
-            AnswerError: `answer` raised; the session goes on.
-            SessionEnded: it answered nothing in time, something that is no answer, or it is gone.
-                The session is closed then.
+            AnswerError: `answer` raised; the session continues.
+            SessionEnded: no answer in time, a malformed answer, or the program is gone. The session
+                is closed then.
             SandboxError: the sandbox failed.
         """
         ...
 
     async def close(self) -> None:
-        """Kill everything that runs in it and remove what it wrote."""
+        """Kill all of its processes and remove their files."""
         ...
 
 
 class AnswerError(Exception):
-    """The program's `answer` raised; the message is what the program said about it."""
+    """The program's `answer` raised; the message is the program's own."""
 
 
 class SessionEnded(Exception):
     """A session has no answer and is closed.
 
     Args:
-        status: how it ended, in the words of `SandboxResult.status`.
+        status: how it ended, as in `SandboxResult.status`.
         reason: what happened, in a sentence.
     """
 
@@ -163,11 +162,10 @@ class SessionEnded(Exception):
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs Python programs that nobody trusts."""
+    """Runs untrusted Python programs."""
 
     name: str
-    """Which kind this is, in words for logs: `bubblewrap`, `landlock`, `bare`, `docker`,
-    `remote`."""
+    """Kind of the sandbox, for logs: `bubblewrap`, `landlock`, `bare`, `docker`, `remote`."""
 
     async def run(
         self,
@@ -176,27 +174,27 @@ class Sandbox(Protocol):
         files: Mapping[str, bytes] | None = None,
         limits: Limits | None = None,
     ) -> SandboxResult:
-        """Run a program alone, from a clean start, and leave nothing behind.
+        """Run a program alone, from a clean start, and remove everything it leaves.
 
         Args:
             program: Python source.
-            stdin: what it can read from standard input.
-            files: relative path -> content, put into its working folder.
-            limits: what it may use; the sandbox's own limits if not given.
+            stdin: its standard input.
+            files: relative path -> content, written into its working folder.
+            limits: its limits; the sandbox's own by default.
 
         Returns:
-            The result. It never raises for what the program does; a failure of the sandbox is tried
-            once more and is then `infra_error`.
+            The result. Errors of the program never raise; a failure of the sandbox is retried once
+            and is then `infra_error`.
         """
         ...
 
     async def session(
         self, program: str, files: Mapping[str, bytes] | None = None, limits: Limits | None = None
     ) -> Session:
-        """Start a program that answers requests; `limits.wall` counts for its start.
+        """Start a program that answers requests; `limits.wall` is the limit for its start.
 
-        The program defines `answer(request)`; what it returns is sent back. Requests and answers
-        are plain JSON values. Of CPU time it has `limits.cpu` in all, or ten times `limits.wall`.
+        The program defines `answer(request)`; its return value is sent back. Requests and answers
+        are plain JSON values. Its CPU time is `limits.cpu` in all, or ten times `limits.wall`.
 
         Raises:
             SessionEnded: the program did not start.
@@ -205,5 +203,5 @@ class Sandbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Kill whatever still runs."""
+        """Kill all running programs."""
         ...

@@ -1,5 +1,5 @@
-"""A worker is one running harness: it takes a program, and what the program writes is read here,
-with a deadline and a bound. Everything in this file blocks; it knows no event loop."""
+"""A worker is one running harness: it runs programs, whose output is read here, with a deadline and
+a bound. Everything in this file blocks; it uses no event loop."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from mrlm.sandbox.types import Limits, SandboxError, SandboxResult, SandboxUnava
 
 HARNESS = Path(__file__).with_name("_harness.py")
 STARTING = 10.0
-"""Seconds a worker may take to start."""
+"""Seconds allowed for the start of a worker."""
 ENDING = 0.3
-"""Seconds in which a program that was killed has to be gone; its worker is given up then."""
+"""Seconds in which a killed program has to end; otherwise its worker is given up."""
 MOST_REQUESTS = 2000
-"""After which a worker is replaced."""
+"""Number of programs after which a worker is replaced."""
 
 _turn = threading.Lock()
 _next = 0
 
 
 def _stranger() -> int | None:
-    """A user to run as: another one for each worker, as long as there are."""
+    """A user id for a worker: a different one for each, as long as there are any."""
     global _next
     free = strangers()
     if not free:
@@ -56,22 +56,22 @@ def held(data: bytes) -> int:
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """Files in one piece: a line that lists them, then what they hold."""
+    """Pack files into one message: a line that lists them, then their contents."""
     listed = json.dumps([[path, len(data)] for path, data in files.items()])
     return listed.encode() + b"\n" + b"".join(files.values())
 
 
 @dataclass(slots=True)
 class Exit:
-    """How the process of a program ended.
+    """The end of a program's process.
 
     Args:
         code: its exit code, negative for a signal; `None` if it was killed from outside.
         cause: why it was killed, if it was.
-        cpu: seconds.
-        peak: bytes.
+        cpu: seconds of CPU time.
+        peak: peak memory in bytes.
         failed: why it could not be started.
-        refused: why it cannot be: its files do not go into its folder.
+        refused: why it can never be started: its files cannot be written into its folder.
     """
 
     code: int | None = None
@@ -87,8 +87,8 @@ class RunningProgram:
     """A program that runs in a worker.
 
     Args:
-        output, errors: descriptors that are read from.
-        folder: its scratch folder on the host, where it has one.
+        output, errors: descriptors of its output.
+        folder: its scratch folder on the host, if it has one.
         started: `time.monotonic()`.
     """
 
@@ -102,12 +102,12 @@ class SandboxWorker:
     """One harness.
 
     Args:
-        tier: how programs are shut in.
+        tier: the isolation.
         kept: whether more than one program will run in it.
 
     Raises:
-        SandboxUnavailableError: what the tier needs is missing.
-        SandboxError: it does not start; the message has what it said.
+        SandboxUnavailableError: a requirement of the tier is missing.
+        SandboxError: it does not start; the message has its output.
     """
 
     def __init__(self, tier: Tier, kept: bool = True) -> None:
@@ -119,6 +119,7 @@ class SandboxWorker:
         becoming, settings = as_user(self.user)
         source = held(booted(HARNESS))
         said = os.memfd_create("mrlm-said")
+        begun = False
         try:
             self.process: subprocess.Popen[Any] = subprocess.Popen(
                 [*becoming, *tier.command(source, theirs.fileno())],
@@ -131,6 +132,7 @@ class SandboxWorker:
                 start_new_session=True,
                 **settings,
             )
+            begun = True
         except (OSError, subprocess.SubprocessError) as error:
             self.control.close()
             raise SandboxError(f"{tier.name}: it cannot be started: {error}") from error
@@ -140,7 +142,7 @@ class SandboxWorker:
         finally:
             os.close(source)
             theirs.close()
-            if not hasattr(self, "process"):
+            if not begun:
                 os.close(said)
         try:
             self._tell(tier.setup() | {"others": self._others(), "kept": kept})
@@ -154,7 +156,7 @@ class SandboxWorker:
             os.close(said)
 
     def _others(self) -> int:
-        """Processes that count towards a program's limit beside its own."""
+        """Processes that count towards a program's limit besides its own."""
         if self.tier.namespaces or self.user is not None:
             return 3
         uid, found = os.getuid(), 0
@@ -169,7 +171,7 @@ class SandboxWorker:
         self.control.sendmsg([json.dumps(message).encode()], rights)
 
     def _hear(self, wait: float) -> dict[str, Any] | None:
-        """The next message; `None` if none comes in time.
+        """The next message; `None` if none arrives in time.
 
         Raises:
             SandboxError: the worker is gone.
@@ -186,7 +188,7 @@ class SandboxWorker:
 
     @property
     def spent(self) -> bool:
-        """Whether it has served long enough."""
+        """Whether it is due for replacement."""
         return self.requests >= MOST_REQUESTS or self.process.poll() is not None
 
     def begin(
@@ -200,9 +202,9 @@ class SandboxWorker:
         """Start a program.
 
         Args:
-            program, files, limits: as the protocol has them.
+            program, files, limits: as in the sandbox interface.
             stdin: descriptor of its input.
-            stdout: of its answers, for a session; its output is then thrown away.
+            stdout: descriptor of its answers, for a session; its output is then discarded.
 
         Raises:
             SandboxError: the worker is gone.
@@ -211,7 +213,7 @@ class SandboxWorker:
         folder = None if self.tier.namespaces else self._folder()
         given = [held(program), held(packed(files))]
         (output, its_output), (errors, its_errors) = os.pipe(), os.pipe()
-        for fd in (output, errors):  # the program may read from them too, before we do
+        for fd in (output, errors):  # the program may read from them too, before this process does
             os.set_blocking(fd, False)
         request = {
             "session": stdout is not None,
@@ -244,12 +246,12 @@ class SandboxWorker:
         return folder
 
     def kill(self, cause: str) -> None:
-        """End the program that runs; it is not gone yet."""
+        """Kill the running program, without waiting for its end."""
         with suppress(OSError):
             self._tell({"kill": cause})
 
     def exited(self, wait: float) -> Exit | None:
-        """How the program ended; `None` if it still runs after `wait` seconds.
+        """The end of the program; `None` if it still runs after `wait` seconds.
 
         Raises:
             SandboxError: the worker is gone.
@@ -258,8 +260,8 @@ class SandboxWorker:
         return None if found is None else Exit(**found)
 
     def end(self, cause: str) -> Exit:
-        """Kill the program and wait until it is gone. If that takes long, as with much memory on a
-        busy machine, the worker is closed; the verdict stands all the same.
+        """Kill the program and wait for its end. If that takes long, as with much memory on a busy
+        machine, the worker is closed; the verdict is unaffected.
 
         Raises:
             SandboxError: the worker is gone.
@@ -272,7 +274,7 @@ class SandboxWorker:
         return found
 
     def release(self, running: RunningProgram) -> None:
-        """Let go of what a program left.
+        """Remove the files and descriptors of a program.
 
         Raises:
             SandboxError: its folder cannot be removed.
@@ -286,7 +288,7 @@ class SandboxWorker:
                 raise SandboxError(f"{running.folder} cannot be removed: {error}") from error
 
     def close(self) -> None:
-        """Kill whatever runs in it."""
+        """Kill all of its processes."""
         self.control.close()
         try:
             self.process.wait(0.2 if self.tier.namespaces else 1.0)
@@ -299,10 +301,10 @@ class SandboxWorker:
 def run(
     worker: SandboxWorker, program: bytes, stdin: bytes, files: Mapping[str, bytes], limits: Limits
 ) -> SandboxResult:
-    """Run a program to its end.
+    """Run a program until it ends.
 
     Raises:
-        SandboxError: the worker failed; it is of no use any more.
+        SandboxError: the worker failed; it cannot be used again.
     """
     source = held(stdin)
     try:
@@ -312,7 +314,7 @@ def run(
     written: dict[int, bytearray] = {running.output: bytearray(), running.errors: bytearray()}
     try:
         end = _watched(worker, running, written, limits)
-        for fd in written:  # whoever wrote to them is gone: what is left is all there is
+        for fd in written:  # the writers have ended: the remaining data is complete
             _drained(fd, written, limits.output)
         if sum(map(len, written.values())) >= limits.output:
             end.cause = "output_limit"
@@ -330,7 +332,7 @@ def run(
 def _watched(
     worker: SandboxWorker, running: RunningProgram, written: dict[int, bytearray], limits: Limits
 ) -> Exit:
-    """Read what a program writes until it is gone."""
+    """Read the output of a program until it ends."""
     deadline = running.started + limits.wall
     poll = select.poll()
     for fd in (worker.control.fileno(), *written):
@@ -351,7 +353,7 @@ def _watched(
 
 
 def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = False) -> bool:
-    """Read what is there; whether more may come."""
+    """Read the available data; whether more may come."""
     while True:
         room = most - sum(map(len, written.values()))
         try:
@@ -366,10 +368,10 @@ def _drained(fd: int, written: dict[int, bytearray], most: int, once: bool = Fal
 
 
 def result_of(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
-    """What an end and an output come to."""
+    """The result of a run, from its end and its output."""
     reasons = {
-        "timeout": "its time is over",
-        "oom": "its processes held too much memory",
+        "timeout": "its time limit was exceeded",
+        "oom": "its processes used too much memory",
         "output_limit": "it wrote too much",
         "disk": "it filled its scratch space",
     }
@@ -379,7 +381,9 @@ def result_of(end: Exit, out: str, err: str, usage: Usage) -> SandboxResult:
         reason = reasons.get(end.cause or "", "it was killed")
         return SandboxResult("killed", out, err, usage, None, reason)
     if end.code == -24:  # SIGXCPU
-        return SandboxResult("timeout", out, err, usage, end.code, "its CPU time is over")
+        return SandboxResult(
+            "timeout", out, err, usage, end.code, "its CPU time limit was exceeded"
+        )
     if end.code < 0:
         return SandboxResult("killed", out, err, usage, end.code, f"signal {-end.code}")
     if end.code == 0:

@@ -1,4 +1,5 @@
-"""Worlds and policies behind a network: `mrlm.proto`, who serves it, and who asks. No torch."""
+"""Environments and policies behind a network: `mrlm.proto`, who serves it, and who asks. No
+torch."""
 
 import os
 

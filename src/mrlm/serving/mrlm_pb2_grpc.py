@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class EnvironmentsStub(object):
-    """Worlds, one instance of which lives for every session.
+    """Environments: one instance for every session.
     """
 
     def __init__(self, channel):
@@ -68,25 +68,25 @@ class EnvironmentsStub(object):
 
 
 class EnvironmentsServicer(object):
-    """Worlds, one instance of which lives for every session.
+    """Environments: one instance for every session.
     """
 
     def Info(self, request, context):
-        """What the server has and how it is.
+        """The contents and state of the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """What a world says of itself before an episode: seats, limits, how many tasks.
+        """The description of an environment: agents, limits, number of tasks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTask(self, request, context):
-        """One task of a world.
+        """One task of an environment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +108,7 @@ class EnvironmentsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """Say that sessions are still wanted. Every call renews its own session too.
+        """Renew the leases of sessions. Every call renews its own session too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,7 +156,7 @@ def add_EnvironmentsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Environments(object):
-    """Worlds, one instance of which lives for every session.
+    """Environments: one instance for every session.
     """
 
     @staticmethod
@@ -323,7 +323,7 @@ class Environments(object):
 
 
 class PoliciesStub(object):
-    """Policies that speak in ids of tokens.
+    """Policies, in token ids.
     """
 
     def __init__(self, channel):
@@ -355,11 +355,11 @@ class PoliciesStub(object):
 
 
 class PoliciesServicer(object):
-    """Policies that speak in ids of tokens.
+    """Policies, in token ids.
     """
 
     def List(self, request, context):
-        """The policies there are, and what a client needs to render for them.
+        """The list of policies, with all that a client needs to render for them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -418,7 +418,7 @@ def add_PoliciesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Policies(object):
-    """Policies that speak in ids of tokens.
+    """Policies, in token ids.
     """
 
     @staticmethod

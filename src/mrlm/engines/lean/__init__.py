@@ -1,5 +1,6 @@
-"""Samples from Llama-like models in this process with a decoder of its own: prompts are stored once
-for all who continue them, finished rows make room for waiting ones, and what was read is kept."""
+"""Samples from Llama-like models in this process with a decoder of its own: shared prompts are
+stored once, finished rows are replaced by waiting ones, and a prefix cache persists between
+calls."""
 
 from __future__ import annotations
 

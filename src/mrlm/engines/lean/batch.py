@@ -1,5 +1,5 @@
-"""The rows of one call of the lean engine: prompts are stored once for all who continue them, and
-finished rows make room for those that wait."""
+"""Continuous batching in one call of the lean engine: shared prompts are stored once, and finished
+rows are replaced by waiting ones."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 COMPACT = 0.75
-"""Finished rows are dropped when no more than this share is still running and nobody waits."""
+"""Finished rows are dropped when at most this share is still running and no request waits."""
 REFILL = 8
-"""Waiting rows come in when one row of so many is free."""
+"""Waiting rows are admitted when one row in this many is free."""
 PREFILL = 8192
-"""Prompt tokens that are read at once, padding included."""
+"""Prompt tokens that are prefilled at once, padding included."""
 WORTH = 16
-"""Fewer sampled tokens than this are not kept: reading them again costs less."""
+"""Completions shorter than this are not cached: prefilling them again costs less."""
 ALIKE = 32
-"""Tokens that two new prompts have in common for one to be read before the other."""
+"""Common tokens of two new prompts from which on one is prefilled before the other."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """What was read and drawn so far, in tokens."""
+    """Token counts of the engine so far."""
 
     prompt: int = 0
     """Tokens of the prompts of all requests."""
     shared: int = 0
-    """Of these, read once for several requests of one call."""
+    """Of these, prefilled once for several requests of one call."""
     cached: int = 0
-    """Of these, found among what was kept from earlier calls."""
+    """Of these, found in the prefix cache."""
     read: int = 0
-    """Of these, put through the model."""
+    """Of these, run through the model."""
     sampled: int = 0
     steps: int = 0
     """Decode steps."""
 
 
 def key_of(request: Request) -> tuple[Any, ...]:
-    """What requests must have in common to share what was read: the policy, and how their places
-    begin (seed and split). A run that is resumed does not evaluate again what it evaluated before,
-    so what evaluation read must not serve training: the last bits would be others."""
+    """Requests share cached prefixes only with an equal key: the policy, and the start of the
+    request key (seed and split). A resumed run does not repeat earlier evaluations, so their cache
+    entries must not serve training: the last bits would differ."""
     return (request.policy, *request.key[:2])
 
 
 @dataclass(slots=True)
-class _Trunk:
-    """A prompt in the batch: whose it is, its ids, and the hidden state of its last token."""
+class _Prefix:
+    """A prompt in the batch: its owner, its ids, and the hidden state of its last token."""
 
     key: tuple[Any, ...]
     ids: np.ndarray
@@ -65,15 +65,15 @@ class _Trunk:
 
 
 class DecodingBatch:
-    """The rows of one call that run, and those that wait.
+    """The running and the waiting rows of one call.
 
     Args:
-        decoder: computes.
-        cache: what was read before, and is kept.
+        decoder: runs the model.
+        cache: the prefix cache.
         policies: by name; they share the decoder's base.
-        requests: what is asked.
+        requests: the requests of the call.
         batch_size: most rows that run at once.
-        stats: what is counted.
+        stats: counts to update.
     """
 
     def __init__(
@@ -85,28 +85,32 @@ class DecodingBatch:
         batch_size: int,
         stats: Stats,
     ) -> None:
-        self.decoder, self.cache, self.stats = decoder, cache, stats
-        self.device = decoder.device
+        self.decoder: Decoder = decoder
+        self.cache: PrefixCache = cache
+        self.stats: Stats = stats
+        self.device: torch.device = decoder.device
         self.policies = policies
-        self.drafts = [Draft(request, policies[request.policy]) for request in requests]
+        self.drafts: list[Draft] = [
+            Draft(request, policies[request.policy]) for request in requests
+        ]
         stats.prompt += sum(len(request.prompt_ids) for request in requests)
         order = sorted(
             range(len(requests)),
             key=lambda i: (len(requests[i].prompt_ids), requests[i].policy, requests[i].prompt_ids),
         )
-        self.queue = deque(order)
-        self.names = sorted({request.policy for request in requests})
+        self.queue: deque[int] = deque(order)
+        self.names: list[str] = sorted({request.policy for request in requests})
         rows = min(batch_size, len(requests))
-        self.width = max(request.sampling.max_new_tokens for request in requests)
-        self.blocks = Blocks(decoder, rows, self.width)
+        self.width: int = max(request.sampling.max_new_tokens for request in requests)
+        self.blocks: Blocks = Blocks(decoder, rows, self.width)
         self.who = np.full(rows, -1)  # draft of each row, -1 for none
-        self.trunk_of = np.zeros(rows, dtype=np.int64)
-        self.trunks: list[_Trunk | None] = []
+        self.prefix_of = np.zeros(rows, dtype=np.int64)
+        self.prefixes: list[_Prefix | None] = []
         self.rows = self.running = 0
         self._tensors(rows)
 
     def _tensors(self, rows: int) -> None:
-        """What is known of each row, in tensors."""
+        """The state of each row, in tensors."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=self.device)
@@ -125,7 +129,7 @@ class DecodingBatch:
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until everybody has finished."""
+        """Decode until all requests are finished."""
         while self.queue or self.running:
             free = len(self.who) - self.running
             if self.queue and free * REFILL >= len(self.who):
@@ -143,7 +147,7 @@ class DecodingBatch:
         self.stats.steps += 1
 
     def _draw(self) -> Tensor:
-        """Draw the next token of every row, and let go of the rows that end with it."""
+        """Sample the next token of every row, and release the rows that end with it."""
         n, count = self.rows, self.count[: self.rows, None]
         logits = self.decoder.logits(self.hidden[:n])
         tokens, logprobs = self.columns.draw(logits, self.uniforms[:n].gather(1, count)[:, 0])
@@ -165,7 +169,7 @@ class DecodingBatch:
         return tokens
 
     def _finish(self, rows: list[int]) -> None:
-        """Take down what rows have sampled, and keep their keys and values."""
+        """Record the completions of rows, and cache their keys and values."""
         drawn, scores = self.tokens[rows].tolist(), self.logprobs[rows].tolist()
         for row, ids, logprobs in zip(rows, drawn, scores, strict=True):
             draft = self.drafts[self.who[row]]
@@ -179,16 +183,16 @@ class DecodingBatch:
         self.watched = [row for row in self.watched if self.who[row] >= 0]
 
     def _keep(self, rows: list[int]) -> None:
-        """Keep the keys and values of finished rows: whoever continues them need not read again
-        what they said. The last token was never read."""
+        """Cache the keys and values of finished rows, for requests that continue them. The last
+        token was never read."""
         places, at, columns = [], [], []
         for row in rows:
-            draft, trunk = self.drafts[self.who[row]], self._trunk(int(self.trunk_of[row]))
+            draft, prefix = self.drafts[self.who[row]], self._prefix(int(self.prefix_of[row]))
             if len(draft.token_ids) <= WORTH:
                 continue
-            ids = np.concatenate([trunk.ids, np.array(draft.token_ids[:-1])])
-            known, found = self.cache.add(trunk.key, ids, len(trunk.ids))
-            start = int(self.blocks.since[row]) + known - len(trunk.ids)
+            ids = np.concatenate([prefix.ids, np.array(draft.token_ids[:-1])])
+            known, found = self.cache.add(prefix.key, ids, len(prefix.ids))
+            start = int(self.blocks.since[row]) + known - len(prefix.ids)
             places.append(found)
             at.append(np.full(len(found), row))
             columns.append(np.arange(start, start + len(found)))
@@ -196,16 +200,17 @@ class DecodingBatch:
             pairs = self.blocks.gather(np.concatenate(at), np.concatenate(columns))
             self.cache.write(np.concatenate(places), pairs)
 
-    # -- who comes in and who leaves ---------------------------------------------------------------
+    # -- admission and release
+    # --------------------------------------------------------------------------
 
     def _admit(self, free: int) -> None:
-        """Let waiting requests in: prompts that nobody in the batch has are read first."""
+        """Admit waiting requests; prompts that are not in the batch yet are prefilled first."""
         chosen = [self.queue.popleft() for _ in range(min(free, len(self.queue)))]
         slots = np.flatnonzero(self.who < 0)[: len(chosen)]
         if not self.running:
             self.blocks.start()
-        self._leave_trunks()
-        places = {(t.key, t.ids.tobytes()): i for i, t in enumerate(self.trunks) if t}
+        self._drop_prefixes()
+        places = {(t.key, t.ids.tobytes()): i for i, t in enumerate(self.prefixes) if t}
         fresh: list[int] = []
         for slot, index in zip(slots, chosen, strict=True):
             request = self.drafts[index].request
@@ -213,11 +218,11 @@ class DecodingBatch:
             key = (key_of(request), ids.tobytes())
             if key not in places:
                 places[key] = self._vacant()
-                self.trunks[places[key]] = _Trunk(key[0], ids)
+                self.prefixes[places[key]] = _Prefix(key[0], ids)
                 fresh.append(places[key])
             else:
                 self.stats.shared += len(ids)
-            self.who[slot], self.trunk_of[slot] = index, places[key]
+            self.who[slot], self.prefix_of[slot] = index, places[key]
         self._read(fresh)
         self.running += len(chosen)
         self.rows = int(np.flatnonzero(self.who >= 0).max()) + 1
@@ -225,7 +230,7 @@ class DecodingBatch:
         self._arrange()
 
     def _settle(self, slots: np.ndarray) -> None:
-        """Set up the rows of those that came in."""
+        """Set up the rows of the admitted requests."""
         at = torch.as_tensor(slots, device=self.device)
         requests = [self.drafts[self.who[slot]].request for slot in slots]
 
@@ -233,7 +238,7 @@ class DecodingBatch:
             return torch.tensor(values, device=self.device)
 
         self.blocks.since[slots] = self.blocks.column
-        last = [self._trunk(int(self.trunk_of[slot])).last for slot in slots]
+        last = [self._prefix(int(self.prefix_of[slot])).last for slot in slots]
         self.hidden[at] = torch.stack([each for each in last if each is not None])
         self.position[at] = column([len(request.prompt_ids) for request in requests])
         self.limit[at] = column([request.sampling.max_new_tokens for request in requests])
@@ -246,45 +251,45 @@ class DecodingBatch:
         self.uniforms[at] = torch.as_tensor(uniforms, device=self.device)
 
     def _compact(self) -> Tensor:
-        """Move the running rows together; returns which they were."""
+        """Move the running rows to the front; returns their old indices."""
         kept = np.flatnonzero(self.who[: self.rows] >= 0)
         at, n = torch.as_tensor(kept, device=self.device), len(kept)
         for name in ("position", "count", "limit", "policy", "uniforms", "tokens", "logprobs"):
             column = getattr(self, name)
             column[:n] = column[at]
         self.blocks.compact(kept)
-        self.who[:n], self.trunk_of[:n] = self.who[kept], self.trunk_of[kept]
+        self.who[:n], self.prefix_of[:n] = self.who[kept], self.prefix_of[kept]
         self.who[n:] = -1
         self.rows = n
-        self._leave_trunks()
+        self._drop_prefixes()
         self._arrange()
         return at
 
-    def _leave_trunks(self) -> None:
-        """Forget prompts nobody continues; the rest move together if they are few."""
-        used = np.unique(self.trunk_of[self.who >= 0])
+    def _drop_prefixes(self) -> None:
+        """Release shared prompts without rows; the others are compacted if they are few."""
+        used = np.unique(self.prefix_of[self.who >= 0])
         known = set(used.tolist())
-        self.trunks = [t if i in known else None for i, t in enumerate(self.trunks)]
-        if len(used) <= COMPACT * len(self.trunks):
-            self.blocks.keep_trunks(used)
-            self.trunks = [self.trunks[i] for i in used]
-            self.trunk_of = np.searchsorted(used, self.trunk_of).clip(max=max(len(used) - 1, 0))
+        self.prefixes = [t if i in known else None for i, t in enumerate(self.prefixes)]
+        if len(used) <= COMPACT * len(self.prefixes):
+            self.blocks.keep_prefixes(used)
+            self.prefixes = [self.prefixes[i] for i in used]
+            self.prefix_of = np.searchsorted(used, self.prefix_of).clip(max=max(len(used) - 1, 0))
 
     def _vacant(self) -> int:
-        """The number of a trunk that is free."""
-        for number, trunk in enumerate(self.trunks):
-            if trunk is None:
+        """The index of a free shared prompt."""
+        for number, prefix in enumerate(self.prefixes):
+            if prefix is None:
                 return number
-        self.trunks.append(None)
-        return len(self.trunks) - 1
+        self.prefixes.append(None)
+        return len(self.prefixes) - 1
 
-    def _trunk(self, number: int) -> _Trunk:
-        trunk = self.trunks[number]
-        assert trunk is not None
-        return trunk
+    def _prefix(self, number: int) -> _Prefix:
+        prefix = self.prefixes[number]
+        assert prefix is not None
+        return prefix
 
     def _arrange(self) -> None:
-        """What follows from who runs in which row."""
+        """Update the indices that depend on the assignment of rows."""
         n = self.rows
         drafts = [self.drafts[max(index, 0)] for index in self.who[:n]]
         running = self.who[:n] >= 0
@@ -293,19 +298,20 @@ class DecodingBatch:
             row for row, draft in enumerate(drafts) if running[row] and draft.request.sampling.stop
         ]
         self.adapters = self.decoder.adapter_mask([draft.policy.adapter for draft in drafts])
-        lengths = np.array([len(trunk.ids) if trunk else 0 for trunk in self.trunks])
-        self.blocks.arrange(self.trunk_of[:n], lengths, running)
+        lengths = np.array([len(prefix.ids) if prefix else 0 for prefix in self.prefixes])
+        self.blocks.arrange(self.prefix_of[:n], lengths, running)
 
-    # -- reading prompts ---------------------------------------------------------------------------
+    # -- prefill
+    # -------------------------------------------------------------------------------------
 
     def _read(self, fresh: list[int]) -> None:
-        """Put new prompts through the model, as many at once as fit. Of prompts that begin alike,
-        one is read first."""
+        """Prefill new prompts, as many at once as fit. Of prompts with a common prefix, one is
+        prefilled first."""
         leading, following = self._led(fresh)
         for numbers in (leading, following):
             part: list[int] = []
-            for number in sorted(numbers, key=lambda i: len(self._trunk(i).ids)):
-                if part and len(self._trunk(number).ids) * (len(part) + 1) > PREFILL:
+            for number in sorted(numbers, key=lambda i: len(self._prefix(i).ids)):
+                if part and len(self._prefix(number).ids) * (len(part) + 1) > PREFILL:
                     self._prefill(part)
                     part = []
                 part.append(number)
@@ -313,37 +319,38 @@ class DecodingBatch:
                 self._prefill(part)
 
     def _led(self, fresh: list[int]) -> tuple[list[int], list[int]]:
-        """Prompts, and those that begin like one of them beyond what is kept already."""
+        """Split prompts into leaders and those that share a prefix with a leader beyond the cached
+        part."""
         leading: list[int] = []
         following: list[int] = []
-        before: _Trunk | None = None
-        trunks = [(number, self._trunk(number)) for number in fresh]
-        for number, trunk in sorted(trunks, key=lambda e: (str(e[1].key), e[1].ids.tobytes())):
-            known = len(self.cache.match(trunk.key, trunk.ids[:-1]))
+        before: _Prefix | None = None
+        prefixes = [(number, self._prefix(number)) for number in fresh]
+        for number, prefix in sorted(prefixes, key=lambda e: (str(e[1].key), e[1].ids.tobytes())):
+            known = len(self.cache.match(prefix.key, prefix.ids[:-1]))
             alike = 0
-            if before is not None and before.key == trunk.key and self.cache.limit:
-                most = min(len(before.ids), len(trunk.ids) - 1)
-                differs = np.flatnonzero(before.ids[:most] != trunk.ids[:most])
+            if before is not None and before.key == prefix.key and self.cache.limit:
+                most = min(len(before.ids), len(prefix.ids) - 1)
+                differs = np.flatnonzero(before.ids[:most] != prefix.ids[:most])
                 alike = int(differs[0]) if len(differs) else most
             (following if alike >= known + ALIKE else leading).append(number)
-            before = trunk
+            before = prefix
         return leading, following
 
     def _prefill(self, part: list[int]) -> None:
-        """Read prompts, but for what is known of them, and keep what was read."""
-        trunks = [self._trunk(number) for number in part]
-        rows = [self.cache.match(trunk.key, trunk.ids[:-1]) for trunk in trunks]
+        """Prefill prompts except for their cached prefixes, and cache the result."""
+        prefixes = [self._prefix(number) for number in part]
+        rows = [self.cache.match(prefix.key, prefix.ids[:-1]) for prefix in prefixes]
         known = [self.cache.read(each) for each in rows]
-        adapters = [self.policies[trunk.key[0]].adapter for trunk in trunks]
+        adapters = [self.policies[prefix.key[0]].adapter for prefix in prefixes]
         mask = self.decoder.adapter_mask(adapters)
-        last, pairs = self.blocks.read(part, [trunk.ids for trunk in trunks], known, mask)
+        last, pairs = self.blocks.read(part, [prefix.ids for prefix in prefixes], known, mask)
         places, picked, offset = [], [], 0
-        for trunk, hidden, each in zip(trunks, last, rows, strict=True):
-            trunk.last = hidden
-            start, found = self.cache.add(trunk.key, trunk.ids, len(each))
+        for prefix, hidden, each in zip(prefixes, last, rows, strict=True):
+            prefix.last = hidden
+            start, found = self.cache.add(prefix.key, prefix.ids, len(each))
             places.append(found)
             picked.append(np.arange(len(found)) + offset + start - len(each))
-            offset += len(trunk.ids) - len(each)
+            offset += len(prefix.ids) - len(each)
         if sum(map(len, places)):
             at = torch.as_tensor(np.concatenate(picked), device=self.device)
             self.cache.write(np.concatenate(places), pairs[at])

@@ -1,5 +1,5 @@
-"""The lean forward of a Llama-like model, for sampling: fused copies of its weights, copied again
-after every change, and what they compute. Where keys and values lie is the caller's business."""
+"""The lean forward pass of a Llama-like model, for sampling: fused copies of its weights, which are
+copied again after every change. The caller stores keys and values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from mrlm.learn.fast import matmul
 from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of
 from mrlm.learn.policy.digest import digests
 
-FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+FUSED: dict[str, tuple[str, ...]] = {
+    "qkv": ("q", "k", "v"),
+    "o": ("o",),
+    "gate_up": ("gate", "up"),
+    "down": ("down",),
+}
 NORMS = ("norm_attention", "norm_mlp", "norm_q", "norm_k", "norm_after_attention", "norm_after_mlp")
 HIDDEN = -1e30
-"""Added to the score of a key that must not be seen."""
+"""Added to the score of a masked key."""
 
 Attend = Callable[[int, Tensor, Tensor], Tensor]
 """(layer, queries (N, heads, D), keys and values (N, 2 kv_heads, D)) -> outputs (N, heads * D)."""
@@ -26,7 +31,8 @@ Attend = Callable[[int, Tensor, Tensor], Tensor]
 
 @dataclass(slots=True)
 class Product:
-    """Linear maps of one input as one: weight (out, in), bias (out,), and the width of each map."""
+    """Several linear maps of one input fused into one: weight (out, in), bias (out,), and the width
+    of each map."""
 
     weight: Tensor
     bias: Tensor | None
@@ -35,19 +41,20 @@ class Product:
 
 @dataclass(slots=True)
 class Low:
-    """What all adapters of a call add to a `Product`: down (maps * K, in), where K is the sum of
-    the ranks, and for each map up (K, width), scaled, or `None` if no adapter touches it."""
+    """The LoRA part of a `Product` for all adapters of a call: down (maps * K, in), where K is the
+    sum of the ranks, and for each map up (K, width), scaled, or `None` if no adapter has the
+    map."""
 
     down: Tensor
     ups: list[Tensor | None]
 
 
 class Changes:
-    """Says which tensors changed since the call before: those that `mark` named, or, where weights
-    are written without a word, those whose numbers are others.
+    """Tracks which tensors changed since the previous call: those named by `mark`, or, if weights
+    may be written without notice, those with different values.
 
     Args:
-        compared: all numbers of every tensor are compared at every call.
+        compared: compare the values of every tensor at every call.
     """
 
     def __init__(self, compared: bool) -> None:
@@ -56,11 +63,11 @@ class Changes:
         self._digests: list[int] = []
 
     def mark(self) -> None:
-        """All of them may have changed."""
+        """Mark all tensors as possibly changed."""
         self._marked = True
 
     def take(self, tensors: Sequence[Tensor]) -> list[bool]:
-        """Which of them are not what they were at the call before."""
+        """Return which tensors have changed since the previous call."""
         marked, self._marked = self._marked, False
         if not self.compared:
             return [marked] * len(tensors)
@@ -71,18 +78,18 @@ class Changes:
 
 
 class Decoder:
-    """A model of the family with its weights fused.
+    """A supported model with fused weights.
 
     Args:
-        anatomy: its parts.
-        dtype: of the products; the stream between them has the type of the weights.
-        compared: weights may change without a call of `mark`, so all of them are compared with what
-            was copied before every use.
+        anatomy: its modules.
+        dtype: type of the products; the residual stream has the type of the weights.
+        compared: weights may change without a call of `mark`, so all of them are compared with the
+            copies before every use.
 
     Attributes:
-        stored: the type of the products.
-        dtype: of keys, values and what else is between the products. On a processor, weights in
-            float32 leave it at that: what is small there is quicker than in bfloat16.
+        stored: type of the products.
+        dtype: type of keys, values and everything else between the products. On a CPU with weights
+            in float32 it is float32: small operations are faster than in bfloat16.
     """
 
     def __init__(self, anatomy: Anatomy, dtype: torch.dtype, compared: bool = True) -> None:
@@ -93,7 +100,8 @@ class Decoder:
         self.device: torch.device = anatomy.embedding.device
         between = self.device.type == "cpu" and self.stream == torch.float32
         self.dtype: torch.dtype = torch.float32 if between else dtype
-        self.heads, self.kv_heads = anatomy.heads, anatomy.kv_heads
+        self.heads: int = anatomy.heads
+        self.kv_heads: int = anatomy.kv_heads
         self.head_dim: int = anatomy.head_dim
         self.windows: list[int | None] = [layer.window for layer in anatomy.layers]
         self.products: list[dict[str, Product]] = [{} for _ in anatomy.layers]
@@ -115,17 +123,17 @@ class Decoder:
     # -- weights -----------------------------------------------------------------------------------
 
     def mark(self, adapter: str | None = None) -> None:
-        """The weights of an adapter, or those of the base, have changed: copy them before their
-        next use."""
+        """Mark the weights of an adapter, or those of the base, as changed: they are copied before
+        their next use."""
         changes = self._adapter_changes.get(adapter) if adapter else self._changes
         if changes is not None:
             changes.mark()
 
     def refresh(self, single: bool = False) -> bool:
-        """Copy again what changed of the base; returns whether anything did.
+        """Copy the changed weights of the base; returns whether there were any.
 
         Args:
-            single: one row will be decoded: weights are stored otherwise for that.
+            single: one row will be decoded, for which weights are stored in another layout.
         """
         anatomy = self.anatomy
         jobs: list[tuple[int, str, list[Any]]] = [
@@ -159,8 +167,7 @@ class Decoder:
         return any(changed)
 
     def use(self, adapters: Sequence[str]) -> set[str]:
-        """Take up the adapters of a call; returns which of them changed since they were last
-        used."""
+        """Load the adapters of a call; returns those that changed since their last use."""
         changed: set[str] = set()
         for name in adapters:
             found = [linear_of(module, name).lora for module in self._modules()]
@@ -176,7 +183,8 @@ class Decoder:
         return changed
 
     def adapter_mask(self, rows: Sequence[str | None]) -> Tensor | None:
-        """(N, K) with ones where a row's own adapter is; `None` if it would be ones only."""
+        """A mask (N, K) with ones at the columns of each row's adapter; `None` if it would be all
+        ones."""
         if not self._adapters or all(row == self._adapters[0] for row in rows):
             return None
         ranks = self._ranks()
@@ -190,7 +198,7 @@ class Decoder:
         return [getattr(layer, part) for layer in self.anatomy.layers for part in parts]
 
     def _ranks(self) -> list[int]:
-        """The largest rank of each adapter in use; smaller ones are padded with zeros."""
+        """The largest rank of each loaded adapter; smaller ones are padded with zeros."""
         found = []
         for name in self._adapters:
             loras = [linear_of(module, name).lora for module in self._modules()]
@@ -232,8 +240,9 @@ class Decoder:
         return Low(matmul.stored(downs, self.dtype, single=True), ups)
 
     def _norm_weight(self, module: nn.Module | None) -> Tensor | None:
-        """What a norm multiplies with; `1 + weight` is not rounded to the type of the weights. In
-        float32, times the root of the width: `_norm` divides by the length of a vector then."""
+        """The multiplier of a norm; `1 + weight` is not rounded to the type of the weights. In
+        float32, it is scaled by the root of the width, because `_norm` divides by the length of a
+        vector then."""
         if module is None:
             return None
         parameter: Any = module.weight
@@ -242,15 +251,15 @@ class Decoder:
             weight = weight.float() + 1.0
         return weight * len(weight) ** 0.5 if self._plain else weight.clone()
 
-    # -- what is computed --------------------------------------------------------------------------
+    # -- forward ---------------------------------------------------------------------------------
 
     def embed(self, ids: Tensor) -> Tensor:
-        """(N,) -> (N, hidden)."""
+        """Embed ids (N,) as (N, hidden)."""
         x = F.embedding(ids, self.anatomy.embedding)
         return x if self._embed_scale == 1.0 else x * self._embed_scale
 
     def logits(self, x: Tensor) -> Tensor:
-        """(N, hidden) -> (N, V) in float32."""
+        """Compute logits (N, V) in float32 from hidden states (N, hidden)."""
         y = matmul.linear(self._norm(x, self._final_norm), self._head).float()
         cap = self.anatomy.final_softcap
         return y if cap is None else (y / cap).tanh_().mul_(cap)
@@ -262,10 +271,10 @@ class Decoder:
 
         Args:
             x: (N, hidden) embedded tokens.
-            positions: (N,) of the tokens, all below `longest`.
-            longest: how far the rotary tables must reach.
-            attend: keeps the keys and values of each layer and looks at them.
-            mask: of `adapter_mask`, for the tokens.
+            positions: (N,) positions of the tokens, all below `longest`.
+            longest: length of the rotary tables.
+            attend: stores the keys and values of each layer and computes attention.
+            mask: result of `adapter_mask` for the tokens.
         """
         count, heads, kept = len(x), self.heads, self.heads + self.kv_heads
         turns = self._rotary(positions, longest)
@@ -300,7 +309,7 @@ class Decoder:
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Attention, with what is needed to join it with attention to other keys.
+        """Attention, with the log-sum-exp that is needed to merge it with attention to other keys.
 
         Args:
             queries: (B, heads or kv_heads, M, D).
@@ -357,8 +366,8 @@ class Decoder:
         return F.rms_norm(x.to(weight.dtype), x.shape[-1:], weight, self.anatomy.eps).to(self.dtype)
 
     def _rotary(self, positions: Tensor, longest: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Cosines and sines (N, 1, D) by table; the sines of the first half are negative, so that
-        rolling a head by half its width takes the place of turning its halves."""
+        """Cosines and sines (N, 1, D) by table; the sines of the first half are negated, so that
+        rolling a head by half its width replaces rotating its halves."""
         known = len(next(iter(self._tables.values()))[0]) if self._tables else 0
         if known < longest:
             everywhere = torch.arange(max(longest, 2 * known, 256), device=self.device)

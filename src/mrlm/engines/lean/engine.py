@@ -1,5 +1,7 @@
-"""Samples from Llama-like models in this process with a decoder of its own: prompts are stored once
-for all who continue them, finished rows make room for waiting ones, and what was read is kept.
+"""Samples from Llama-like models in this process with a decoder of its own: shared prompts are
+stored once, finished rows are replaced by waiting ones, and a prefix cache persists between calls.
+All policies of one base decode in one batch. Models that the decoder does not support, or computes
+differently from their own forward pass, are sampled by the general engine.
 
 All policies of one base decode in one batch. A model that the decoder does not know, or computes
 differently from its own forward, is sampled by the general engine.
@@ -25,7 +27,7 @@ from mrlm.learn.policy.policy import AUTOCAST, Policy
 from mrlm.play.engine import Request
 
 AGREE = {torch.float32: 1e-4, torch.bfloat16: 0.25}
-"""How far log-probs may be from the general path's."""
+"""Tolerance of log-probs against the general path's."""
 
 
 @dataclass(slots=True)
@@ -38,16 +40,15 @@ class _Base:
 
 
 class LeanEngine(HFEngine):
-    """Samples for one or more policies that live in this process.
+    """Samples for one or more policies in this process.
 
     Args:
         policies: name -> policy; they may share a base model and a tokenizer.
-        batch_size: rows decoded at once.
-        cache_mib: memory for keys and values that are kept from call to call, in MiB, over all
-            models.
-        unseen_writes: weights may change without a call of `load_weights`, as in a training loop of
-            one's own: all of their numbers are compared before every call. Without it
-            `load_weights` is called after every change.
+        batch_size: rows that are decoded at once.
+        cache_mib: memory of the prefix caches, in MiB, over all models.
+        unseen_writes: weights may change without a call of `load_weights`, as in a custom training
+            loop: all of their values are compared before every call. Without it, `load_weights` has
+            to be called after every change.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class LeanEngine(HFEngine):
         self.stats: Stats = Stats()
         self._bases: dict[tuple[int, torch.dtype], _Base] = {}
         self.general: dict[int, str] = {}
-        """Models (by `id`) that the general path samples from, and why."""
+        """Models (by `id`) that are sampled by the general path, and the reason."""
         self._lock = threading.Lock()
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Copy the learner's weights before their next use: an adapter's own, or all of the model;
-        with the version that is known already (an exchange that is repeated) both. What was read
-        with the old ones is forgotten, and what other policies read, too: a run that is resumed
-        begins with nothing, and must go on bit by bit."""
+        """Mark the learner's weights for copying before their next use: those of an adapter, or of
+        the whole model; both if the version is already known (a repeated exchange). All cached
+        prefixes are dropped, those of other policies included: a resumed run starts with an empty
+        cache and must continue bit by bit."""
         whole = not weights.adapter or version == self.versions[policy]
         await super().load_weights(policy, weights, version)
         with self._lock:
@@ -83,7 +84,8 @@ class LeanEngine(HFEngine):
                         base.decoder.mark()
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
-        """One batch per base, the general path for what is not lean, then back into order."""
+        """Decode one batch per base, run the general path for unsupported models, and restore the
+        order."""
         answers: list[Completion | None] = [None] * len(requests)
         parts: dict[int, list[int]] = {}
         with self._lock, torch.inference_mode():
@@ -129,13 +131,14 @@ class LeanEngine(HFEngine):
         return base
 
     def _give_up(self, model: Any, reason: str) -> None:
-        """From now on the general path samples from a model."""
+        """Use the general path for a model from now on."""
         inner = _inner(model)
         self.general.setdefault(id(inner), reason)
         take_general_way(inner, reason)
 
     def _agrees(self, base: _Base, requests: Sequence[Request]) -> bool:
-        """At the first use of a model: whether decoder and general path compute the same."""
+        """Whether decoder and general path compute the same, checked at the first use of a
+        model."""
         if base.checked:
             return True
         names = sorted({request.policy for request in requests})
@@ -158,7 +161,7 @@ class LeanEngine(HFEngine):
         vocabulary = len(base.decoder.anatomy.embedding)
         prompts = [rng.integers(0, vocabulary, n).tolist() for n in (9, 9, 4)]
         prompts[1] = prompts[0]
-        drawn = SamplingParams(max_new_tokens=8)  # enough for a graph, where those are used
+        drawn = SamplingParams(max_new_tokens=8)  # enough for a CUDA graph, if those are used
         requests = [Request(name, prompt, drawn, seed) for seed, prompt in enumerate(prompts)]
         stats, self.stats = self.stats, Stats()
         nothing = PrefixCache((0, 0, 0), 0, base.decoder.dtype, base.decoder.device)
@@ -190,7 +193,7 @@ class LeanEngine(HFEngine):
 
 
 def _inner(model: Any) -> Any:
-    """The model itself, or the one inside a PEFT model."""
+    """The model itself, or the base of a PEFT model."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 

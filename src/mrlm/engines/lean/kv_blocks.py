@@ -1,4 +1,4 @@
-"""Where the keys and values of a running batch lie, and how rows look at them. It knows nothing of
+"""Storage of the keys and values of a running batch, and attention to them. Independent of
 requests."""
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from torch import Tensor
 from mrlm.engines.lean.decoder import HIDDEN, Decoder
 
 FIRST = 128
-"""Sampled tokens there is room for at first; the room doubles."""
+"""Initial capacity for sampled tokens; it doubles as needed."""
 
 Masks = dict[int | None, tuple[Tensor | None, Tensor | None]]
 
 
 STATIC = {"cuda"}
-"""Where steps have the same shapes as long as nobody comes or leaves: they look at columns nobody
-has written yet, too, which are hidden."""
+"""Devices where steps keep the same shapes as long as no row is added or removed: they also attend
+to unwritten columns, which are masked."""
 BEFORE_GRAPH = 3
-"""Steps of one shape that run before one is recorded."""
+"""Steps of one shape before a graph is recorded."""
 
 
 class Graph:
-    """A function of tensors, recorded once as a CUDA graph and replayed on other numbers.
+    """A function of tensors, recorded once as a CUDA graph and replayed on other inputs.
 
     Args:
-        function: computes with memory that stays where it is.
-        inputs: as those of all later calls, in type and shape.
+        function: computes with memory at fixed addresses.
+        inputs: example inputs with the types and shapes of all later calls.
     """
 
     def __init__(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
@@ -39,7 +39,7 @@ class Graph:
             self._output = function(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """The output, which the next call writes over."""
+        """Replay the graph; the next call overwrites the output."""
         for own, new in zip(self._inputs, inputs, strict=True):
             own.copy_(new)
         self._graph.replay()
@@ -47,24 +47,28 @@ class Graph:
 
 
 class Blocks:
-    """A row looks at two blocks: its prompt's (the trunk, one for all rows of a prompt), and its
-    own.
+    """The key-value blocks of a batch. Each row attends to two: the block of its prompt (shared by
+    all rows with that prompt), and its own.
 
-    The own block has one column per decode step for all rows alike; a row that came in later does
-    not see the columns before its own. So every step writes one column, whoever runs.
+    The own block has one column per decode step for all rows alike; a row that was added later does
+    not see the columns before its first one. So every step writes one column, whichever rows run.
 
     Args:
-        decoder: whose.
+        decoder: the decoder.
         rows: most rows.
-        width: most tokens a row samples.
+        width: most tokens that a row samples.
     """
 
     def __init__(self, decoder: Decoder, rows: int, width: int) -> None:
-        self.decoder = decoder
-        self.shape = (len(decoder.windows), 2 * decoder.kv_heads, decoder.head_dim)
+        self.decoder: Decoder = decoder
+        self.shape: tuple[int, int, int] = (
+            len(decoder.windows),
+            2 * decoder.kv_heads,
+            decoder.head_dim,
+        )
         layers, kv, size = self.shape
         self.own: Tensor = self._empty(layers, rows, kv, min(width, FIRST), size).zero_()
-        self.trunk: Tensor = self._empty(layers, 0, kv, 0, size)
+        self.prefix: Tensor = self._empty(layers, 0, kv, 0, size)
         self.column = 0
         """The own column of the next step."""
         self.since: np.ndarray = np.zeros(rows, dtype=np.int64)
@@ -77,10 +81,11 @@ class Blocks:
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(*shape, dtype=self.decoder.dtype, device=self.decoder.device)
 
-    # -- who is where ------------------------------------------------------------------------------
+    # -- assignment of rows
+    # ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Nobody runs: begin at the first column again."""
+        """Start at the first column again; no row runs."""
         self.column = self._first = 0
 
     def gather(self, rows: np.ndarray, columns: np.ndarray) -> Tensor:
@@ -88,38 +93,38 @@ class Blocks:
         return self.own[:, self._index(rows), :, self._index(columns)]
 
     def compact(self, kept: np.ndarray) -> None:
-        """Rows `kept` become the first."""
+        """Move the rows `kept` to the front."""
         seen = slice(self._first, self.column)
         self.own[:, : len(kept), :, seen] = self.own[:, self._index(kept), :, seen]
         self.since[: len(kept)] = self.since[kept]
 
-    def keep_trunks(self, kept: np.ndarray) -> None:
-        """Trunks `kept` become the first; the others go."""
-        self.trunk = self.trunk[:, self._index(kept)]
+    def keep_prefixes(self, kept: np.ndarray) -> None:
+        """Move the shared prompts `kept` to the front; the others are dropped."""
+        self.prefix = self.prefix[:, self._index(kept)]
 
-    def arrange(self, trunks: np.ndarray, lengths: np.ndarray, running: np.ndarray) -> None:
-        """Take notice of who runs.
+    def arrange(self, prefixes: np.ndarray, lengths: np.ndarray, running: np.ndarray) -> None:
+        """Record which rows run.
 
         Args:
-            trunks: (N,) which trunk each row looks at.
-            lengths: (P,) of the trunks.
-            running: (N,) which rows somebody will read.
+            prefixes: (N,) index of each row's shared prompt.
+            lengths: (P,) lengths of the shared prompts.
+            running: (N,) rows whose output is needed.
         """
         self._graph, self._same = None, 0
-        count, since = len(trunks), self.since[: len(trunks)]
+        count, since = len(prefixes), self.since[: len(prefixes)]
         self._first = int(since[running].min())
         since[~running] = self._first
         self._late = bool((since > self._first).any())
         self._since = self._index(since)
-        self._longest, self._trunks = int(lengths.max()), len(lengths)
-        sizes = np.bincount(trunks, minlength=len(lengths))
-        order = np.argsort(trunks, kind="stable")
+        self._longest, self._prefixes = int(lengths.max()), len(lengths)
+        sizes = np.bincount(prefixes, minlength=len(lengths))
+        order = np.argsort(prefixes, kind="stable")
         rank = np.empty(count, dtype=np.int64)
         rank[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         self._most = int(sizes.max())
-        self._even = np.array_equal(trunks * self._most + rank, np.arange(count))
+        self._even = np.array_equal(prefixes * self._most + rank, np.arange(count))
         self._even = self._even and count == self._most * len(lengths)
-        self._group, self._rank = self._index(trunks), self._index(rank)
+        self._group, self._rank = self._index(prefixes), self._index(rank)
         self._length = self._index(lengths)
         self._short: Tensor | None = None
         if (lengths != self._longest).any():
@@ -129,12 +134,12 @@ class Blocks:
     # -- one step ----------------------------------------------------------------------------------
 
     def step(self, ids: Tensor, positions: Tensor, adapters: Tensor | None) -> Tensor:
-        """Read one token per row.
+        """Run one token per row through the model.
 
         Args:
             ids: (N,).
-            positions: (N,) of the tokens.
-            adapters: of `Decoder.adapter_mask`.
+            positions: (N,) positions of the tokens.
+            adapters: result of `Decoder.adapter_mask`.
 
         Returns:
             Hidden states (N, hidden).
@@ -157,8 +162,8 @@ class Blocks:
         stop: int,
         adapters: Tensor | None,
     ) -> Tensor:
-        """A step that writes to `column` and looks at the columns before `stop`. As a tensor (1,),
-        the column may be another one when the same operations run again."""
+        """Run a step that writes to `column` and attends to the columns before `stop`. If the
+        column is a tensor (1,), it may change when the same operations are replayed."""
         decoder, count = self.decoder, len(ids)
         kv, size = decoder.kv_heads, decoder.head_dim
         reach = self._longest + stop - self._first
@@ -172,9 +177,9 @@ class Blocks:
                 own[:, :, column] = pairs
             seen = own[:, :, self._first : stop]
             asked = queries.reshape(count, kv, -1, size)
-            own_mask, trunk_mask = masks[decoder.windows[at]]
+            own_mask, prefix_mask = masks[decoder.windows[at]]
             late, late_sum = decoder.look(asked, seen[:, :kv], seen[:, kv:], own_mask)
-            early, early_sum = self._look_at_trunks(at, asked, trunk_mask)
+            early, early_sum = self._attend_to_prefixes(at, asked, prefix_mask)
             share = torch.sigmoid(early_sum - late_sum).to(late.dtype)
             return torch.lerp(late, early, share[..., None]).reshape(count, -1)
 
@@ -183,9 +188,9 @@ class Blocks:
     def _replayed(
         self, ids: Tensor, positions: Tensor, column: Tensor, adapters: Tensor | None
     ) -> Tensor:
-        """A step of fixed shapes. On a GPU, once a few went by in which nobody came or left, it is
-        recorded as a graph, and replayed from then on: the processor launches one thing instead of
-        hundreds."""
+        """Run a step of fixed shapes. On a GPU, after a few steps without a change of rows, it is
+        recorded as a graph and replayed from then on: the CPU launches one graph instead of
+        hundreds of kernels."""
 
         def step(ids: Tensor, positions: Tensor, column: Tensor) -> Tensor:
             return self._forward(ids, positions, column, self.own.shape[3], adapters)
@@ -197,27 +202,29 @@ class Blocks:
             self._graph = Graph(step, (ids, positions, column))
         return self._graph(ids, positions, column)
 
-    def _look_at_trunks(self, at: int, asked: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Attention of queries (N, kv_heads, G, D) to the trunks: rows of one trunk are one
-        product."""
+    def _attend_to_prefixes(
+        self, at: int, asked: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of queries (N, kv_heads, G, D) to the shared prompts: rows of one prompt are
+        one product."""
         count, kv, group, size = asked.shape
-        trunks, most = self._trunks, self._most
+        prefixes, most = self._prefixes, self._most
         if self._even:
-            grid = asked.view(trunks, most, kv, group, size)
+            grid = asked.view(prefixes, most, kv, group, size)
         else:
-            grid = asked.new_zeros(trunks, most, kv, group, size)
+            grid = asked.new_zeros(prefixes, most, kv, group, size)
             grid[self._group, self._rank] = asked
-        grid = grid.transpose(1, 2).reshape(trunks, kv, most * group, size)
-        block = self.trunk[at][:trunks, :, : self._longest]
+        grid = grid.transpose(1, 2).reshape(prefixes, kv, most * group, size)
+        block = self.prefix[at][:prefixes, :, : self._longest]
         found, total = self.decoder.look(grid, block[:, :kv], block[:, kv:], mask)
-        found = found.reshape(trunks, kv, most, group, size).transpose(1, 2)
-        total = total.view(trunks, kv, most, group).transpose(1, 2)
+        found = found.reshape(prefixes, kv, most, group, size).transpose(1, 2)
+        total = total.view(prefixes, kv, most, group).transpose(1, 2)
         if self._even:
             return found.reshape(count, kv, group, size), total.reshape(count, kv, group)
         return found[self._group, self._rank], total[self._group, self._rank]
 
     def _step_masks(self, positions: Tensor, now: int | Tensor, stop: int) -> Masks:
-        """For each window, what rows see of their own columns (N or 1, 1, 1, T) and of the trunks
+        """For each window, the masks of the own columns (N or 1, 1, 1, T) and of the shared prompts
         (P, 1, 1 or M, T)."""
         decoder, device = self.decoder, self.decoder.device
         reach = self._longest + stop - self._first
@@ -235,14 +242,14 @@ class Blocks:
             places = torch.arange(self._longest, device=device)
             far = positions[:, None] - places >= window
             far |= places >= self._length[self._group][:, None]
-            grid = far.new_zeros(self._trunks, self._most, self._longest)
+            grid = far.new_zeros(self._prefixes, self._most, self._longest)
             grid[self._group, self._rank] = far
             grid = grid.repeat_interleave(decoder.heads // decoder.kv_heads, 1)
             masks[window] = self._hidden(gone)[:, None, None], self._hidden(grid)[:, None]
         return masks
 
     def _widen(self) -> None:
-        """Make room for more columns: those nobody sees go, or their number doubles."""
+        """Make room for more columns: drop those that no row sees, or double their number."""
         room, first, column = self.own.shape[3], self._first, self.column
         seen = self.own[:, :, :, first:column]
         if first * 2 >= room:
@@ -256,7 +263,8 @@ class Blocks:
         self.column, self._first = column - first, 0
         self._graph, self._same = None, 0
 
-    # -- reading prompts ---------------------------------------------------------------------------
+    # -- prefill
+    # -------------------------------------------------------------------------------------
 
     def read(
         self,
@@ -265,17 +273,17 @@ class Blocks:
         known: Sequence[Tensor],
         adapters: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Read prompts into trunks.
+        """Prefill shared prompts.
 
         Args:
-            numbers: the trunk of each of P prompts.
+            numbers: the index of each of P prompts.
             texts: the ids of each.
-            known: keys and values (n, layers, 2 kv_heads, D) of the beginning of each.
-            adapters: of `Decoder.adapter_mask`, for the prompts.
+            known: keys and values (n, layers, 2 kv_heads, D) of the cached prefix of each.
+            adapters: result of `Decoder.adapter_mask`, for the prompts.
 
         Returns:
             Hidden states of the last tokens (P, hidden), and keys and values (N, layers, 2
-            kv_heads, D) of all tokens that were not known.
+            kv_heads, D) of all tokens that were not cached.
         """
         decoder = self.decoder
         layers, pairs_per_token, size = self.shape
@@ -313,8 +321,8 @@ class Blocks:
     def _reading_masks(
         self, starts: np.ndarray, tall: int, wide: int
     ) -> dict[int | None, Tensor | None]:
-        """For each window, what queries (P, tall) see of keys (P, wide); `None` if all they do not
-        see is what comes later."""
+        """For each window, the mask of queries (P, tall) over keys (P, wide); `None` if a causal
+        mask is enough."""
         own = self._index(starts)[:, None] + torch.arange(tall, device=self.decoder.device)
         behind = own[:, :, None] - torch.arange(wide, device=self.decoder.device)
         masks: dict[int | None, Tensor | None] = {}
@@ -327,30 +335,30 @@ class Blocks:
         return masks
 
     def _place(self, numbers: Sequence[int], block: Tensor) -> None:
-        """Put the keys and values of prompts where rows look."""
-        have, wide = self.trunk.shape[1], self.trunk.shape[3]
+        """Store the keys and values of prompts in their blocks."""
+        have, wide = self.prefix.shape[1], self.prefix.shape[3]
         want = max(have, max(numbers) + 1), max(wide, block.shape[3])
         if list(numbers) == list(range(want[0])) and block.shape[3] == want[1]:
-            self.trunk = block
+            self.prefix = block
             return
         if want != (have, wide):
             layers, _, kv, _, size = block.shape
             grown = self._empty(layers, want[0], kv, want[1], size).zero_()
-            grown[:, :have, :, :wide] = self.trunk
-            self.trunk = grown
-        self.trunk[:, self._index(np.array(numbers)), :, : block.shape[3]] = block
+            grown[:, :have, :, :wide] = self.prefix
+            self.prefix = grown
+        self.prefix[:, self._index(np.array(numbers)), :, : block.shape[3]] = block
 
-    # -- small things ------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------
 
     def _hidden(self, where: Tensor) -> Tensor:
-        """What is added to scores, so that keys are not seen where `where` is true."""
+        """The mask to add to scores, so that keys are hidden where `where` is true."""
         return where.to(self.decoder.dtype).mul_(HIDDEN)
 
     def _index(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(numbers, dtype=torch.int64, device=self.decoder.device)
 
     def _ranges(self, starts: np.ndarray, stops: np.ndarray) -> Tensor:
-        """Every range one after the other."""
+        """Concatenate the ranges."""
         sizes = stops - starts
         before = np.cumsum(sizes) - sizes
         return self._index(np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes))

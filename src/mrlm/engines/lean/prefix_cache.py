@@ -1,5 +1,5 @@
-"""Keys and values that are kept between calls: a radix tree of token ids over one pool of memory.
-It knows nothing of models; a token's keys and values are one row of numbers to it."""
+"""A prefix cache of keys and values between calls: a radix tree of token ids over one memory pool.
+Independent of models; a token's keys and values are one row of numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 Ids = np.ndarray
 Key = tuple[Hashable, ...]
-"""Whose weights computed a text, and what else keeps texts apart."""
+"""The weights that computed a text, and anything else that separates texts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,15 +28,14 @@ class _Node:
 
 
 class PrefixCache:
-    """What is known of texts that begin alike, in bounded memory: what was not used for longest
-    goes first.
+    """A radix tree of cached texts in bounded memory, with LRU eviction.
 
-    Every text belongs to a key; keys share the pool and nothing else.
+    Every text belongs to a key; keys share only the pool.
 
     Args:
-        shape: of the keys and values of one token.
-        limit: tokens that may be kept; 0 keeps nothing.
-        dtype, device: of the pool.
+        shape: shape of the keys and values of one token.
+        limit: most tokens that are cached; 0 caches nothing.
+        dtype, device: type and device of the pool.
     """
 
     def __init__(
@@ -44,22 +43,23 @@ class PrefixCache:
     ) -> None:
         self.limit = limit
         self.pool: Tensor = torch.empty(limit, *shape, dtype=dtype, device=device)
-        self._unused = 0  # rows from here on were never taken, and their memory never touched
+        self._unused = 0  # rows from here on were never used, and their memory never touched
         self._free: list[int] = []
         self._roots: dict[Key, _Node] = {}
         self._clock = 0
 
     @property
     def held(self) -> int:
-        """Tokens that are kept now."""
+        """Number of cached tokens."""
         return self._unused - len(self._free)
 
     def begin(self) -> None:
-        """A new round: what is looked up or added from now on is not thrown out before the next."""
+        """Begin a round: entries that are read or added from now on are not evicted before the next
+        round."""
         self._clock += 1
 
     def flush(self, owner: Hashable | None = None) -> None:
-        """Forget every text of the keys that begin with `owner`, or all."""
+        """Drop the texts of all keys that begin with `owner`, or all texts."""
         gone = [key for key in self._roots if owner is None or key[0] == owner]
         waiting = [self._roots.pop(key) for key in gone]
         while waiting:
@@ -68,7 +68,7 @@ class PrefixCache:
             waiting += node.children.values()
 
     def match(self, key: Key, ids: Ids) -> np.ndarray:
-        """The pool's rows (n,) of the longest beginning of a text (N,) that is known."""
+        """The pool's rows (n,) of the longest cached prefix of a text (N,)."""
         root = self._roots.get(key)
         if root is None:
             return np.empty(0, dtype=np.int64)
@@ -81,16 +81,16 @@ class PrefixCache:
         return self.pool[torch.from_numpy(rows).to(self.pool.device)]
 
     def add(self, key: Key, ids: Ids, start: int) -> tuple[int, np.ndarray]:
-        """Make room for a text.
+        """Allocate rows for a text.
 
         Args:
-            key: whose.
+            key: key of the text.
             ids: (N,) the whole text.
-            start: the tokens from here on are at hand.
+            start: tokens from here on are available.
 
         Returns:
-            From which token on the text was not known, and the rows to `write` the tokens from
-            there in, possibly fewer than there are, or none.
+            The first token that is not cached, and the rows to `write` the tokens from there into,
+            possibly fewer than needed, or none.
         """
         nothing = len(ids), np.empty(0, dtype=np.int64)
         if self.limit == 0:
@@ -106,12 +106,12 @@ class PrefixCache:
         return known, rows
 
     def write(self, rows: np.ndarray, values: Tensor) -> None:
-        """Put keys and values (n, *shape) into rows (n,)."""
+        """Store keys and values (n, *shape) in rows (n,)."""
         self.pool[torch.from_numpy(rows).to(self.pool.device)] = values
 
     def _walk(self, root: _Node, ids: Ids) -> tuple[list[tuple[_Node, np.ndarray]], _Node, int]:
-        """Follow a text as far as it is known: the nodes with their rows, the last of them, and how
-        many tokens they have. A node that agrees only in part is cut in two."""
+        """Follow a text as far as it is cached: the nodes with their rows, the last of them, and
+        their number of tokens. A node that agrees only in part is split."""
         path: list[tuple[_Node, np.ndarray]] = []
         node, at = root, 0
         node.used = self._clock
@@ -131,7 +131,7 @@ class PrefixCache:
 
     @staticmethod
     def _cut(node: _Node, at: int) -> _Node:
-        """Cut a node in two; returns the upper half."""
+        """Split a node in two; returns the upper half."""
         parent = node.parent
         assert parent is not None
         upper = _Node(node.ids[:at], node.rows[:at], parent, used=node.used)
@@ -141,8 +141,8 @@ class PrefixCache:
         return upper
 
     def _take(self, count: int) -> np.ndarray:
-        """Up to `count` free rows: those that were given back, new ones up to the limit, then those
-        of old leaves."""
+        """Take up to `count` free rows: released ones, new ones up to the limit, then those of old
+        leaves."""
         more = min(count - len(self._free), self.limit - self._unused)
         if more > 0:
             self._free += range(self._unused, self._unused + more)

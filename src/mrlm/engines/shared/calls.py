@@ -1,4 +1,4 @@
-"""What asking a server takes whoever asks: counting, spacing, and what its refusals mean."""
+"""Common parts of calls to servers: usage counts, rate limits, and the meaning of refusals."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import Any
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 
 LONGEST_WAIT = 120.0
-"""Seconds between two tries, whatever the server asks for."""
+"""Most seconds between two attempts, whatever the server requests."""
 PASSING = {408, 409, 425, 429}
-"""Refusals after which it is worth asking again, besides all from 500 on."""
+"""Status codes after which a retry may succeed, besides all from 500 on."""
 FINAL = {401, 402, 403, 404, 405, 410}
-"""Refusals that every other request would meet too."""
+"""Status codes that every other request would get too."""
 FINAL_CODES = {"insufficient_quota", "model_not_found", "invalid_model", "invalid_api_key"}
 UNKNOWN = ("does not exist", "no policy", "cannot be found")
-"""How servers say that they do not know a model."""
+"""Phrases of servers for an unknown model."""
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context window")
 
 
 @dataclass(slots=True)
 class TokenUsage:
-    """What was asked so far.
+    """The usage of a server so far.
 
     Args:
-        requests: calls that were sent, repeated ones included.
+        requests: calls that were sent, retries included.
         retries: calls that were repeated.
         failures: requests that were given up.
-        prompt_tokens: read by the server.
-        completion_tokens: written by it.
-        unmetered: answers of which the server did not say how long they were.
+        prompt_tokens: prompt tokens read by the server.
+        completion_tokens: tokens sampled by it.
+        unmetered: answers without token counts.
     """
 
     requests: int = 0
@@ -46,7 +46,7 @@ class TokenUsage:
     unmetered: int = 0
 
     def add(self, counts: object) -> tuple[int, int] | None:
-        """Count the tokens of an answer, given as the server gives them; `None` if it does not."""
+        """Add the token counts of an answer, in the server's format; `None` if it has none."""
         found = counts if isinstance(counts, Mapping) else {}
         read, written = (found.get(f"{kind}_tokens") for kind in ("prompt", "completion"))
         if not (isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0):
@@ -58,15 +58,14 @@ class TokenUsage:
 
 
 class RequestPace:
-    """When the next call may leave: calls are evenly spaced, and all of them wait where the server
-    says so."""
+    """A rate limiter: calls are evenly spaced, and all of them wait when the server requests it."""
 
     def __init__(self, per_minute: float | None) -> None:
         self.gap: float = 60 / per_minute if per_minute else 0.0
         self.free: float = 0.0
 
     async def turn(self) -> None:
-        """Wait until it is this call's turn."""
+        """Wait for the slot of this call."""
         now = time.monotonic()
         at = max(now, self.free)
         self.free = at + self.gap
@@ -74,12 +73,12 @@ class RequestPace:
             await asyncio.sleep(at - now)
 
     def hold(self, seconds: float) -> None:
-        """Let no call leave for a while."""
+        """Delay all calls for a while."""
         self.free = max(self.free, time.monotonic() + seconds)
 
 
 class Passing(Exception):
-    """A try failed for a reason that may pass; `wait`: seconds the server asks for."""
+    """A transient failure of a call; `wait`: seconds requested by the server."""
 
     def __init__(self, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -91,13 +90,13 @@ class Missing(Exception):
 
 
 def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
-    """What a refusal of a server that samples for a trained policy means.
+    """The exception that a refusal means, from a server that samples for a trained policy.
 
     Args:
-        kind: what the server is called.
-        where: what was asked.
+        kind: name of the server software.
+        where: the URL of the call.
         reply: the response, with `status_code`, `headers` and `text`.
-        fix: what to do if there is no such route.
+        fix: what to do if the route does not exist.
     """
     said = shown(reply.text)
     text = f"{where} answers {reply.status_code}: {said}"
@@ -116,19 +115,19 @@ def judged(kind: str, where: str, reply: Any, fix: str) -> Exception:
 
 
 def signed(seed: int) -> int:
-    """A 64-bit seed as servers take it: from -2^63 to 2^63 - 1."""
+    """A 64-bit seed in the signed range of servers: from -2^63 to 2^63 - 1."""
     seed %= 1 << 64
     return seed - (1 << 64) if seed >= 1 << 63 else seed
 
 
 def cut(text: str, stop: Sequence[str]) -> str:
-    """A text up to the first of the strings that end it."""
+    """A text up to the first of its stop strings."""
     found = [text.find(each) for each in stop if each in text]
     return text[: min(found)] if found else text
 
 
 def secret(variable: str | None) -> str | None:
-    """The key in an environment variable that `engine.api_key_env` names.
+    """Read the key from the environment variable that `engine.api_key_env` names.
 
     Raises:
         ConfigError: it is not set.
@@ -145,13 +144,13 @@ def secret(variable: str | None) -> str | None:
 
 
 def shown(what: object) -> str:
-    """A short line of what somebody else said."""
+    """Text from elsewhere as one short line."""
     text = str(what)[:1000]
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait: a number, or a date."""
+    """Seconds that a server requests to wait: a number, or a date."""
     asked = headers.get("retry-after")
     if asked is None:
         return None

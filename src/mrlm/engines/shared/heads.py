@@ -1,5 +1,6 @@
-"""Output heads that share their weights with the embedding: whether a folder holds one, and the
-same head under a name of its own, for servers that keep it apart. It knows no server."""
+"""Output heads that share their weights with the embedding: detects them in a folder, and writes
+the head under a name of its own for servers that store it separately. Independent of server
+software."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from mrlm.core.errors import EngineError
 
 HEAD = "lm_head.weight"
 EMPTY: str = hashlib.sha256(b"").hexdigest()
-"""Checksum of a weight that a server has moved into a form of its own."""
+"""Checksum of a weight that a server has moved into a packed format."""
 
 
 def is_tied(folder: Path) -> bool:
-    """Whether the model of a folder has no output head but its embedding."""
+    """Whether the model of a folder uses its embedding as output head."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return bool(config.get("tie_word_embeddings", False)) and _file_of(folder, HEAD) is None
 
 
 def write_head(folder: Path) -> None:
-    """Add the output head of a tied model to its folder by name, as a file beside the others.
+    """Add the output head of a tied model to its folder by name, as a further file.
 
     Raises:
         EngineError: the folder has no embedding that could be the head.
@@ -36,8 +37,8 @@ def write_head(folder: Path) -> None:
             break
     else:
         raise EngineError(
-            f"{folder} has no weight 'model.embed_tokens.weight' that could be given to the server "
-            "as its output head; train a model whose head is its own"
+            f"{folder} has no weight 'model.embed_tokens.weight' that could be sent to the server "
+            "as its output head; train a model with an untied head"
         )
     with safe_open(file, "pt") as found:
         tensor = found.get_tensor(name)
@@ -50,12 +51,12 @@ def write_head(folder: Path) -> None:
 
 
 def has_head(checksums: Mapping[str, str]) -> bool:
-    """Whether a server that has these weights keeps its output head apart from the embedding."""
+    """Whether a server with these weights stores its output head separately from the embedding."""
     return any("lm_head." in name for name in checksums)
 
 
 def is_packed(checksums: Mapping[str, str]) -> bool:
-    """Whether a server has moved weights into a form of its own."""
+    """Whether a server has moved weights into a packed format."""
     return EMPTY in checksums.values()
 
 
@@ -65,6 +66,6 @@ def _file_of(folder: Path, weight: str) -> Path | None:
 
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as found:
-            if weight in found.keys():  # noqa: SIM118  (it is no mapping)
+            if weight in found.keys():  # noqa: SIM118  (not a mapping)
                 return file
     return None

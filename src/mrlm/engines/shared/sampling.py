@@ -1,5 +1,5 @@
-"""What engines that sample in this process share: random numbers, cuts, draws, and when a
-completion has ended. It knows nothing of models."""
+"""Common parts of engines that sample in this process: random numbers, truncation, sampling and
+stop conditions. Independent of models."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 
 STOP_WINDOW = 64
-"""Tokens at the end of a completion in which stop strings are looked for, at least: a token may be
-a single byte, so a longer stop string takes as many tokens as it has bytes."""
+"""Least number of tokens at the end of a completion in which stop strings are searched: a token may
+be a single byte, so a longer stop string takes as many tokens as it has bytes."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A completion on its way."""
+    """An unfinished completion."""
 
     request: Request
     policy: Policy
@@ -31,7 +31,7 @@ class Draft:
     finish_reason: str | None = None
 
     def judge(self) -> None:
-        """Note whether the last token ended it, and why."""
+        """Record whether the last token ended it, and the reason."""
         sampling = self.request.sampling
         if self.token_ids[-1] in self.policy.eos_ids or (sampling.stop and self._says_stop()):
             self.finish_reason = "stop"
@@ -62,8 +62,8 @@ class Columns:
     """The sampling parameters of the rows of a batch, one column each.
 
     Args:
-        sampling: of each row.
-        device: where the columns are.
+        sampling: parameters of each row.
+        device: device of the columns.
     """
 
     def __init__(self, sampling: Sequence[SamplingParams], device: torch.device) -> None:
@@ -80,7 +80,7 @@ class Columns:
         self.greedy: Tensor | None = torch.tensor(greedy, device=device) if any(greedy) else None
 
     def draw(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
+        """Sample tokens and their log-probs, each (B,), from logits (B, V) and uniforms (B,)."""
         scaled = logits if self.plain else logits / self.temperature[:, None]
         if self.truncates:
             scaled = truncated(scaled, self.top_p, self.top_k, self.min_p)
@@ -88,7 +88,7 @@ class Columns:
 
 
 def uniforms_of(request: Request) -> np.ndarray:
-    """The request's own random numbers in [0, 1), one per token it may draw."""
+    """The request's own random numbers in [0, 1), one per token that it may sample."""
     generator = np.random.Generator(np.random.Philox(request.seed))
     return generator.random(max(1, request.sampling.max_new_tokens))
 
@@ -97,7 +97,7 @@ def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tu
     """Inverse-CDF sampling.
 
     Args:
-        logits: (B, V), already divided by the temperature and cut.
+        logits: (B, V), already divided by the temperature and truncated.
         uniforms: (B,) in [0, 1).
         greedy: (B,) rows that take the most probable token instead; `None` for none.
 
@@ -116,8 +116,8 @@ def sample(logits: Tensor, uniforms: Tensor, greedy: Tensor | None = None) -> tu
 
 
 def truncated(logits: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    """Logits (B, V) with what top-k, top-p and min-p exclude at minus infinity; each (B,), off at
-    0, 1 and 0."""
+    """Mask logits (B, V) outside top-k, top-p and min-p with minus infinity; each parameter (B,),
+    off at 0, 1 and 0."""
     ordered, order = logits.sort(-1, descending=True)
     probs = ordered.softmax(-1)
     rank = torch.arange(logits.shape[-1], device=logits.device)[None]

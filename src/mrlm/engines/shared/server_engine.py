@@ -1,6 +1,5 @@
-"""What engines share whose weights live in a server that speaks HTTP: requests with deadlines and
-repetitions, and keeping the server's weights in step with the learner's. It knows no server's
-protocol."""
+"""The base of engines with HTTP servers: requests with deadlines and retries, and synchronisation
+of the server's weights with the learner's. Independent of the server's protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from typing import Any
 
 from mrlm.core.errors import ConfigError, EngineError
 from mrlm.core.types import Completion
-from mrlm.core.weight_lock import Gate
+from mrlm.core.weight_lock import WeightLock
 from mrlm.engines.shared.calls import LONGEST_WAIT, Missing, Passing, cut, judged, secret, shown
 from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
@@ -36,7 +35,7 @@ except ImportError as error:
     ) from error
 
 ROUNDING = {False: 1e-3, True: 0.25}
-"""How far log-probs may be from the trainer's; `True` for 16 bits."""
+"""Tolerance of log-probs against the trainer's; `True` for 16 bits."""
 FIRST_WAIT = 0.5
 """Seconds before a call is repeated for the first time."""
 JSON = dict[str, Any]
@@ -44,40 +43,39 @@ JSON = dict[str, Any]
 
 @dataclass(slots=True)
 class _LoopClient:
-    """The connections of one event loop, which end with the last call under way."""
+    """The connections of one event loop, closed with its last pending call."""
 
     client: httpx.AsyncClient
     users: int = 0
 
 
 class ServerEngine(ABC):
-    """Samples through servers that hold copies of the weights. A policy is a whole model, one in
-    each server, or a LoRA adapter, which servers know by the policy's name.
+    """Samples through servers that hold copies of the weights. A policy is either a whole model,
+    one per server, or a LoRA adapter, which servers know by the policy's name.
 
-    A server is given a policy's weights before it samples for it the first time, after every
-    update, and again when it could not be reached in between: it may have been started anew. They
-    travel as a folder that the server reads.
+    A server receives a policy's weights before its first request, after every update, and again
+    after it was unreachable, because it may have been restarted. Weights are exchanged through a
+    folder that the server reads.
 
     Args:
-        policies: name -> policy, as the learner has it.
+        policies: name -> policy of the learner.
         base_url: the server of all policies, `http://host:port`.
-        servers: policy -> server, where they have one each.
+        servers: policy -> server, if they have separate ones.
         api_key_env: the environment variable with the servers' key.
-        sync_folder: where weights are written for the servers to read: a folder that they see under
-            the same path. A temporary one if not given.
-        sleep: put servers to sleep while nobody speaks.
+        sync_folder: folder of weights, with the same path on the servers; by default a new one.
+        sleep: put servers to sleep while no request is pending.
         timeout: seconds that one call may take.
         max_retries: how often a call is repeated.
-        max_concurrent: calls that are under way at the same time.
+        max_concurrent: most pending calls.
 
     Raises:
         ConfigError: servers and policies do not fit, or the key is not set.
     """
 
     kind: str = ""
-    """What the server is called in messages."""
+    """Name of the server software in messages."""
     wakes_twice: bool = True
-    """Waking a server that is awake does no harm."""
+    """Whether waking a server that is awake is harmless."""
 
     def __init__(
         self,
@@ -103,7 +101,7 @@ class ServerEngine(ABC):
         self.retries: int = 0
         """Calls that were repeated so far."""
         self.pushes: int = 0
-        """Times that weights were given to a server so far."""
+        """Times that weights were sent to a server so far."""
         self.url_of: dict[str, str] = self._urls(base_url, servers or {})
         self.asleep: set[str] = set()
         self._key = secret(api_key_env)
@@ -112,7 +110,7 @@ class ServerEngine(ABC):
         self._placed: dict[str, Path] = {}
         self._numbers = itertools.count(1)
         self._down: dict[str, tuple[float, EngineError]] = {}
-        self._gate = Gate()
+        self._weight_lock = WeightLock()
         self._lines: dict[int, _LoopClient] = {}
         self._jitter = random.Random()
 
@@ -120,8 +118,8 @@ class ServerEngine(ABC):
         strange = [name for name in servers if name not in self.policies]
         if strange:
             raise ConfigError(
-                f"engine.servers.{strange[0]}: there is no such policy with weights here; there "
-                f"are {', '.join(self.policies)}"
+                f"engine.servers.{strange[0]}: this run has no policy with weights of that name; "
+                f"its policies: {', '.join(self.policies)}"
             )
         found: dict[str, str] = {}
         whole: dict[str, str] = {}
@@ -129,23 +127,24 @@ class ServerEngine(ABC):
             url = servers.get(name, base_url)
             if url is None:
                 raise ConfigError(
-                    f"engine.name={self.kind!r} needs to know where policy {name!r} is sampled; "
+                    f"engine.name={self.kind!r} requires a server for policy {name!r}; "
                     f"set engine.base_url or engine.servers.{name}"
                 )
             if not url.startswith(("http://", "https://")):
                 raise ConfigError(
-                    f"engine.base_url={url!r} is no address of a server; write http://host:port"
+                    f"engine.base_url={url!r} is not the address of a server; write http://host:port"
                 )
             found[name] = url = url.rstrip("/").removesuffix("/v1")
             if policy.adapter is None and whole.setdefault(url, name) != name:
                 raise ConfigError(
                     f"policies {whole[url]!r} and {name!r} are whole models, and the server at "
-                    f"{url} holds one; give them LoRA adapters, or servers of their own with "
+                    f"{url} holds only one; give them LoRA adapters, or separate servers with "
                     "engine.servers"
                 )
         return found
 
-    # -- what engines do ---------------------------------------------------------------------------
+    # -- the engine's interface
+    # -----------------------------------------------------------------------
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order; the first that fails is raised."""
@@ -155,8 +154,8 @@ class ServerEngine(ABC):
         """The completion of one request.
 
         Raises:
-            EngineError: none, after all repetitions.
-            EndpointError: the server refuses for good.
+            EngineError: no completion, after all retries.
+            EndpointError: the server refuses permanently.
         """
         name, since = request.policy, time.monotonic()
         failure = ""
@@ -164,7 +163,7 @@ class ServerEngine(ABC):
             for attempt in range(self.max_retries + 1):
                 try:
                     await self._prepare(client, name, since)
-                    async with self._gate.passing():
+                    async with self._weight_lock.passing():
                         if name not in self._placed or self.url_of[name] in self.asleep:
                             raise Passing("its weights were just changed", 0.0)
                         return await self._sampled(client, request)
@@ -179,52 +178,53 @@ class ServerEngine(ABC):
         )
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Give a policy's server the weights of the learner.
+        """Send the learner's weights of a policy to its server.
 
         Raises:
-            EngineError: it did not take them, after all repetitions.
+            EngineError: the server did not load them, after all retries.
         """
         self.policies[policy] = weights
         self.versions[policy] = version
-        async with self._line() as client, self._gate.alone():
+        async with self._line() as client, self._weight_lock.alone():
             await self._place(client, policy)
 
     def tolerance(self, policy: str) -> float | None:
-        """The server computes in an order of its own; `engine.tolerance` for one that computes in
-        another precision than the trainer."""
+        """The rounding tolerance, for another order of computation; set `engine.tolerance` for a
+        server that computes in another precision than the trainer."""
         return ROUNDING[self.policies[policy].coarse]
 
     async def rest(self) -> None:
-        """Put the servers to sleep until the next request, if that is wanted."""
+        """Put the servers to sleep until the next request, if `sleep` is set."""
         if not self.sleep:
             return
-        async with self._line() as client, self._gate.alone():
+        async with self._line() as client, self._weight_lock.alone():
             for url in sorted(set(self.url_of.values()) - self.asleep):
                 await self._repeated(partial(self._doze, client, url))
                 self.asleep.add(url)
 
-    # -- what a server's own protocol says ---------------------------------------------------------
+    # -- the protocol of a server
+    # ----------------------------------------------------------------------
 
     @abstractmethod
     def _route(self) -> str:
-        """Where requests go."""
+        """The route of completions."""
 
     @abstractmethod
     def _body(self, request: Request) -> JSON:
-        """A request as the server wants it."""
+        """A request in the server's format."""
 
     @abstractmethod
     def _read(self, answer: Any) -> tuple[list[int], list[float], str]:
-        """Ids, log-probs and finish reason of an answer; any of `KeyError`, `TypeError`,
-        `IndexError` and `ValueError` if it is none.
+        """Token ids, log-probs and finish reason of an answer; raises any of `KeyError`,
+        `TypeError`, `IndexError` and `ValueError` if it is malformed.
 
         Raises:
-            Passing: the server gave it up.
+            Passing: the server aborted the request.
         """
 
     @abstractmethod
     async def _push(self, client: httpx.AsyncClient, name: str, folder: Path) -> None:
-        """Have the server read a policy's weights; they are awake."""
+        """Make the server, which is awake, load a policy's weights."""
 
     @abstractmethod
     async def _doze(self, client: httpx.AsyncClient, url: str) -> None:
@@ -237,12 +237,12 @@ class ServerEngine(ABC):
     # -- weights -----------------------------------------------------------------------------------
 
     async def _prepare(self, client: httpx.AsyncClient, name: str, since: float) -> None:
-        """Make sure that a policy's server is awake and has its weights. If that failed already
-        after `since`, it is not tried again for each who waits."""
+        """Make sure that a policy's server is awake and has its weights. If that has already failed
+        after `since`, it is not tried again for every waiting request."""
         url = self.url_of[name]
         if name in self._placed and url not in self.asleep:
             return
-        async with self._gate.alone():
+        async with self._weight_lock.alone():
             failed, error = self._down.get(url, (-math.inf, None))
             if error is not None and failed > since:
                 raise error
@@ -256,16 +256,16 @@ class ServerEngine(ABC):
                 raise
 
     async def _rouse(self, client: httpx.AsyncClient, url: str) -> None:
-        """Wake a server whose weights are as they were."""
+        """Wake a server that still has its weights."""
         for part in ("weights", "kv_cache"):
             await self._repeated(partial(self._wake, client, url, part))
         self.asleep.discard(url)
 
     async def _place(self, client: httpx.AsyncClient, name: str) -> None:
-        """Give a server the weights of a policy as they are. Whoever calls this is alone."""
+        """Send the current weights of a policy to its server. The caller holds the lock."""
         policy, url = self.policies[name], self.url_of[name]
         if policy.adapter == BASE:
-            self._placed[name] = Path()  # it never changes, and the server has it
+            self._placed[name] = Path()  # a frozen model, which the server has
             return
         folder = self._shared() / name.replace("/", "_") / str(next(self._numbers))
         await asyncio.to_thread(policy.save, folder, heads=False)
@@ -286,7 +286,7 @@ class ServerEngine(ABC):
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
     def _shared(self) -> Path:
-        """A folder of this engine alone, readable for whoever the server is."""
+        """A private folder of this engine that the server can read."""
         if self._made is None:
             try:
                 if self._folder is not None:
@@ -323,7 +323,7 @@ class ServerEngine(ABC):
         return Completion(ids, logprobs, text, finish, self.versions[name])
 
     async def _repeated(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Do something, several times if it fails for a reason that may pass.
+        """Run a job, and repeat it after transient failures.
 
         Raises:
             EngineError: it never succeeded.
@@ -348,12 +348,12 @@ class ServerEngine(ABC):
     async def _post(
         self, client: httpx.AsyncClient, url: str, route: str, body: JSON | None = None
     ) -> Any:
-        """What the server answers to one try.
+        """The server's answer to one attempt.
 
         Raises:
-            Passing: nothing, for now.
-            Missing: it does not know the policy.
-            EngineError, EndpointError: it refuses.
+            Passing: a transient failure.
+            Missing: the server does not know the policy.
+            EngineError, EndpointError: the server refuses.
         """
         try:
             reply = await client.post(url + route, json=body)
@@ -362,7 +362,7 @@ class ServerEngine(ABC):
         except httpx.HTTPError as error:
             for name, where in self.url_of.items():
                 if where == url:
-                    self._placed.pop(name, None)  # it may come back without them
+                    self._placed.pop(name, None)  # it may have been restarted without them
             if not self.wakes_twice:
                 self.asleep.discard(url)
             said = shown(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Programs in containers, one for each; `_inside` is process 1 of a container."""
+"""Programs in containers, one container per program; `_inside` is process 1 of a container."""
 
 from __future__ import annotations
 

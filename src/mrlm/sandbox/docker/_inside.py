@@ -1,11 +1,11 @@
-"""Process 1 of a container: it starts one program by the functions of the harness, and reports what
-it writes and how it ends.
+"""Process 1 of a container: it starts one program with the functions of the harness, and forwards
+its output and its exit.
 
-It is handed over as text and uses the standard library alone. Standard input brings a line that
-lists what follows, the harness, the program and its files; of a session, then its requests.
-Standard output takes frames of a letter, a length and data: `s` it starts, `o` and `e` its output
-and errors, `x` its end; the program does not hold it. When standard input closes, whoever asked is
-gone, and everything ends.
+Its source is passed as text, and it uses only the standard library. Standard input has a line that
+lists the following parts, then the harness, the program and its files; for a session, then its
+requests. Standard output has frames of a letter, a length and data: `s` started, `o` and `e` output
+and errors, `x` the end; the program does not hold it. When standard input closes, the caller is
+gone, and everything is stopped.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ import time
 import types
 
 LOOK = 0.02
-"""Seconds between two looks at the program."""
+"""Seconds between two checks of the program."""
 DRAINED = 1 << 22
-"""Bytes that are still read of what was written when the program ended."""
+"""Most bytes of buffered output that are read after the program has ended."""
 
 
 def taken(size):
-    """The next bytes of standard input."""
+    """Read bytes of standard input."""
     data = b""
     while len(data) < size:
         part = os.read(0, min(size - len(data), 1 << 20))
@@ -37,14 +37,14 @@ def taken(size):
 
 
 def sent(kind, data=b""):
-    """One frame."""
+    """Write one frame."""
     data = kind + struct.pack("<I", len(data)) + data
     while data:
         data = data[os.write(1, data) :]
 
 
 def held(data):
-    """A descriptor of an unnamed file."""
+    """A descriptor of an unnamed file with this content."""
     fd = os.memfd_create("mrlm")
     while data:
         data = data[os.write(fd, data) :]
@@ -53,7 +53,7 @@ def held(data):
 
 
 def kills_for_memory():
-    """How many processes of the container the kernel killed for its memory."""
+    """The number of processes in the container that the kernel killed for its memory limit."""
     for path in ("memory.events", "memory/memory.oom_control"):
         with contextlib.suppress(OSError), open("/sys/fs/cgroup/" + path) as file:
             for line in file:
@@ -63,7 +63,8 @@ def kills_for_memory():
 
 
 def begun(harness, head, parts):
-    """Start the program; its process, the pipes to read, and the one that says why it could not."""
+    """Start the program; returns its process, the pipes of its output, and the pipe that reports a
+    failed start."""
     pipes = [os.pipe() for _ in range(3)]
     (out, err, said), (out_in, err_in, said_in) = zip(*pipes, strict=True)
     first = os.dup(0) if head["request"]["session"] else held(parts["stdin"])
@@ -74,7 +75,7 @@ def begun(harness, head, parts):
         harness.called("prctl", harness.DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         harness.called("prctl", harness.DUMPABLE, 1, 0, 0, 0)
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # the kernel takes memory from the program, not from process 1
+            file.write("1000")  # out of memory, the kernel kills the program instead of process 1
         harness.program(*given)
 
     pid = harness.forked(work, setup, head["request"], fds, said_in, out, err, said)
@@ -84,7 +85,8 @@ def begun(harness, head, parts):
 
 
 def ended(pid):
-    """Take in whatever ended; the exit code of the program if it is among it."""
+    """Reap the processes that have ended; returns the exit code of the program if it is among
+    them."""
     code = None
     while True:
         try:
@@ -98,7 +100,7 @@ def ended(pid):
 
 
 def watched(pid, pipes, seconds):
-    """Pass on what the program writes until it ends; its exit code."""
+    """Forward the output of the program until it ends; returns its exit code."""
     poll, end, code, left = select.poll(), time.monotonic() + seconds, None, DRAINED
     poll.register(0, 0)
     for fd in pipes:
@@ -122,7 +124,7 @@ def watched(pid, pipes, seconds):
 
 
 def main():
-    """Take the parts, run the program, report."""
+    """Receive the parts, run the program, report."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one signal that would reach process 1
     line = b""
     while not line.endswith(b"\n"):

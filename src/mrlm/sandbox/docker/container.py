@@ -1,5 +1,5 @@
-"""One container from outside: the command that starts it, the frames that come out of it, and its
-end. Everything here blocks; it knows no event loop."""
+"""The host side of one container: its command, its frames, and its removal. Everything here blocks;
+it uses no event loop."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mrlm.sandbox.workers import HARNESS, packed
 
 INSIDE = Path(__file__).with_name("_inside.py")
 FOLDER = "/tmp/w"
-"""Where programs run, in the container's own scratch space."""
+"""Working folder of programs, in the container's own scratch space."""
 OVERHEAD = 64 * MIB
 """Memory of process 1."""
 SPARE = 2
-"""Processes beside the program's."""
+"""Processes besides the program's."""
 REMOVING = 30.0
-"""Seconds that removing a container may take."""
+"""Seconds allowed for removing a container."""
 ENDING = 5.0
-"""Seconds that a container may take to end after its report."""
+"""Seconds allowed for a container to end after its report."""
 MOST_FRAME = 1 << 20
 OUTLIVED = 30.0
-"""Seconds after which a container ends by itself, though nobody told it to."""
+"""Seconds after which a container ends by itself, even without a request to."""
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": FOLDER,
@@ -39,18 +39,19 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-"""What a Docker client may add to every container; addresses and passwords stay out of it."""
+"""Variables that a Docker client may add to every container; addresses and passwords must not reach
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEngine:
-    """How containers are made.
+    """The settings of containers.
 
     Args:
-        image: with a `python3`.
+        image: an image with a `python3`.
         docker: the client.
-        cpus: cores that one container has.
-        runtime: another than the engine's own, such as `runsc`.
+        cpus: cores of one container.
+        runtime: a runtime other than the default, such as `runsc`.
     """
 
     image: str
@@ -59,7 +60,7 @@ class ContainerEngine:
     runtime: str | None = None
 
     def command(self, name: str, limits: Limits) -> list[str]:
-        """What starts a container; nothing in it depends on the program."""
+        """The command that starts a container; it is independent of the program."""
         memory = str(limits.memory + limits.disk + OVERHEAD)
         scratch = f"rw,nosuid,nodev,size={limits.disk},nr_inodes=4096,mode=1777"
         environment = ENVIRONMENT | {word: "" for p in PROXIES for word in (p, p.lower())}
@@ -80,12 +81,12 @@ class ContainerEngine:
 
 
 class Container:
-    """A container that is starting, with its program.
+    """A container that is being started, with its program.
 
     Args:
-        engine: how it is made.
-        name: what it is called, to be removed by.
-        program, files, limits, stdin: as the protocol has them.
+        engine: the settings of containers.
+        name: its name, used to remove it.
+        program, files, limits, stdin: as in the sandbox interface.
         session: whether the program answers requests; `stdin` is not used then.
 
     Raises:
@@ -106,7 +107,7 @@ class Container:
         self.name: str = name
         self._ended = self._reported = self._gone = False
         self._read = bytearray()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - until it is removed
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - open until removal
         try:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 engine.command(name, limits),
@@ -131,17 +132,17 @@ class Container:
         self._unsent = memoryview(_head(parts, limits, session) + b"".join(parts.values()))
 
     def send(self, data: bytes) -> None:
-        """Send something, while frames are read."""
+        """Send data while frames are read."""
         self._unsent = memoryview(bytes(self._unsent) + data)
 
     def frame(self, until: float) -> tuple[bytes, bytes] | None:
-        """What comes next, a letter and its data; `None` if nothing came until `until`
+        """Read the next frame, a letter and its data; `None` if none arrives until `until`
         (`time.monotonic()`).
 
         Raises:
-            SandboxError: nothing will, or it is no frame. A program cannot end its container
-                without a report: signals do not reach process 1, and memory is taken from the
-                program first.
+            SandboxError: the container ended, or sent invalid data. A program cannot end its
+                container without a report: signals do not reach process 1, and the kernel kills the
+                program first when memory runs out.
         """
         while (found := self._taken()) is None:
             if self._ended:
@@ -171,16 +172,16 @@ class Container:
             self._unsent = self._unsent[os.write(self._in, self._unsent[: 1 << 16]) :]
         except BlockingIOError:
             return
-        except OSError:  # it is ending; what it says follows
+        except OSError:  # it is ending; its last frames follow
             self._unsent = memoryview(b"")
 
     def _taken(self) -> tuple[bytes, bytes] | None:
-        """A frame, if it is whole."""
+        """Parse a frame if it is complete."""
         if len(self._read) < 5:
             return None
         kind, size = bytes(self._read[:1]), struct.unpack_from("<I", self._read, 1)[0]
         if size > MOST_FRAME or kind not in (b"s", b"o", b"e", b"x"):
-            raise SandboxError("the container sent something that is no frame")
+            raise SandboxError("the container sent an invalid frame")
         if len(self._read) < 5 + size:
             return None
         data = bytes(self._read[5 : 5 + size])
@@ -192,10 +193,10 @@ class Container:
         try:
             return self.process.wait(REMOVING)
         except subprocess.TimeoutExpired:
-            raise SandboxError("the docker client does not end") from None
+            raise SandboxError("the docker client did not exit") from None
 
     def remove(self) -> None:
-        """Kill whatever runs in it. It may be called again, by the thread that reads frames.
+        """Kill everything in it. The thread that reads frames may call this again.
 
         Raises:
             SandboxError: it could not be removed.
@@ -229,11 +230,13 @@ class Container:
                 words, stdin=subprocess.DEVNULL, capture_output=True, timeout=REMOVING
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise SandboxError(f"a container is left ({' '.join(words)}): {error}") from None
+            raise SandboxError(
+                f"a container was not removed ({' '.join(words)}): {error}"
+            ) from None
         said = done.stderr.decode("utf-8", "replace").strip()
         gone = "No such container" in said or "already in progress" in said
         if done.returncode and not gone:
-            raise SandboxError(f"a container is left ({' '.join(words)}): {said[-500:]}")
+            raise SandboxError(f"a container was not removed ({' '.join(words)}): {said[-500:]}")
 
 
 def _head(parts: Mapping[str, bytes], limits: Limits, session: bool) -> bytes:

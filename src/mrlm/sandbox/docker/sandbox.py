@@ -1,5 +1,5 @@
-"""A sandbox of containers: every program in a new one without network, capabilities or a writable
-system. What it keeps in is as strong as the engine and its runtime."""
+"""A sandbox of containers: every program runs in a new one without network, capabilities or a
+writable system. Its isolation is as strong as the engine and its runtime."""
 
 from __future__ import annotations
 
@@ -35,30 +35,31 @@ from mrlm.sandbox.workers import Exit, result_of
 
 T = TypeVar("T")
 
-NOBODY = "nobody waits for it any more"
+NOBODY = "the caller no longer waits for it"
 
 IMAGE = "python:3.12-slim"
 STARTING = 60.0
-"""Seconds a container may take to start; a program's time begins when it has."""
+"""Seconds allowed for the start of a container; the program's time begins after it."""
 CHECKING = 30.0
-"""Seconds the engine may take to say that it is there."""
+"""Seconds allowed for the engine to answer."""
 LOOK = 0.1
-"""Seconds between two looks at whether anybody still waits."""
+"""Seconds between two checks for a cancelled caller."""
 WORDS = ("image", "docker", "cpus", "runtime", "workers")
-"""What a config may say of it."""
+"""Its arguments in a config."""
 
 
 class DockerSandbox:
-    """Programs in containers.
+    """A sandbox that runs programs in containers.
 
     Args:
-        image: has a `python3`, 3.10 or newer, and what programs may import. It is never pulled.
-        limits: of programs that bring none.
-        docker: the client's name or path. The environment variables it knows (`DOCKER_HOST`) hold.
-        cpus: cores that one program has.
-        runtime: another than the engine's own, such as `runsc` (gVisor).
-        workers: programs at one time; as many as there are cores if not given. Others wait, and
-            their time begins when they start. Sessions are not counted.
+        image: has a `python3`, 3.10 or newer, and the libraries of the programs. It is never
+            pulled.
+        limits: default limits of programs.
+        docker: the client's name or path. Its environment variables (`DOCKER_HOST`) apply.
+        cpus: cores of one program.
+        runtime: a runtime other than the default, such as `runsc` (gVisor).
+        workers: most concurrent programs; by default, the number of cores. Others wait, and their
+            time begins when they start. Sessions are not counted.
     """
 
     name: str = "docker"
@@ -89,25 +90,26 @@ class DockerSandbox:
         self._closed = threading.Event()
 
     def __deepcopy__(self, memo: object) -> DockerSandbox:
-        return self  # worlds are copied for every episode; they share what runs their programs
+        return self  # environments are copied for every episode; the copies share their sandbox
 
     def check(self) -> None:
-        """Ask for the engine and the image.
+        """Check the engine and the image.
 
         Raises:
-            SandboxUnavailableError: they are not there; the message says what to do.
+            SandboxUnavailableError: one of them is missing; the message has the fix.
         """
         docker, image = self.engine.docker, self.engine.image
         version = _asked(docker, "version", "--format", "{{.Server.Version}}")
         if version.returncode:
             raise SandboxUnavailableError(
-                f"there is no Docker engine ({version.stderr.strip()[-300:]}): start it (sudo "
-                "systemctl start docker), let this user reach it (sudo usermod -aG docker $USER, "
-                "then log in anew), or set isolation: auto"
+                f"the Docker engine does not answer ({version.stderr.strip()[-300:]}): start it "
+                "(sudo systemctl start docker), let this user reach it (sudo usermod -aG docker "
+                "$USER, then log in again), or set isolation: auto"
             )
         if _asked(docker, "image", "inspect", image).returncode:
             raise SandboxUnavailableError(
-                f"the engine has no image {image}, and none is pulled unasked: docker pull {image}"
+                f"the engine has no image {image}, and images are not pulled automatically: "
+                f"docker pull {image}"
             )
 
     async def run(
@@ -155,7 +157,7 @@ class DockerSandbox:
             time.sleep(0.02)
 
     async def while_wanted(self, work: Callable[[threading.Event], T]) -> T:
-        """What a thread does, which is told when nobody waits any more."""
+        """Run a job in a thread; its event is set when the caller is cancelled."""
         stop = threading.Event()
         self._stops.add(stop)
         try:
@@ -185,7 +187,7 @@ class DockerSandbox:
     def _run(
         self, begin: Callable[[], Container], limits: Limits, stop: threading.Event
     ) -> SandboxResult:
-        """Run a program to its end.
+        """Run a program until it ends.
 
         Raises:
             SandboxError: the engine failed.
@@ -258,7 +260,7 @@ class DockerSession:
                 self._container.send(struct.pack("<I", len(data)) + data)
                 reply = self._answer(time.monotonic() + wall, wall, stop)
                 if type(reply) is not dict or reply.get("id") != number or self._answers:
-                    raise SessionEnded("error", "it sent something that is no answer")
+                    raise SessionEnded("error", "its answer is malformed")
             except (SessionEnded, SandboxError):
                 self._open = False
                 self._container.remove()
@@ -289,20 +291,20 @@ class DockerSession:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            raise SessionEnded("error", "it sent something that is no answer") from None
+            raise SessionEnded("error", "its answer is malformed") from None
 
     def close_now(self) -> None:
-        """`close` for callers that may block."""
+        """`close` for blocking callers."""
         with self._lock:
             self._open = False
             self._container.remove()
 
 
 def _next(container: Container, end: float, stop: threading.Event) -> tuple[bytes, bytes] | None:
-    """What comes next, if something does in a moment.
+    """Read the next frame, if one arrives within a short time.
 
     Raises:
-        SandboxError: nothing will, or nobody waits for it.
+        SandboxError: the container ended, or the caller was cancelled.
     """
     if stop.is_set():
         raise SandboxError(NOBODY)
@@ -325,7 +327,7 @@ def _watched(
     most: int,
     stop: threading.Event,
 ) -> Exit:
-    """Read what a program writes until it is gone."""
+    """Read the output of a program until it ends."""
     while True:
         kind, data = _next(container, end, stop) or (b"", b"")
         if kind == b"x":
@@ -346,10 +348,10 @@ def _report(data: bytes) -> Exit:
 
 
 def _asked(*words: str) -> subprocess.CompletedProcess[str]:
-    """What the client answers.
+    """Run a command of the client.
 
     Raises:
-        SandboxUnavailableError: there is no client, or it does not answer.
+        SandboxUnavailableError: the client is missing, or the engine does not answer.
     """
     try:
         return subprocess.run(
@@ -363,15 +365,15 @@ def _asked(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> DockerSandbox:
-    """The sandbox that a config describes, whose engine is there.
+    """Open the sandbox of a config, and check its engine.
 
     Args:
-        words: where needed `image`, `docker`, `cpus`, `runtime`, `workers`.
-        limits: of programs that bring none.
+        words: `image`, `docker`, `cpus`, `runtime`, `workers`; all optional.
+        limits: default limits of programs.
 
     Raises:
-        ConfigError: a word is unknown.
-        SandboxUnavailableError: the engine or the image is not there.
+        ConfigError: an unknown argument.
+        SandboxUnavailableError: the engine or the image is missing.
     """
     for word in words:
         if word not in WORDS:

@@ -1,6 +1,6 @@
-"""Whether code does what it should, judged outside the process that runs it: calls, assertions and
-programs (`judging`, `asserting`), on solutions in a sandbox (`solving`), whose values come as plain
-data (`plain`) and are compared here (`comparing`)."""
+"""Graders of code, which judge it outside the process that runs it: function calls, assertions and
+programs (`judging`, `asserting`), on solutions in a sandbox (`solving`), whose values arrive as
+plain data (`plain`) and are compared here (`comparing`)."""
 
 from __future__ import annotations
 

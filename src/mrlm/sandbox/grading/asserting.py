@@ -1,7 +1,7 @@
 """Tests that are Python code: assert statements and `check(candidate)`. They run in a second
-sandbox, which never holds the solution. Calls of its functions go from there through here to the
-sandbox of the solution; what comes back is plain data. The verdict is that of the process of the
-tests."""
+sandbox, separate from the solution. Calls of the solution's functions are forwarded through this
+process to the sandbox of the solution, and plain data comes back. The verdict is computed in the
+process of the tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPECTABLE = frozenset(
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, Exception)
 )
-"""What tests may expect a solution to raise. The rest ends a test: `SystemExit`, for one."""
+"""Exceptions that tests may expect from a solution. Others, such as `SystemExit`, end a test."""
 
 
 async def grade_asserts(
@@ -32,32 +32,32 @@ async def grade_asserts(
     tests: Sequence[str] | str,
     limits: Limits | None = None,
 ) -> list[GradingVerdict]:
-    """Judge a solution by tests that are code.
+    """Grade a solution with tests that are code.
 
-    Each test runs by itself, with what it needs in its own text. It may name `entry`, or
-    `candidate` for it; if it defines a function `check`, that is called with it (HumanEval). Other
-    names that it does not define are taken from the solution if they are functions or classes
-    there. A function that serves as a yardstick must therefore stand in the test: else the
-    solution judges itself.
+    Each test runs separately and has to be self-contained. It may use `entry`, or `candidate` as an
+    alias; if it defines a function `check`, that is called with it (HumanEval). Other undefined
+    names are looked up in the solution if they are functions or classes there. A reference function
+    must therefore be defined in the test: otherwise the solution judges itself.
 
     Values are compared by the tests' own code, with Python's rules (`True == 1` holds). Arguments
-    that a function changes are changed for the test only where the call is a statement of its own.
-    Objects of the solution's classes can be built and handed back, and have no attributes. An
-    exception is raised in the test as the built-in class that it is, with its message.
+    that a function modifies are modified for the test only if the call is a statement of its own.
+    Objects of the solution's classes can be created and passed back, and have no attributes. An
+    exception is raised in the test as its built-in base class, with its message.
 
     Args:
-        sandbox: where.
+        sandbox: where the code runs.
         code: the solution.
-        entry: the function that is tested.
+        entry: the function under test.
         tests: one text per test; a single text is one test.
-        limits: `wall` is the time of each test, its own and the solution's one by one.
+        limits: `wall` is the time of each test, separately for the test's own code and the
+            solution's.
 
     Returns:
-        A verdict per test, in their order. `refused`: the test is no Python, calls nothing of the
-        solution, or hands over what is no plain data.
+        A verdict per test, in their order. `refused`: the test is not valid Python, calls nothing
+        of the solution, or passes values that are not plain data.
 
     Raises:
-        DataError: a test is no text, or `entry` is no name.
+        DataError: a test is not text, or `entry` is not a name.
         SandboxError: the sandbox failed; there is no verdict then.
     """
     checked(entry)
@@ -100,7 +100,7 @@ class Tests(SolvingWorker):
         return self
 
     async def load(self) -> None:
-        """Make sure that it is there, and know what every test names."""
+        """Start the session, and find the undefined names of every test."""
         if self.session is None:
             await self.start()
             read = await self.ask({"do": "read", "tests": self.tests}, self.clock.next())
@@ -108,7 +108,7 @@ class Tests(SolvingWorker):
 
 
 async def _one(solution: Solution, tester: Tests, number: int) -> GradingVerdict:
-    """Play one test to its end."""
+    """Run one test until it ends."""
     await solution.load()
     await tester.load()
     names = tester.names[number]
@@ -134,14 +134,13 @@ async def conversation(
     request: dict[str, Any],
     call_of: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> GradingVerdict:
-    """Play one test to its end: what the tests ask for goes to the solution, and what came of it
-    back.
+    """Run one test until it ends: its requests are forwarded to the solution, and the results back.
 
     Args:
-        solution: loaded.
-        tester: what runs the test.
-        request: what starts it.
-        call_of: makes of what the tests ask for what the solution is asked.
+        solution: the loaded solution.
+        tester: the worker that runs the test.
+        request: the request that starts it.
+        call_of: converts a request of the tests into one for the solution.
     """
     left = {tester: tester.clock.next(), solution: solution.clock.next()}
 
@@ -162,13 +161,13 @@ async def conversation(
         if isinstance(came, Value):
             request = {"do": "go on", "value": came.packed, "arguments": came.arguments}
         elif came.error == "NotPlain" or came.base not in EXPECTABLE:
-            return came.verdict  # tests must not take it for what they expect
+            return came.verdict  # tests must not take it for the exception they expect
         else:
             request = {"do": "go on", "raise": came.base, "text": came.text}
 
 
 def _verdict(said: dict[str, Any], came: Value | Raised | None) -> GradingVerdict:
-    """What the end of a test means."""
+    """The verdict of a test at its end."""
     if came is None or said.get("unfit"):
         return GradingVerdict("refused", said.get("failed", "NoCall"))
     if said.get("passed") is True:

@@ -1,6 +1,6 @@
 """Runs the cases of unittest classes for a class of the solution. This text runs inside a sandbox
 of its own, after those of `plain.py` and `tests_worker.py`: the solution is never in this process.
-What stands for its class and its objects asks for everything. The verdict is made here."""
+The proxies of its class and its objects forward every operation. The verdict is computed here."""
 
 import ast
 import unittest
@@ -24,15 +24,15 @@ OPERATORS = (
     "__next__", "__bool__", "__str__", "__int__", "__float__", "__neg__", "__add__", "__sub__",
     "__mul__", "__truediv__", "__lt__", "__le__", "__gt__", "__ge__", "__enter__",
 )  # fmt: skip
-"""What is asked for where an operator meets an object. Not `==`: an object that came as a result
-equals nothing, whatever its class says."""
+"""Operators that are forwarded for an object. Not `==`: an object that is a result equals nothing,
+whatever its class defines."""
 ANSWERS = ("__contains__", "__bool__", "__len__", "__lt__", "__le__", "__gt__", "__ge__")
-"""Operators that only objects have which the test itself has made: a result that holds everything
-and is larger than all would pass for the list or the number that was wanted."""
+"""Operators that are available only on objects created by the test itself: a result that contains
+everything and is larger than all would pass for the expected list or number."""
 
 
 def done(request: dict[str, Any]) -> dict[str, Any]:
-    """What `answer` answers."""
+    """Run a request, and return the reply of `answer`."""
     if request["do"] != "run":
         return running[0].go_on(request)
     if running:
@@ -42,7 +42,7 @@ def done(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class SolutionObject:
-    """An object of the solution."""
+    """A proxy of an object of the solution."""
 
     __slots__ = ("_mrlm_case", "_mrlm_made", "_mrlm_number")
 
@@ -65,11 +65,11 @@ class SolutionObject:
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """The method that asks for an operator."""
+    """The method that forwards an operator."""
 
     def method(self: SolutionObject, *args: Any) -> Any:
         if name in ANSWERS and not self._mrlm_made:
-            raise NotPlain("a result that is no plain data")
+            raise NotPlain("a result that is not plain data")
         return self._mrlm_case.act("invoke", self._mrlm_number, name, *args)
 
     return method
@@ -93,7 +93,7 @@ class Bound:
 
 
 class Kind(type):
-    """What stands for the class of the solution."""
+    """The metaclass of the proxy for the solution's class."""
 
     case: "Case"
 
@@ -130,7 +130,7 @@ class Packer(_PlainPacker):
 
 
 class Unpacker(_Unpacker):
-    """Unpacks what the solution claims, with objects of it."""
+    """Unpacks values of the solution, with its objects."""
 
     def __init__(self, case: "Case") -> None:
         super().__init__(None)
@@ -141,7 +141,7 @@ class Unpacker(_Unpacker):
 
 
 class CaseResult(unittest.TestResult):
-    """What became of a case."""
+    """The result of a case."""
 
     failed: str = ""
 
@@ -172,7 +172,7 @@ class Case(Test):
         super().__init__(source, entry, [])
         self.case: list[str] = case
         self.seen: set[int] = set()
-        self.over = False
+        self.over: bool = False
 
     def run(self) -> None:
         try:
@@ -193,7 +193,7 @@ class Case(Test):
     def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
         call = said["call"]
         if call["name"] == "__next__" and name == "StopIteration":
-            return StopIteration(text)  # how an iterator ends
+            return StopIteration(text)  # the end of an iterator
         if call["do"] == "get" or (call["name"][:2] == "__" and call["name"] != "__call__"):
             return STOPPED[name](text) if name in STOPPED else built_in(name, text)
         return super().raised(said, name, text)
@@ -203,7 +203,7 @@ class Case(Test):
         super().abandon()
 
     def asked(self, said: Any, args: Any, kwargs: Any, in_place: bool) -> Any:
-        if self.over:  # what is cleaned up after the end has nobody to ask
+        if self.over:  # cleanup after the end cannot be forwarded
             raise NotPlain("the case is over")
         return super().asked(said, args, kwargs, in_place)
 
@@ -214,8 +214,8 @@ class Case(Test):
         return Unpacker(self).value(value, 60)
 
     def remote(self, number: Any) -> SolutionObject:
-        """What stands for an object that came as a result: another one each time, also for what
-        the test has made itself, so that a method that gives `self` gives no more than any other.
+        """A proxy for an object that is a result: a new one each time, also for objects created by
+        the test itself, so that a method that returns `self` reveals no more than any other.
         """
         if type(number) is not int or not 0 <= number < 1_000_000:
             raise NotPlain("no number of an object")
@@ -227,7 +227,7 @@ class Case(Test):
         return {"call": {"do": do, "on": number, "class": self.entry, "name": name}}
 
     def act(self, do: str, number: int | None, name: str, *args: Any) -> Any:
-        """Ask for something."""
+        """Forward an operation."""
         return self.asked(self.said(do, number, name), args, {}, False)
 
     def attribute(self, number: int | None, name: str) -> Any:
@@ -239,8 +239,8 @@ class Case(Test):
 
 
 class CaseStatements(ast.NodeTransformer):
-    """As that of `tests_worker.py`, also for methods: a call whose value nobody takes is one for
-    what it does to its arguments."""
+    """Like that of `tests_worker.py`, also for methods: a call whose value is unused is made for
+    its effect on its arguments."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         call = node.value
@@ -250,7 +250,7 @@ class CaseStatements(ast.NodeTransformer):
 
 
 def in_place(called: Any) -> Any:
-    """The method that takes over what becomes of its arguments."""
+    """A variant of the method that copies back the changes of its arguments."""
     if type(called) is Bound:
         return Bound(*called.what, in_place=True)
     return called

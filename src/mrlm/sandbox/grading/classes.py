@@ -1,6 +1,6 @@
-"""Tests that are unittest classes, for a class that nobody trusts. They run in a second sandbox,
-which never holds the solution: every attribute, call and operator of its objects is asked for and
-comes back as plain data or as an object's number. The verdict is that of the tests' process."""
+"""Tests that are unittest classes, for an untrusted class. They run in a second sandbox, separate
+from the solution: every attribute, call and operator of its objects is forwarded, and the result
+comes back as plain data or as an object's number. The verdict is computed in the tests' process."""
 
 from __future__ import annotations
 
@@ -38,30 +38,31 @@ async def grade_class(
     cases: Sequence[tuple[str, str]],
     limits: Limits | None = None,
 ) -> list[GradingVerdict]:
-    """Judge a class by cases of unittest.
+    """Grade a class with unittest cases.
 
-    Every case runs by itself, in a fresh copy of the tests' module, with its class's fixtures. Only
-    plain data is compared. An object of the solution that is a result can be used further, and
-    equals nothing, whatever its `__eq__` says; it is not true, has no length and no order, and
-    holds nothing: these are asked of objects only that the test itself has made. `isinstance` is
-    the solution's word. A value that is a list or a dictionary comes as a copy, so what a test
-    changes in it is not changed in the object. Files, standard output and patches of one process
-    are not seen by the other.
+    Every case runs separately, in a fresh copy of the tests' module, with its class's fixtures.
+    Only plain data is compared. An object of the solution that is a result can be used further, and
+    equals nothing, whatever its `__eq__` returns; it is not true, has no length and no order, and
+    contains nothing: these operators work only on objects that the test itself has created.
+    `isinstance` is answered by the solution. A list or dictionary arrives as a copy, so changes in
+    the test do not change the object. Files, standard output and patches of one process are not
+    visible to the other.
 
     Args:
-        sandbox: where.
+        sandbox: where the code runs.
         code: the solution.
         entry: its class.
-        source: the tests, with the imports that they need.
+        source: the tests, with their imports.
         cases: class of tests and method.
-        limits: `wall` is the time of each case, its own and the solution's one by one.
+        limits: `wall` is the time of each case, separately for the test's own code and the
+            solution's.
 
     Returns:
-        A verdict per case, in their order. `refused`: the case asks nothing of the solution, or
-        hands over what is no plain data.
+        A verdict per case, in their order. `refused`: the case calls nothing of the solution, or
+        passes values that are not plain data.
 
     Raises:
-        DataError: `entry` is no name, or the tests are no text.
+        DataError: `entry` is not a name, or the tests are not text.
         SandboxError: the sandbox failed; there is no verdict then.
     """
     checked(entry)
@@ -90,7 +91,7 @@ async def grade_class(
 async def _one(
     solution: Solution, tester: Cases, entry: str, source: str, case: tuple[str, str]
 ) -> GradingVerdict:
-    """Play one case to its end."""
+    """Run one case until it ends."""
     await solution.load()
     if tester.session is None:
         await tester.start()
@@ -102,5 +103,5 @@ async def _one(
 
 
 def _call(said: dict[str, Any]) -> dict[str, Any]:
-    """What the solution is asked for."""
+    """Convert a request of the tests into one for the solution."""
     return said["call"] | {key: said[key] for key in ("args", "kwargs", "in_place")}

@@ -1,6 +1,5 @@
-"""Whether what a solution gave is what it had to give. Both are compared as `plain.pack` writes
-them: nothing that came from outside becomes an object here, whose `==` or `hash` could do
-something."""
+"""Comparison of a solution's value with the expected one. Both are compared as packed by
+`plain.pack`: no value from outside becomes an object here whose `==` or `hash` could run code."""
 
 from __future__ import annotations
 
@@ -12,27 +11,25 @@ from typing import Any
 from mrlm.sandbox.grading.plain import DEPTH, NotPlain, integer, pack
 
 SHOWN = 200
-"""Characters of a value shown in feedback."""
+"""Characters of a value that feedback shows."""
 
 _NAMES = {"t": "tuple", "s": "set", "z": "set", "b": "bytes"}
 _nan = itertools.count()
 
 
 def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
-    """Whether a value is the one that was wanted, as `==` says of built-in types, but:
+    """Whether two values are equal, with the `==` of built-in types, except:
 
-    - a boolean is never a number, and NaN is never anything;
-    - a wanted list may come as a tuple, since JSON cannot say tuple; a wanted tuple is a tuple;
-    - only plain data is the same as anything (see `plain.pack`); other objects never are.
+    - a boolean never equals a number, and NaN never equals anything;
 
-    An integer is a float of the same value; a set is a frozen set with the same members; keys of
-    dictionaries are compared like values.
+    An integer equals a float of the same value; a set equals a frozen set with the same members;
+    keys of dictionaries are compared like values.
 
     Args:
-        got: what came.
-        wanted: what it had to be.
-        rel_tol: relative difference that floats may have (absolute where 0 is wanted); not in sets
-            and keys, and not between integers.
+        got: the value of the solution.
+        wanted: the expected value.
+        rel_tol: relative tolerance of floats (absolute if 0 is expected); not in sets and keys, and
+            not between integers.
 
     Example:
         >>> same((1, 2.0), [1, 2]), same([1], (1,)), same(True, 1)
@@ -45,22 +42,21 @@ def same(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
 
 
 def same_packed(got: Any, wanted: Any, rel_tol: float = 0.0) -> bool:
-    """`same`, of packed values.
+    """`same` for packed values.
 
     Raises:
-        NotPlain: what came is nothing that `pack` gives.
+        NotPlain: the solution's value is not a result of `pack`.
     """
     return _same(got, wanted, rel_tol, DEPTH)
 
 
 def show(packed: Any) -> str:
-    """A packed value as Python would write it, at most `SHOWN` characters and without control
-    codes."""
+    """A packed value in Python syntax, at most `SHOWN` characters and without control codes."""
     parts: list[str] = []
     try:
         _write(packed, parts, DEPTH)
     except NotPlain:
-        return "something that is no plain data"
+        return "a value that is not plain data"
     text = "".join(parts)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
@@ -97,12 +93,12 @@ def _close(got: Any, wanted: Any, rel_tol: float) -> bool:
     try:
         near = cmath.isclose if complex in (type(got), type(wanted)) else math.isclose
         return near(got, wanted, rel_tol=rel_tol, abs_tol=0.0 if wanted else rel_tol)
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer beyond the range of floats
         return False
 
 
 def _opened(packed: Any) -> tuple[str, Any]:
-    """What a packed value is, and its content: a Python value, or packed values."""
+    """The type of a packed value, and its content: a Python value, or packed values."""
     kind = type(packed)
     if packed is None:
         return "none", None
@@ -115,7 +111,7 @@ def _opened(packed: Any) -> tuple[str, Any]:
     if kind is list:
         return "list", packed
     if kind is not dict or len(packed) != 1:
-        raise NotPlain("no packed value")
+        raise NotPlain("not a packed value")
     ((tag, content),) = packed.items()
     if tag == "i":
         return "number", integer(content)
@@ -137,7 +133,7 @@ def _opened(packed: Any) -> tuple[str, Any]:
         return "dict", content
     if tag == "o" and type(content) is int:
         return "object", content
-    raise NotPlain("no packed value")
+    raise NotPlain("not a packed value")
 
 
 def _are(content: Any, size: int | None = None) -> bool:
@@ -147,13 +143,13 @@ def _are(content: Any, size: int | None = None) -> bool:
 def _table(pairs: list[Any], depth: int) -> dict[str, Any]:
     table = {_key(key, depth): value for key, value in pairs}
     if len(table) != len(pairs):
-        raise NotPlain("a dictionary with a key that stands there twice")
+        raise NotPlain("a dictionary with a duplicate key")
     return table
 
 
 def _key(packed: Any, depth: int) -> str:
     """Text that is the same for equal hashable values. Text, since a set of numbers can be chosen
-    so that all of them have one hash, which takes quadratic time."""
+    with one hash for all of them, which takes quadratic time."""
     if depth < 0:
         raise NotPlain("too deep")
     kind, content = _opened(packed)
@@ -165,7 +161,7 @@ def _key(packed: Any, depth: int) -> str:
         return f"{{{','.join(sorted({_key(each, depth - 1) for each in content}))}}}"
     if kind in ("none", "bool", "text", "broken text", "bytes"):
         return f"{kind} {content!r}"
-    raise NotPlain(f"a {kind} is no key")
+    raise NotPlain(f"a {kind} cannot be a key")
 
 
 def _number(number: Any) -> str:
@@ -175,7 +171,7 @@ def _number(number: Any) -> str:
         number = number.real
     if type(number) is float:
         if math.isnan(number):
-            return f"nan {next(_nan)}"  # never the same as another
+            return f"nan {next(_nan)}"  # never equal to another
         if not number.is_integer():
             return number.hex()
         number = int(number)
@@ -183,7 +179,7 @@ def _number(number: Any) -> str:
 
 
 def _write(packed: Any, parts: list[str], depth: int) -> None:
-    """Add the text of a value, until there is enough of it."""
+    """Append the text of a value, up to the limit."""
     kind, content = _opened(packed)
     if depth < 0 or kind not in ("list", "tuple", "set", "dict") or (kind == "set" and not content):
         parts.append(_brief(kind, content))

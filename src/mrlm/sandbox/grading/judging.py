@@ -1,6 +1,6 @@
-"""Out-of-process graders: whether code that nobody trusts does what it should. The solution's
-process sees the arguments of one call at a time, or one standard input; what it should give is
-known here only, and compared here. What it answers is data; nothing it does can be a verdict."""
+"""Out-of-process graders of untrusted code. The solution's process receives the arguments of one
+call at a time, or one standard input; expected values are known and compared only in this process.
+Its answers are data; nothing it does can be a verdict."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ERROR = re.compile(r"^([A-Za-z_][A-Za-z_0-9.]{0,199})(?::|$)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """One call and the value it must give.
+    """One call and its expected value.
 
     Args:
         args: arguments by position: plain data (see `plain.pack`).
-        expected: the value, compared by `same`.
+        expected: the expected value, compared by `same`.
         kwargs: arguments by name.
     """
 
@@ -43,19 +43,19 @@ async def grade_calls(
     limits: Limits | None = None,
     rel_tol: float = 0.0,
 ) -> list[GradingVerdict]:
-    """Judge a function by the values it gives.
+    """Grade a function by its return values.
 
     The code is loaded once, as a module that is not `__main__`; then `entry` is called, with fresh
-    arguments each time. A call that does not end in time, or ends the process, costs its own test:
-    the code is loaded again for the rest, at most `solving.RESTARTS` times; what is left then gets
-    the same verdict. All calls together have the time of `verdicts.TESTS_OF_TIME` deadlines,
-    or of a quarter of the calls.
+    arguments each time. A call that times out, or ends the process, fails its own test: the code is
+    loaded again for the rest, at most `solving.RESTARTS` times; the remaining tests then get the
+    same verdict. All calls together have the time of `verdicts.TESTS_OF_TIME` deadlines, or of a
+    quarter of the calls.
 
     Args:
-        sandbox: where.
+        sandbox: where the code runs.
         code: the solution.
         entry: the function.
-        calls: what to call it with, and what it must give.
+        calls: the arguments and expected values.
         limits: `wall` is the deadline of each call, and of loading the code.
         rel_tol: see `same`.
 
@@ -63,7 +63,7 @@ async def grade_calls(
         A verdict per call, in their order.
 
     Raises:
-        DataError: arguments or an expected value are no plain data, or `entry` is no name.
+        DataError: arguments or an expected value are not plain data, or `entry` is not a name.
         SandboxError: the sandbox failed; there is no verdict then.
     """
     checked(entry)
@@ -115,16 +115,16 @@ async def grade_programs(
     cases: Sequence[tuple[str, str]],
     limits: Limits | None = None,
 ) -> list[GradingVerdict]:
-    """Judge a program that reads standard input and writes standard output.
+    """Grade a program that reads standard input and writes standard output.
 
-    What it writes is compared exactly, but for white space at the ends of lines and blank lines at
-    the end. It must end with exit code 0. Each case is a run of its own; after
-    `solving.RESTARTS + 1` that took too long, the rest counts as too long.
+    Its output is compared exactly, except for white space at the ends of lines and blank lines at
+    the end. It must end with exit code 0. Each case is a separate run; after `solving.RESTARTS + 1`
+    timeouts, the rest counts as timed out.
 
     Args:
-        sandbox: where.
+        sandbox: where the code runs.
         code: the program.
-        cases: standard input, and what must be written.
+        cases: standard input, and expected output.
         limits: of each case.
 
     Returns:

@@ -1,6 +1,6 @@
 """Keeps objects of a solution for tests that use them. This text runs inside a sandbox, after those
-of `plain.py` and `solution_worker.py`, in the process of the solution: whatever it answers is a
-claim. What is no plain data stays here and goes out as a number."""
+of `plain.py` and `solution_worker.py`, in the process of the solution: its answers are untrusted.
+Values that are not plain data stay here and are sent as a number."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PROTOCOLS = {
     "__str__": str,
     "__contains__": lambda owner, item: item in owner,
 }
-"""Operators that Python makes up from others where a class does not have them."""
+"""Operators that Python derives from others if a class does not define them."""
 
 
 class Keeper(_PlainPacker):
@@ -40,18 +40,18 @@ def kept(value: Any) -> Any:
 
 
 def target(request: dict[str, Any]) -> Any:
-    """The object that is meant, or the class."""
+    """The object of a request, or the class."""
     number = request["on"]
     return solution.__dict__[request["class"]] if number is None else objects[number]
 
 
 def new(request: dict[str, Any]) -> dict[str, Any]:
-    """Make an object of the class."""
+    """Create an object of the class."""
     return {"value": kept(target(request)(*given(request), **named(request)))}
 
 
 def get(request: dict[str, Any]) -> dict[str, Any]:
-    """An attribute: its value, or that it can be called."""
+    """Read an attribute: its value, or that it is callable."""
     found = getattr(target(request), request["name"])
     return {"value": ["call", None] if callable(found) else ["value", kept(found)]}
 
@@ -63,7 +63,7 @@ def put(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def invoke(request: dict[str, Any]) -> dict[str, Any]:
-    """Call a method; names with two underscores are what operators call."""
+    """Call a method; names with two underscores are those of operators."""
     owner, name = target(request), request["name"]
     arguments = [given(request), named(request)]
     if name == "__is__":

@@ -1,29 +1,31 @@
-"""Python values as plain JSON and back, with the types that JSON loses. The text of this file also
-runs inside sandboxes, before a worker's: it needs nothing but the standard library.
+"""Conversion of Python values to plain JSON and back, with the types that JSON lacks. The text of
+this file also runs inside sandboxes, before a worker's: it uses only the standard library.
 
-`None`, booleans, text, lists, finite floats and integers below 2**53 stand for themselves. All else
-is an object with one key, its tag: `i` (integer, hexadecimal), `f` (a float that is not finite),
-`c` (complex), `u` (text that is no Unicode), `b` (bytes), `t` (tuple), `s` (set), `z` (frozenset),
-`d` (dictionary, as pairs), `r` (range), `o` (the number of an object that stays where it is)."""
+`None`, booleans, text, lists, finite floats and integers below 2**53 are represented by themselves.
+Every other value is an object with one key, its tag: `i` (integer, hexadecimal), `f` (a float that
+is not finite), `c` (complex), `u` (text that is not Unicode), `b` (bytes), `t` (tuple), `s` (set),
+`z` (frozenset), `d` (dictionary, as pairs), `r` (range), `o` (the number of an object that is kept
+in its process)."""
 
 from typing import Any
 
 DEPTH = 60
-"""How deep containers may lie in each other."""
+"""Most levels of nested containers."""
 ITEMS = 200_000
-"""How many values there may be in one."""
+"""Most values in one value."""
 TEXT = 500_000
-"""Characters and bytes in one, all together."""
+"""Most characters and bytes in one value, all together."""
 BITS = 64_000
-"""Of an integer: about 19,000 digits. Hexadecimal digits cost linear time, decimal ones do not."""
+"""Most bits of an integer: about 19,000 digits. Hexadecimal digits take linear time, decimal ones
+do not."""
 
 
 class NotPlain(ValueError):
-    """A value that is no plain data: an object, a generator, too deep, too large, a cycle."""
+    """A value that is not plain data: an object, a generator, too deep, too large, a cycle."""
 
 
 class Handle:
-    """An object of the solution, seen from outside: it can be handed back, and nothing else."""
+    """A reference to an object of the solution: it can only be passed back."""
 
     __slots__ = ("number",)
 
@@ -32,23 +34,23 @@ class Handle:
 
 
 def pack(value: Any) -> Any:
-    """The value as JSON. A subclass counts as the built-in type below it, with its raw content.
+    """Convert a value to JSON. A subclass counts as its built-in base type, with its raw content.
 
     Raises:
-        NotPlain: it has parts that are no plain data, or is too large.
+        NotPlain: it has parts that are not plain data, or is too large.
     """
     return _PlainPacker().value(value, DEPTH)
 
 
 def unpack(packed: Any, objects: list[Any] | None = None) -> Any:
-    """The value again, of exact built-in types.
+    """Convert JSON back to a value of exact built-in types.
 
     Args:
-        packed: what `pack` gave, or what somebody claims to be that.
-        objects: what handles stand for; without it they stay handles.
+        packed: a result of `pack`, possibly forged.
+        objects: the objects of handles; without it they stay handles.
 
     Raises:
-        NotPlain: it is nothing that `pack` gives.
+        NotPlain: it is not a result of `pack`.
     """
     return _Unpacker(objects).value(packed, DEPTH)
 
@@ -58,7 +60,7 @@ class _PlainPacker:
         self.items, self.text = ITEMS, TEXT
 
     def value(self, value: Any, depth: int) -> Any:
-        """One value; containers call it for what they hold."""
+        """Pack one value; containers call it for their items."""
         self.items -= 1
         if depth < 0 or self.items < 0:
             raise NotPlain("too deep" if depth < 0 else "too many values")
@@ -68,7 +70,7 @@ class _PlainPacker:
         for base, how in self.HOW:
             if issubclass(kind, base):
                 return how(self, value, depth - 1)
-        raise NotPlain(f"{kind.__name__} is no plain data")
+        raise NotPlain(f"{kind.__name__} is not plain data")
 
     def integer(self, value: int, _: int) -> Any:
         value = int.__int__(value)
@@ -161,7 +163,7 @@ class _Unpacker:
             ((tag, content),) = packed.items()
             return self.tagged(tag, content, depth - 1)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise NotPlain(f"no packed value: {error}") from None
+            raise NotPlain(f"not a packed value: {error}") from None
 
     def tagged(self, tag: str, content: Any, depth: int) -> Any:
         if tag == "d":
@@ -188,14 +190,14 @@ class _Unpacker:
 
 
 def integer(digits: Any) -> int:
-    """An integer from its hexadecimal digits.
+    """Parse the hexadecimal digits of an integer.
 
     Raises:
-        NotPlain: they are none, or too many.
+        NotPlain: the text is not hexadecimal, or too long.
     """
     if type(digits) is not str or len(digits) > BITS // 4 + 1:
-        raise NotPlain("no hexadecimal digits, or too many")
+        raise NotPlain("not hexadecimal digits, or too many")
     try:
         return int(digits, 16)
     except ValueError:
-        raise NotPlain("no hexadecimal digits") from None
+        raise NotPlain("not hexadecimal digits") from None

@@ -1,6 +1,6 @@
 """Loads a solution and calls its functions. This text runs inside a sandbox, after that of
-`plain.py`. It knows arguments, and neither what a call should give nor which test it belongs to.
-Its process belongs to the solution: whatever it answers is a claim."""
+`plain.py`. It receives arguments, but neither the expected values nor the test of a call. Its
+process belongs to the solution: its answers are untrusted."""
 
 import builtins
 import json
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 FILE = "<solution>"
 ANSWER = 1_000_000
-"""Bytes of an answer."""
+"""Most bytes of an answer."""
 TEXT_SHOWN = 500
-"""Characters of an error's message."""
+"""Most characters of an error's message."""
 OBJECTS = 10_000
-"""How many objects may be kept for tests that build them."""
+"""Most objects that are kept for tests that create them."""
 
 solution: types.ModuleType = types.ModuleType("solution")
 objects: list[Any] = []
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked, and say what came of it: `value` (packed), or `error`."""
+    """Run a request, and return its outcome: `value` (packed), or `error`."""
     begin = time.monotonic()
     try:
         answered = DO[request["do"]](request)
@@ -49,7 +49,7 @@ def load(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(request: dict[str, Any]) -> dict[str, Any]:
-    """Which of the names are functions, and which of these are classes."""
+    """Find the names that are functions, and those of these that are classes."""
     found = {name: solution.__dict__.get(name) for name in request["names"]}
     functions = [name for name, each in found.items() if callable(each)]
     return {"value": [functions, [name for name in functions if isinstance(found[name], type)]]}
@@ -73,7 +73,8 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def raised(error: BaseException) -> dict[str, Any]:
-    """The class of an error, the built-in class it is, its message, and the solution's line."""
+    """Describe an error: its class, its built-in base class, its message, and the solution's
+    line."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == FILE:

@@ -1,6 +1,6 @@
-"""A solution in a sandbox, as a grader sees it: functions that give plain data, an error, or
-nothing in time. Whatever its process says is a claim, which is checked for its form and never
-believed to be a verdict."""
+"""A grader's view of a solution in a sandbox: functions that return plain data, raise an error, or
+time out. Its answers are untrusted: their form is checked, and they are never taken for a
+verdict."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from mrlm.sandbox.types import (
 )
 
 RESTARTS = 3
-"""How often a solution whose process ended is loaded again for the tests that are left."""
+"""How often a solution whose process ended is loaded again for the remaining tests."""
 AT_ONCE = 2 * (os.cpu_count() or 1)
-"""Solutions that are judged at one time. More would only mean more processes, which have to be
-started; whoever waits uses up no time of its tests."""
+"""Most solutions that are graded at one time. More would only start more processes; waiting does
+not use up the time of tests."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,79}")
 
 
@@ -38,19 +38,19 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] 
 
 
 def turn() -> asyncio.Semaphore:
-    """Whose it is holds processes of a grader; all others of this event loop wait."""
+    """The semaphore that limits the graders with processes on this event loop."""
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception of the solution, as it says.
+    """An exception of the solution, as reported by it.
 
     Args:
-        error: its class.
+        base: its built-in base class.
         base: the built-in class that it is.
         text: its message.
-        line: of the solution.
+        line: line in the solution.
     """
 
     error: str
@@ -60,26 +60,26 @@ class Raised:
 
     @property
     def verdict(self) -> GradingVerdict:
-        """Of a test that did not expect it."""
+        """The verdict of a test that did not expect the exception."""
         return GradingVerdict("error", self.error, self.line)
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a function gave, and its arguments after the call if they were asked for; packed."""
+    """The return value of a function, and its arguments after the call if requested; packed."""
 
     packed: Any
     arguments: Any = None
 
 
 class SolvingWorker:
-    """A program of a grader in a session, which is started again when it has ended, a few times.
+    """A grader's program in a session, which is restarted a few times if it ends.
 
     Args:
-        sandbox: where.
-        files: names of the program's parts beside this file, in their order.
-        limits: of one test, and of the processes.
-        clock: what requests take is taken from it.
+        sandbox: where it runs.
+        files: names of the program's parts besides this file, in their order.
+        limits: limits of one test, and of the processes.
+        clock: charged with the time of requests.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SolvingWorker:
         self.session: Session | None = None
         self.starts_left: int = 1 + RESTARTS
         self.last: GradingVerdict | None = None
-        """What to say when it may not be started again."""
+        """The verdict when no restart is left."""
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
@@ -108,8 +108,8 @@ class SolvingWorker:
         """Start it.
 
         Raises:
-            Ended: it was started too often.
-            SandboxError: it cannot be started; nothing of a solution has run in it.
+            Ended: no restart is left.
+            SandboxError: it cannot be started; no code of a solution has run in it.
         """
         if not self.starts_left:
             assert self.last is not None
@@ -120,7 +120,7 @@ class SolvingWorker:
             try:
                 self.session = await self.sandbox.session(self.program, limits=limits)
                 return
-            except SandboxError:  # a worker that was kept for reuse may have died meanwhile
+            except SandboxError:  # a reused worker may have died meanwhile
                 if attempt == 2:
                     raise
             except SessionEnded as ended:
@@ -131,7 +131,7 @@ class SolvingWorker:
                     ) from ended
 
     async def ask(self, request: dict[str, Any], wall: float) -> dict[str, Any]:
-        """Ask, and take the time from the clock.
+        """Send a request, and charge the clock with its time.
 
         Raises:
             Ended: no time is left, it did not answer in time, or its process ended.
@@ -167,17 +167,17 @@ class Solution(SolvingWorker):
         self.num_lines: int = code.count("\n") + 1
         self.hopeless: GradingVerdict | None = None
         self.functions: dict[str, bool] = {}
-        """Names that were asked for -> whether the solution says that they are functions."""
+        """Requested names -> whether the solution reports them as functions."""
         self.classes: set[str] = set()
 
     async def __aenter__(self) -> Solution:
         return self
 
     async def load(self) -> None:
-        """Make sure that it is there.
+        """Load the solution if it is not loaded.
 
         Raises:
-            Ended: it cannot be loaded: then no test can be passed.
+            Ended: it cannot be loaded, so that no test can pass.
         """
         if self.hopeless is not None:
             raise Ended(self.hopeless)
@@ -194,7 +194,7 @@ class Solution(SolvingWorker):
             raise
 
     async def find(self, names: Collection[str]) -> tuple[list[str], set[str]]:
-        """Which of the names are functions, and which of all names ever asked for are classes."""
+        """Which of the names are functions, and which of all names requested so far are classes."""
         new = [name for name in names if name not in self.functions]
         if new:
             found = await self._do({"do": "find", "names": new}, self.clock.next())
@@ -211,15 +211,15 @@ class Solution(SolvingWorker):
         return [name for name in names if self.functions[name]], self.classes
 
     async def call(self, call: dict[str, Any], wall: float) -> Value | Raised:
-        """Call a function (or, where objects are kept, do what `do` says).
+        """Call a function (or, if objects are kept, run the operation `do`).
 
         Args:
-            call: `name`, `args` and `kwargs` (packed), and whether to `keep` the object or to say
-                what became of the arguments (`in_place`).
+            call: `name`, `args` and `kwargs` (packed), and whether to `keep` the object or to
+                return the arguments after the call (`in_place`).
             wall: seconds.
 
         Raises:
-            Ended: no answer came in time, or none that is one.
+            Ended: no answer arrived in time, or a malformed one.
         """
         return await self._do({"do": "call", **call}, wall)
 

@@ -1,6 +1,6 @@
 """Runs tests that are Python code. This text runs inside a sandbox of its own, after that of
-`plain.py`: the solution is never in this process. Every call of a function of the solution is an
-answer of this worker, and what came of it is the next request. The verdict is made here."""
+`plain.py`: the solution is never in this process. Every call of the solution's functions is an
+answer of this worker, and its result is the next request. The verdict is computed here."""
 
 import ast
 import builtins
@@ -19,29 +19,31 @@ MODULES = (
     "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",
     "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
 )  # fmt: skip
-"""What tests may name without an import: some data sets rely on the imports of their prompts."""
+"""Modules that tests may use without an import: some data sets rely on the imports of their
+prompts."""
 IN_PLACE = "__in_place__"
 STOPPED: dict[str, type[Exception]] = {
     name: type(name, (Exception,), {"value": None})
     for name in ("StopIteration", "StopAsyncIteration")
 }
-"""What a solution's `raise StopIteration` is in a test: a failure like any other. The real one
-would end the loop, `zip`, `map` or `all` that called the solution, and the asserts in it too."""
+"""The exceptions that replace a solution's `raise StopIteration` in a test: a failure like any
+other. The real one would end the loop, `zip`, `map` or `all` that called the solution, and skip its
+asserts."""
 CATCHING = frozenset({"isinstance", "issubclass", "raises", "suppress"})
-"""Calls that take exceptions a test expects; so do all that begin with `assertRaises`."""
+"""Calls that receive exceptions a test expects; names that begin with `assertRaises` do too."""
 
 tests: list[str] = []
 running: list["Test"] = []
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked; a test that runs answers with its next call, or with its end."""
+    """Run a request; a running test answers with its next call, or with its end."""
     begin = time.monotonic()
     return {**done(request), "seconds": time.monotonic() - begin}
 
 
 def done(request: dict[str, Any]) -> dict[str, Any]:
-    """What `answer` answers."""
+    """Run a request, and return the reply of `answer`."""
     if request["do"] == "read":
         tests[:] = request["tests"]
         return {"names": [unknown(source) for source in tests]}
@@ -54,7 +56,7 @@ def done(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def unknown(source: str) -> list[str] | None:
-    """The names that a test does not define itself; `None` if it is no Python."""
+    """The names that a test does not define itself; `None` if it is not valid Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
         compile(source, "<test>", "exec", dont_inherit=True, optimize=0)
@@ -76,7 +78,7 @@ def unknown(source: str) -> list[str] | None:
 
 
 class Abandoned(BaseException):
-    """Ends a test that nobody waits for."""
+    """Ends a test that was given up."""
 
 
 class Test:
@@ -87,9 +89,9 @@ class Test:
         self.entry: str = entry
         self.inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.unfit = False
+        self.unfit: bool = False
         self.catches = False
-        self.swallowed = ""
+        self.swallowed: str = ""
         self.functions = {name: self.proxy(name, False) for name in {entry, *functions}}
         self.in_place = {each: self.proxy(name, True) for name, each in self.functions.items()}
         self.functions["candidate"] = self.functions[entry]
@@ -116,26 +118,26 @@ class Test:
             check = space.get("check")
             if callable(check) and check not in self.in_place:
                 check(self.functions[self.entry])
-        except BaseException as error:  # an assertion, mostly
+        except BaseException as error:  # an assertion, in most cases
             self.outbox.put({"failed": type(error).__name__, "unfit": self.unfit})
         else:
             self.outbox.put(self.passed())
 
     def rewritten(self, statements: ast.NodeTransformer) -> ast.Module:
-        """The test as it is run."""
+        """The syntax tree of the test with its rewritten statements."""
         tree = Expected().visit(ast.parse(self.source))
-        self.catches = catches(tree)
+        self.catches: bool = catches(tree)
         return ast.fix_missing_locations(statements.visit(tree))
 
     def passed(self) -> dict[str, Any]:
-        """The end of a test that nothing ended: passed, unless a call failed and the test has
-        nothing that could have expected it."""
+        """The verdict of a test that ran to its end: passed, unless a call failed and nothing in
+        the test could have expected it."""
         if self.swallowed and not self.catches:
             return {"failed": self.swallowed, "unfit": self.unfit}
         return {"passed": True}
 
     def proxy(self, name: str, in_place: bool) -> Callable[..., Any]:
-        """What stands for a function of the solution."""
+        """The proxy of a function of the solution."""
 
         def function(*args: Any, **kwargs: Any) -> Any:
             return self.asked({"call": name}, args, kwargs, in_place)
@@ -146,7 +148,7 @@ class Test:
     def asked(
         self, said: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
     ) -> Any:
-        """What comes of a call."""
+        """The result of a call."""
         try:
             packed = {"args": self.packed(list(args)), "kwargs": self.packed(kwargs)}
         except NotPlain:
@@ -167,23 +169,23 @@ class Test:
         return self.unpacked(came["value"])
 
     def raised(self, said: dict[str, Any], name: str, text: str) -> Exception:
-        """What a call of the solution raises in the test."""
+        """The exception that a call of the solution raises in the test."""
         self.swallowed = name
         return STOPPED[name](text) if name in STOPPED else built_in(name, text)
 
     def packed(self, value: Any) -> Any:
-        """What goes out."""
+        """Pack a value that is sent."""
         return pack(value)
 
     def unpacked(self, value: Any) -> Any:
-        """What came back."""
+        """Unpack a value that was received."""
         return unpack(value)
 
 
 class TestStatements(ast.NodeTransformer):
-    """A call whose value nobody takes (`sort(items)`) is one for what it does to its arguments.
-    Other calls do not change them: else `f(x) == sorted(x)` would hold for a function that empties
-    `x` and gives it back."""
+    """Marks a call whose value is unused (`sort(items)`) as made for its effect on its arguments.
+    Other calls do not change them: otherwise `f(x) == sorted(x)` would hold for a function that
+    empties `x` and returns it."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         call = node.value
@@ -193,7 +195,7 @@ class TestStatements(ast.NodeTransformer):
 
 
 class Expected(ast.NodeTransformer):
-    """Where a test expects `StopIteration` it also gets what stands for it."""
+    """Adds the replacement exception wherever a test expects `StopIteration`."""
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         if isinstance(node.type, ast.Tuple):
@@ -209,14 +211,14 @@ class Expected(ast.NodeTransformer):
 
 
 def both(node: ast.expr) -> list[ast.expr]:
-    """The name of an exception, and that of its stand-in if it has one."""
+    """The name of an exception, and that of its replacement if it has one."""
     if isinstance(node, ast.Name) and node.id in STOPPED:
         return [node, ast.Name(f"__{node.id}__", ast.Load())]
     return [node]
 
 
 def either(node: ast.expr) -> ast.expr:
-    """The same as one expression."""
+    """Both names as one expression."""
     if isinstance(node, ast.Tuple):
         return ast.Tuple([each for old in node.elts for each in both(old)], ast.Load())
     found = both(node)
@@ -224,12 +226,12 @@ def either(node: ast.expr) -> ast.expr:
 
 
 def stand_ins() -> dict[str, Any]:
-    """What the names of `both` mean."""
+    """The replacement exceptions by name."""
     return {f"__{name}__": kind for name, kind in STOPPED.items()}
 
 
 def catching(node: ast.Call) -> bool:
-    """Whether a call takes exceptions that a test expects."""
+    """Whether a call receives exceptions that a test expects."""
     name = getattr(node.func, "id", None) or getattr(node.func, "attr", "")
     return name in CATCHING or name.startswith("assertRaises")
 
@@ -244,7 +246,7 @@ def catches(tree: ast.AST) -> bool:
 
 
 def take_over(old: Any, new: Any) -> None:
-    """Give a list, a set or a dictionary the content of another."""
+    """Replace the content of a list, a set or a dictionary."""
     if type(old) is not type(new) or not isinstance(old, list | set | dict):
         return
     old.clear()
@@ -259,6 +261,6 @@ def built_in(name: str, text: str) -> Exception:
     for base in kind.__mro__:
         try:
             return base(text)
-        except TypeError:  # UnicodeDecodeError and its like want more than a message
+        except TypeError:  # UnicodeDecodeError and others need more than a message
             continue
     raise AssertionError("Exception takes a message")

@@ -1,4 +1,4 @@
-"""What graders say of a test, and how much time the tests of a solution may take."""
+"""Verdicts of graders, and the time budget of a solution's tests."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from mrlm.core.errors import DataError
 from mrlm.sandbox.types import Limits, SandboxError, Status
 
 START = 20.0
-"""Seconds that a worker may take to start; it runs nothing of the solution then."""
+"""Seconds allowed for the start of a worker; it runs no code of the solution then."""
 TESTS_OF_TIME = 10
-"""All tests together may take as long as this many that reach their deadline, or a quarter of all,
-whichever is more."""
+"""All tests together may take as long as this many tests that reach their deadline, or a quarter of
+all, whichever is more."""
 CODE = 200_000
-"""Characters of a solution."""
+"""Most characters of a solution."""
 
 Kind = Literal["passed", "wrong", "error", "timeout", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class GradingVerdict:
-    """Of one test.
+    """The verdict of one test.
 
     Args:
-        kind: `passed`; `wrong` (another value, or an assertion that failed); `error` (it raised,
-            gave no plain data, or its process ended); `timeout`; `refused` (nothing could be
-            tested: the code is no text, or the test itself cannot be run).
-        error: class of the exception, or how the process ended. A claim of the solution: good for
-            feedback, for nothing else.
-        line: of the solution, counted from 1; a claim too.
-        got: what came, shortened. Only for the feedback of tests that may be seen.
+        kind: `passed`; `wrong` (another value, or a failed assertion); `error` (it raised, returned
+            something that is not plain data, or its process ended); `timeout`; `refused` (nothing
+            could be tested: the code is not text, or the test itself cannot be run).
+        error: class of the exception, or how the process ended. Reported by the solution: usable
+            for feedback only.
+        line: line in the solution, counted from 1; reported by the solution too.
+        got: the returned value, shortened. Only for the feedback of visible tests.
     """
 
     kind: Kind
@@ -46,7 +46,7 @@ class GradingVerdict:
 
 
 class Ended(Exception):
-    """A test is over, with this verdict."""
+    """The end of a test, with its verdict."""
 
     def __init__(self, verdict: GradingVerdict) -> None:
         super().__init__(verdict)
@@ -54,17 +54,17 @@ class Ended(Exception):
 
 
 def checked(entry: str) -> None:
-    """Make sure that a function can have this name.
+    """Check the name of a function.
 
     Raises:
-        DataError: it is none.
+        DataError: it is not a valid name.
     """
     if not isinstance(entry, str) or not entry.isidentifier():
         raise DataError(f"the entry point must be the name of a function, not {entry!r}")
 
 
 def refused(code: str) -> GradingVerdict | None:
-    """The verdict of a code that cannot even be tried."""
+    """The verdict of code that cannot be run at all."""
     if "\0" in code or len(code) > CODE:
         return GradingVerdict("refused", "TooLong" if len(code) > CODE else "ValueError")
     try:
@@ -78,7 +78,7 @@ def of_status(status: Status, reason: str = "") -> GradingVerdict:
     """The verdict of a test in which the process ended.
 
     Raises:
-        SandboxError: it was the sandbox that failed.
+        SandboxError: the sandbox failed.
     """
     if status == "infra_error":
         raise SandboxError(
@@ -91,11 +91,11 @@ def of_status(status: Status, reason: str = "") -> GradingVerdict:
 
 
 class Clock:
-    """The time that the tests of one solution may take.
+    """The time budget of all tests of one solution.
 
     Args:
-        limits: of one test.
-        num_tests: how many there are.
+        limits: limits of one test.
+        num_tests: number of tests.
     """
 
     def __init__(self, limits: Limits, num_tests: int) -> None:
@@ -104,16 +104,16 @@ class Clock:
         self.left: float = limits.wall * self.factor
 
     def next(self) -> float:
-        """Seconds that the next test may take; none are left if they are not above 0."""
+        """Seconds that the next test may take; 0 or less if none are left."""
         return min(self.wall, self.left)
 
     def took(self, waited: float, said: object) -> None:
-        """Take the time of an answer: what its worker says of it, since others may have been first
-        while we waited, but never more than we waited. A worker that lies about it still has
-        its deadline for each answer, and the processor time of `session_limits` for all."""
+        """Charge the time of an answer, as reported by its worker because other requests may have
+        been first, but never more than the waiting time. A worker that reports too little is still
+        bound by the deadline of each answer, and by the CPU time of `session_limits` for all."""
         self.left -= said if type(said) is float and 0 <= said <= waited else waited
 
     def session_limits(self, limits: Limits) -> Limits:
-        """Limits of a process that runs all the tests: time to start, processor time for all."""
+        """Limits of a process that runs all the tests: time to start, CPU time for all."""
         cpu = math.ceil((limits.cpu or limits.wall) * self.factor + START)
         return replace(limits, wall=max(START, limits.wall), cpu=cpu)

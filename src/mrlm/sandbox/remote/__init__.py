@@ -1,5 +1,5 @@
-"""Programs on another machine: the `client`, the `server` that runs there, and what passes between
-them (`wire`)."""
+"""Programs on another machine: the `client`, the `server` that runs there, and their messages
+(`wire`)."""
 
 from __future__ import annotations
 

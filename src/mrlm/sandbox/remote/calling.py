@@ -1,5 +1,6 @@
-"""One HTTP request to a sandbox's server, with a deadline: redirects are not followed, proxies are
-not used, nothing is read beyond its bound, and the token goes over TLS or stays on this machine."""
+"""One HTTP request to a sandbox server, with a deadline: redirects are not followed, proxies are
+not used, the size of an answer is bounded, and the token is sent over TLS or on this machine
+only."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ from mrlm.core.sync_async import in_thread
 from mrlm.sandbox.types import SandboxError
 
 SHORTEST_TOKEN = 16
-"""Characters."""
+"""Least number of characters in a token."""
 
 
 class Unanswered(SandboxError):
-    """No answer came. The request may have arrived all the same."""
+    """No answer arrived. The request may have arrived nevertheless."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address stays on this machine."""
+    """Whether an address belongs to this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -36,10 +37,10 @@ def is_loopback(host: str) -> bool:
 
 
 def token_in(path: str | os.PathLike[str]) -> str:
-    """The token that a file holds.
+    """Read a token from a file.
 
     Raises:
-        ConfigError: it cannot be read, others may read it, or it can be guessed.
+        ConfigError: it cannot be read, other users may read it, or it is too short.
     """
     path = Path(path)
     make = f"python -c 'import secrets; print(secrets.token_hex(32))' > {path}; chmod 600 {path}"
@@ -55,18 +56,18 @@ def token_in(path: str | os.PathLike[str]) -> str:
             f"the token in {path} must be one word of at least {SHORTEST_TOKEN} characters: {make}"
         )
     if open_to:
-        raise ConfigError(f"others may read the token file {path}: chmod 600 {path}")
+        raise ConfigError(f"the token file {path} is readable by other users: chmod 600 {path}")
     return token
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxAddress:
-    """A server.
+    """The address of a sandbox server.
 
     Args:
-        host, port: where it listens.
-        token: that it asks for.
-        tls: how its certificate is checked; `None` for a server on this machine.
+        host, port: address it listens on.
+        token: the token that it requires.
+        tls: verification of its certificate; `None` for a server on this machine.
     """
 
     host: str
@@ -76,27 +77,27 @@ class SandboxAddress:
 
 
 def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddress:
-    """The server that a URL stands for.
+    """Parse the URL of a server.
 
     Args:
         url: `https://host:port`, or `http://` to this machine.
-        token: that it asks for.
-        ca_file: certificates to trust, where the system's do not do.
+        token: the token that it requires.
+        ca_file: certificates to trust, in place of the system's.
 
     Raises:
-        ConfigError: it is no such URL, or the token would travel in the clear.
+        ConfigError: the URL is invalid, or the token would be sent unencrypted.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no URL of a sandbox: {error}") from None
+        raise ConfigError(f"{url!r} is not the URL of a sandbox: {error}") from None
     extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
     if parts.scheme not in ("http", "https") or not host or extra:
-        raise ConfigError(f"{url!r} is no URL of a sandbox; write https://host:port")
+        raise ConfigError(f"{url!r} is not the URL of a sandbox; write https://host:port")
     if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(
-            f"{url} would carry the token in the clear: use https://, or forward the port with "
+            f"{url} would send the token unencrypted: use https://, or forward the port with "
             f"ssh -L and write http://127.0.0.1"
         )
     if len(token) < SHORTEST_TOKEN or not (token.isascii() and token.isprintable()):
@@ -112,12 +113,12 @@ def address_of(url: str, token: str, ca_file: str | None = None) -> SandboxAddre
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server said.
+    """The answer of a server.
 
     Args:
-        code: as HTTP counts.
+        code: the HTTP status.
         data: the body.
-        retry_after: seconds it asked to wait.
+        retry_after: seconds that it requests to wait.
     """
 
     code: int
@@ -130,10 +131,10 @@ class RemoteCall:
 
     Args:
         address: the server.
-        path: on it.
+        path: path of the request.
         body: to post; `None` to get.
-        seconds: until the whole answer has to be here.
-        most: bytes of it that are read.
+        seconds: deadline of the whole answer.
+        most: most bytes of the answer.
     """
 
     def __init__(
@@ -144,10 +145,10 @@ class RemoteCall:
         self._socket: socket.socket | None = None
 
     async def answer(self) -> Reply:
-        """Send it, and wait for the answer.
+        """Send the request and await the answer.
 
         Raises:
-            Unanswered: none came in time, or the connection failed.
+            Unanswered: none arrived in time, or the connection failed.
         """
         try:
             return await asyncio.wait_for(in_thread(self.answer_now), self._seconds)
@@ -157,10 +158,10 @@ class RemoteCall:
             self._abort()
 
     def answer_now(self) -> Reply:
-        """`answer` for callers that may block, for as long as the server sends anything."""
+        """`answer` for blocking callers, for as long as the server sends data."""
         try:
             return self._answer()
-        except TimeoutError:  # of the socket, which may come first
+        except TimeoutError:  # the socket's own, which may come first
             raise self._late() from None
         except (OSError, http.client.HTTPException) as error:
             raise Unanswered(f"{type(error).__name__}: {error}"[:300]) from None
@@ -184,7 +185,7 @@ class RemoteCall:
                 headers["Content-Type"] = "application/json"
             method = "GET" if self._body is None else "POST"
             with suppress(BrokenPipeError, ConnectionResetError):
-                # if it stopped listening, it may have said why before
+                # a server that stopped reading may have sent the reason before
                 connection.request(method, self._path, self._body, headers)
             response = connection.getresponse()
             data = response.read(self._most + 1)
@@ -195,14 +196,14 @@ class RemoteCall:
             connection.close()
 
     def _abort(self) -> None:
-        """End whatever its thread still waits for."""
+        """Close the connection that its thread still waits for."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def _seconds_in(header: str | None) -> float | None:
-    """What `Retry-After` asks for; a date or nonsense counts as nothing."""
+    """The seconds of `Retry-After`; a date or an invalid value counts as none."""
     if header is None or not (header.isascii() and header.isdigit()) or len(header) > 6:
         return None
     return float(header)

@@ -1,5 +1,5 @@
-"""A sandbox on another machine, where `server` runs. Whatever goes wrong on the way is
-`infra_error` or `SandboxError`, never a verdict about the program."""
+"""A sandbox on another machine, where `server` runs. Failures of the connection are `infra_error`
+or `SandboxError`, never a verdict on the program."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ from mrlm.sandbox.types import (
 log: logging.Logger = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "MRLM_SANDBOX_TOKEN"
-"""Environment variable that holds the token where no file is named."""
+"""Environment variable that holds the token if no file is named."""
 WORDS = ("url", "token_file", "ca_file", "grace", "patience", "attempts")
-"""What a config may say of it."""
+"""Its arguments in a config."""
 MOST_REPLY = 8 << 20
-"""Bytes of an answer, above what the program may write."""
+"""Most bytes of an answer, besides the program's output."""
 CODED = 6
-"""Bytes that one byte of output takes at most: a control code in JSON."""
+"""Most bytes that encode one byte of output: a control code in JSON."""
 LONGEST_PAUSE = 3.0
-"""Seconds before a request that had no answer is sent again."""
+"""Longest pause, in seconds, before an unanswered request is sent again."""
 CLOSING = 5.0
-"""Seconds that closing a session may take; what is not closed ends with its lease."""
+"""Seconds allowed for closing a session; otherwise it ends with its lease."""
 
 
 class RemoteSandbox:
-    """Programs on another machine.
+    """A sandbox that runs programs on another machine.
 
-    A request has an id, and the server does it once; so it is sent again when no answer came. A
-    server that is busy is asked again when it said it may be.
+    A request has an id, and the server executes it once, so it is sent again if no answer arrives.
+    A busy server is tried again after the time that it requests.
 
     Args:
         url: `https://host:port`, or `http://` to this machine.
         token: the server's; else it is read from `token_file`, else from the environment variable
             `MRLM_SANDBOX_TOKEN`.
-        token_file: a file that nobody else may read.
-        ca_file: certificates to trust, where the system's do not do.
-        limits: of programs that bring none.
-        grace: seconds an answer may take above the time that the program has.
-        patience: seconds to wait for a server that is busy.
-        attempts: times that a request is sent when no answer comes.
+        token_file: a file that no other user may read.
+        ca_file: certificates to trust, in place of the system's.
+        limits: default limits of programs.
+        grace: seconds allowed for an answer besides the program's own time.
+        patience: seconds to wait for a busy server.
+        attempts: most times that an unanswered request is sent.
 
     Raises:
         ConfigError: the URL or the token cannot be used.
@@ -85,7 +85,7 @@ class RemoteSandbox:
             token = token_in(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "")
         if not token:
             raise ConfigError(
-                f"the sandbox {url} asks for a token: name a token_file, or set {TOKEN_VARIABLE}"
+                f"the sandbox {url} requires a token: name a token_file, or set {TOKEN_VARIABLE}"
             )
         for word, value in (("grace", grace), ("patience", patience), ("attempts", attempts)):
             if (
@@ -103,7 +103,7 @@ class RemoteSandbox:
         self._sessions: weakref.WeakSet[RemoteSession] = weakref.WeakSet()
 
     def __deepcopy__(self, memo: object) -> RemoteSandbox:
-        return self  # worlds are copied for every episode; they share what runs their programs
+        return self  # environments are copied for every episode; the copies share their sandbox
 
     async def run(
         self,
@@ -149,7 +149,7 @@ class RemoteSandbox:
         return session
 
     async def health(self) -> dict[str, Any]:
-        """What the server says of itself.
+        """The server's description of itself.
 
         Raises:
             SandboxError: it does not answer, or does not accept the token.
@@ -157,15 +157,15 @@ class RemoteSandbox:
         reply = await RemoteCall(self._address, "/health", None, self.grace, MOST_REPLY).answer()
         found = self._content(reply.code, reply.data)
         if not isinstance(found.get("sandbox"), str):
-            raise SandboxError("what answers there is no sandbox")
+            raise SandboxError("the server at this URL is not a sandbox")
         return found
 
     def check(self) -> None:
-        """Ask the server whether it is there.
+        """Check that the server answers.
 
         Raises:
-            SandboxUnavailableError: it is not, or does not accept the token; the message says what
-                to do.
+            SandboxUnavailableError: it does not answer, or does not accept the token; the message
+                has the fix.
         """
         try:
             health = run_async(self.health())
@@ -180,7 +180,8 @@ class RemoteSandbox:
         run_async(self._close())
 
     def leave(self, session: str) -> None:
-        """Close a session, if the server can be reached; else it ends with its lease. It blocks."""
+        """Close a session, if the server can be reached; otherwise it ends with its lease.
+        Blocks."""
         data = wire.written({"session": session})
         try:
             RemoteCall(self._address, "/session/close", data, CLOSING, MOST_REPLY).answer_now()
@@ -193,15 +194,15 @@ class RemoteSandbox:
     async def post(
         self, path: str, message: Mapping[str, Any], wall: float, most: int = 0
     ) -> dict[str, Any]:
-        """Send a request that the server does once, until there is an answer.
+        """Send a request that the server executes once, until an answer arrives.
 
         Args:
-            path, message: what is asked for; it holds an id or a number.
+            path, message: the request; it holds an id or a number.
             wall: seconds that the program has for it.
-            most: bytes of the answer above the usual.
+            most: most bytes of the answer besides the usual ones.
 
         Raises:
-            SandboxError: there is none; the message says why.
+            SandboxError: no answer; the message has the reason.
         """
         try:
             data = wire.written(message)
@@ -225,11 +226,11 @@ class RemoteSandbox:
                 await asyncio.sleep(pause * (0.5 + random.random()))
 
     def _content(self, code: int, data: bytes) -> dict[str, Any]:
-        """What an answer holds.
+        """Parse an answer.
 
         Raises:
-            Unanswered: a moment later the server may give another one.
-            SandboxError: it will not.
+            Unanswered: a retry may succeed.
+            SandboxError: a retry will not succeed.
         """
         try:
             found = wire.read(data)
@@ -244,8 +245,8 @@ class RemoteSandbox:
 
 
 class RemoteSession:
-    """A program on another machine that answers requests. The server closes it when it is not asked
-    for the server's lease."""
+    """A program on another machine that answers requests. The server closes it when its lease
+    expires."""
 
     def __init__(self, sandbox: RemoteSandbox, name: str) -> None:
         self._sandbox, self._name = sandbox, name
@@ -264,7 +265,7 @@ class RemoteSession:
                 return _said(await self._sandbox.post("/session/ask", message, wall), "answer")
             except AnswerError:
                 raise
-            except BaseException:  # it is over, or nobody knows where it is
+            except BaseException:  # it is over, or in an unknown state
                 self._open = False
                 threading.Thread(
                     target=self._sandbox.leave, args=(self._name,), daemon=True
@@ -272,16 +273,16 @@ class RemoteSession:
                 raise
 
     async def close(self) -> None:
-        if self._open:  # a request that is under way gets its answer first, or its deadline
+        if self._open:  # a pending request gets its answer first, or its deadline
             self._open = False
             await in_thread(lambda: self._sandbox.leave(self._name))
 
 
 def _said(reply: Mapping[str, Any], wanted: str) -> Any:
-    """What a session said.
+    """The answer of a session.
 
     Raises:
-        AnswerError, SessionEnded, SandboxError: as the server had it.
+        AnswerError, SessionEnded, SandboxError: as reported by the server.
     """
     if wanted in reply:
         return reply[wanted]
@@ -291,24 +292,24 @@ def _said(reply: Mapping[str, Any], wanted: str) -> Any:
     status = reply.get("ended")
     if isinstance(status, str) and status in wire.STATUSES:
         raise SessionEnded(status, said)  # type: ignore[arg-type]
-    raise SandboxError(said or "the server's answer is no answer")
+    raise SandboxError(said or "the server's answer is malformed")
 
 
 def from_words(words: Mapping[str, Any], limits: Limits | None = None) -> RemoteSandbox:
-    """The sandbox that a config describes, which is there.
+    """Open the sandbox of a config, and check its server.
 
     Args:
-        words: `url`, and where needed `token_file`, `ca_file`, `grace`, `patience`, `attempts`.
-        limits: of programs that bring none.
+        words: `url`; optionally `token_file`, `ca_file`, `grace`, `patience`, `attempts`.
+        limits: default limits of programs.
 
     Raises:
-        ConfigError: a word is missing or unknown.
-        SandboxUnavailableError: the server is not there.
+        ConfigError: an argument is missing or unknown.
+        SandboxUnavailableError: the server does not answer.
     """
     for word in words:
         if word == "token":
             raise ConfigError(
-                "a token does not belong into a config, which is saved with every run: name a "
+                "a token does not belong in a config, which is saved with every run: name a "
                 f"token_file, or set {TOKEN_VARIABLE}"
             )
         if word not in WORDS:

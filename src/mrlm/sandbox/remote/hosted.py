@@ -1,5 +1,5 @@
-"""A sandbox that serves others: what runs at the same time is bounded, a request that comes twice
-is done once, and sessions that nobody asks are freed. It knows no HTTP and no sockets."""
+"""The server side of a remote sandbox: limits of concurrency, deduplication of requests, and leases
+of sessions. Independent of HTTP and sockets."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SLACK = 60.0
-"""Seconds, above its limit, after which a run or request is given up: the sandbox has failed."""
+"""Seconds beyond its limit after which a run or request is given up because the sandbox has
+failed."""
 KEPT = 300.0
-"""Seconds a result is kept for a client that did not get it."""
+"""Seconds for which a result is kept for a client that has not received it."""
 KEPT_BYTES = 256 << 20
-"""Bytes of results that are kept at most."""
+"""Most bytes of results that are kept."""
 REMEMBERED = 1800.0
-"""Seconds in which a request is known again, though its result is not kept."""
+"""Seconds for which the id of a request is remembered after its result is dropped."""
 
 
 _GONE: Future[bytes] = Future()
@@ -44,11 +45,11 @@ _GONE.set_result(b"")
 
 
 class SandboxRefusal(Exception):
-    """A request is not done: the client may not ask for it, or not now.
+    """A request that is refused: it is not allowed, or not now.
 
     Args:
-        code: as HTTP counts.
-        reason: for the client.
+        code: the HTTP status.
+        reason: text for the client.
         retry_after: seconds after which it may be tried again.
     """
 
@@ -61,11 +62,11 @@ class SandboxRefusal(Exception):
 
 @dataclass(slots=True)
 class Done:
-    """A request that was begun.
+    """A request that was started.
 
     Args:
-        digest: of its content: what has the same id must be the same.
-        reply: what came of it; `b""` when it is not kept any more.
+        digest: digest of its content: requests with the same id must be equal.
+        reply: its result; `b""` when it is no longer kept.
         finished: `time.monotonic()`; `None` while it runs.
     """
 
@@ -79,8 +80,8 @@ class Held:
     """A session and its last answer.
 
     Args:
-        number: of the last request.
-        used: `time.monotonic()` of its end.
+        number: number of the last request.
+        used: `time.monotonic()` at its end.
     """
 
     session: Session
@@ -93,15 +94,15 @@ class Held:
 
 
 class Hosted:
-    """Callable from any thread.
+    """The sandbox of a server. It may be called from any thread.
 
     Args:
-        sandbox: what runs the programs.
-        max_runs: programs at one time, and requests to sessions, which are counted alike.
-        max_sessions: sessions at one time.
-        lease: seconds after which a session that is not asked is closed.
-        max_wall: seconds that any one run or request may ask for.
-        queue: seconds a request waits for its turn before it is sent away.
+        sandbox: runs the programs.
+        max_runs: most concurrent programs and requests to sessions, counted together.
+        max_sessions: most open sessions.
+        lease: seconds without a request after which a session is closed.
+        max_wall: most seconds that one run or request may have.
+        queue: seconds a request waits for a free slot before it is refused.
     """
 
     def __init__(
@@ -129,10 +130,11 @@ class Hosted:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="mrlm-hosted").start()
 
-    # -- what clients ask for ----------------------------------------------------------------------
+    # -- requests of clients
+    # ---------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """What goes on here."""
+        """The load of this server."""
         with self._lock:
             return {
                 "sandbox": self.sandbox.name,
@@ -146,10 +148,10 @@ class Hosted:
             }
 
     def run(self, data: bytes) -> bytes:
-        """Run a program once, however often it is asked for.
+        """Run a program once, however often the request arrives.
 
         Raises:
-            Refusal, WireError: it is not run.
+            SandboxRefusal, WireError: it is not run.
         """
         message = wire.read(data)
         program, stdin = (wire.field(message, name, str) for name in ("program", "stdin"))
@@ -175,7 +177,7 @@ class Hosted:
         def work() -> bytes:
             with self._lock:
                 if len(self._sessions) + self._opening >= self.max_sessions:
-                    raise SandboxRefusal(429, f"there are {self.max_sessions} sessions already", 1)
+                    raise SandboxRefusal(429, f"{self.max_sessions} sessions are open already", 1)
                 self._opening += 1
             try:
                 with self._turn():
@@ -195,8 +197,8 @@ class Hosted:
         return self._once("open " + name, data, work)
 
     def ask(self, data: bytes) -> bytes:
-        """Ask a session. The same number again gives the same answer; another than the next one is
-        refused."""
+        """Send a request to a session. A repeated number gets the same answer; a number other than
+        the next one is refused."""
         message = wire.read(data)
         wall, number = wire.seconds(message, "wall"), wire.field(message, "number", int)
         self._bounded(Limits(wall=wall))
@@ -210,24 +212,25 @@ class Hosted:
             if held.closed:
                 raise SandboxRefusal(404, "the session is closed")
             if self.draining:
-                raise SandboxRefusal(503, "the server is going down", 1)
+                raise SandboxRefusal(503, "the server is shutting down", 1)
             with self._turn():
                 held.reply = self._answer(held, message.get("request"), wall)
             held.number, held.digest, held.used = number, digest, time.monotonic()
             return held.reply
 
     def close(self, data: bytes) -> bytes:
-        """Close a session; one that is not there is closed."""
+        """Close a session; does nothing if it does not exist."""
         with self._lock:
             held = self._sessions.pop(wire.identity(wire.read(data), "session"), None)
         if held is not None:
             self._shut(held)
         return wire.written({"closed": held is not None})
 
-    # -- what time brings --------------------------------------------------------------------------
+    # -- periodic work and shutdown
+    # -----------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Free sessions that were not asked for a lease, and results that nobody fetched."""
+        """Close sessions with expired leases, and drop results that were not fetched."""
         now = time.monotonic()
         with self._lock:
             idle = [
@@ -241,7 +244,7 @@ class Hosted:
             self._shut(held)
 
     def drain(self, seconds: float) -> bool:
-        """Begin nothing new, and wait for what runs; whether all of it came to its end."""
+        """Start nothing new, and wait for running requests; whether all of them finished."""
         self.draining: bool = True
         end = time.monotonic() + seconds
         while self._busy and time.monotonic() < end:
@@ -254,11 +257,11 @@ class Hosted:
         return not self._busy
 
     def shut_down(self) -> None:
-        """Kill whatever still runs."""
+        """Kill all running programs."""
         self.sandbox.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _once(self, key: str, data: bytes, work: Callable[[], bytes]) -> bytes:
         digest = hashlib.sha256(data).digest()
@@ -266,20 +269,20 @@ class Hosted:
             known = self._done.get(key)
             if known is None:
                 if self.draining:
-                    raise SandboxRefusal(503, "the server is going down", 1)
+                    raise SandboxRefusal(503, "the server is shutting down", 1)
                 mine = self._done[key] = Done(digest)
         if known is not None:
             if known.digest != digest:
                 raise SandboxRefusal(409, "another request had the same id")
             reply = known.reply.result()
             if not reply:
-                raise SandboxRefusal(410, "the result of this request is not kept any more")
+                raise SandboxRefusal(410, "the result of this request is no longer kept")
             return reply
         try:
             reply = work()
         except BaseException as error:
             with self._lock:
-                del self._done[key]  # it was not done: it may come again
+                del self._done[key]  # it was not executed: it may be sent again
             mine.reply.set_exception(error)
             raise
         mine.finished = time.monotonic()
@@ -313,7 +316,7 @@ class Hosted:
             return wire.written({"answer": answer})
         except AnswerError as error:
             return wire.written({"failed": str(error)})
-        except wire.WireError as error:  # the session's answer, so the program's doing
+        except wire.WireError as error:  # the session's answer, so the program's fault
             held.closed = True
             self._close(held)
             return _ended(SessionEnded("error", str(error)))
@@ -329,7 +332,8 @@ class Hosted:
             held = self._sessions.get(name)
         if held is None:
             raise SandboxRefusal(
-                404, f"there is no such session; one is closed {self.lease:g} s after its last use"
+                404,
+                f"the session does not exist; one is closed {self.lease:g} s after its last use",
             )
         return held
 
@@ -348,7 +352,7 @@ class Hosted:
         if limits is not None and limits.wall > self.max_wall:
             raise SandboxRefusal(
                 400,
-                f"{limits.wall:g} s are more than this server gives a program; start it with "
+                f"{limits.wall:g} s are more than this server allows a program; start it with "
                 f"--max-wall {limits.wall:g}",
             )
         return limits

@@ -1,7 +1,7 @@
 """A sandbox for other machines, over HTTP: `python -m mrlm.sandbox.remote.server --token-file F`.
 
-Whoever has the token runs programs here, so it is asked for always, and travels over TLS unless it
-stays on this machine. One request per connection; bodies are JSON with a bound.
+The token allows running programs here, so it is always required, and it is sent over TLS or on this
+machine only. One request per connection; bodies are JSON of bounded size.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from mrlm.sandbox.remote.hosted import Hosted, SandboxRefusal
 log: logging.Logger = logging.getLogger(__name__)
 
 MAX_BODY = 32 << 20
-"""Bytes of a request."""
+"""Most bytes of a request."""
 MAX_CONNECTIONS = 256
-"""Connections at one time; others are told to come again."""
+"""Most concurrent connections; others are asked to try again."""
 READING = 30.0
-"""Seconds in which a whole request has to be here."""
+"""Seconds in which a whole request has to arrive."""
 
 
 def check_private(host: str, certificate: str | None) -> None:
-    """Refuse to be heard by other machines without TLS.
+    """Refuse to listen to other machines without TLS.
 
     Raises:
-        ConfigError: the address is not this machine's alone, and there is no certificate.
+        ConfigError: the address is reachable from other machines, and there is no certificate.
     """
     if not is_loopback(host) and not certificate:
         raise ConfigError(
             f"{host or 'every address'} can be reached from other machines, and the token would be "
-            "read on the way: give --certificate and --key (TLS), or listen on 127.0.0.1 and "
+            "readable in transit: give --certificate and --key (TLS), or listen on 127.0.0.1 and "
             "forward the port with ssh -L"
         )
 
 
 class SandboxServer(http.server.ThreadingHTTPServer):
-    """Listens.
+    """The HTTP server of a sandbox.
 
     Args:
-        hosted: what does the work.
-        token: that every request must bring.
-        host, port: where; port 0 is any that is free.
+        hosted: executes the requests.
+        token: the token that every request must have.
+        host, port: address to listen on; port 0 takes a free one.
         certificate, key: files for TLS.
-        max_body: bytes of a request.
-        reading: seconds in which a request has to be here.
+        max_body: most bytes of a request.
+        reading: seconds in which a request has to arrive.
 
     Raises:
-        ConfigError: it would be heard by others without TLS, or cannot listen there.
+        ConfigError: other machines could connect without TLS, or the address is not available.
     """
 
     daemon_threads = True
@@ -100,12 +100,12 @@ class SandboxServer(http.server.ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return self.server_address[1]
 
     @property
     def busy(self) -> bool:
-        """Whether somebody is being answered."""
+        """Whether a request is being answered."""
         return bool(self._open)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -131,7 +131,8 @@ class SandboxServer(http.server.ThreadingHTTPServer):
         if self.tls is None:
             super().finish_request(request, client_address)
             return
-        # here, not where connections are accepted: who does not shake hands keeps nobody waiting
+        # here rather than where connections are accepted, so that a slow TLS handshake blocks no
+        # other client
         with self.tls.wrap_socket(request.dup(), server_side=True) as wrapped:
             super().finish_request(wrapped, client_address)
 
@@ -142,13 +143,13 @@ class SandboxServer(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
-        if isinstance(error, OSError):  # the client's connection, as happens
+        if isinstance(error, OSError):  # the client's connection failed, which is normal
             log.debug("a connection was lost: %s", error)
         else:
             log.error("a request failed", exc_info=error)
 
     def heard(self) -> None:
-        """The request that this thread reads is here: its answer may take as long as it takes."""
+        """Mark the request of this thread as received: its answer has no time limit."""
         with self._lock:
             self._open[self._here.request] = float("inf")
 
@@ -200,7 +201,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._admit()
             door = doors.get(self.path)
             if door is None:
-                raise SandboxRefusal(404, "there is nothing here")
+                raise SandboxRefusal(404, "the path does not exist")
             data = self._body() if has_body else b""
             self.server.heard()
             self._reply(200, door(data))
@@ -223,7 +224,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
-            raise SandboxRefusal(411, "a request says how long it is")
+            raise SandboxRefusal(411, "the request has no Content-Length")
         if len(length) > 12 or int(length) > self.server.max_body:
             raise SandboxRefusal(413, f"a request has at most {self.server.max_body} bytes")
         data = self.rfile.read(int(length))
@@ -246,8 +247,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._hear_out()
 
     def _hear_out(self) -> None:
-        """Read a little of what is still coming: a connection that is closed before that takes the
-        answer with it."""
+        """Read a little of the remaining request: closing the connection before that would discard
+        the answer."""
         self.connection.settimeout(0.5)
         with suppress(OSError):
             self.wfile.flush()
@@ -261,10 +262,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def serve(server: SandboxServer, drain: float = 30.0) -> int:
-    """Serve until SIGTERM or SIGINT, then let what runs come to its end.
+    """Serve until SIGTERM or SIGINT, then let running requests finish.
 
     Returns:
-        0 if all of it did within `drain` seconds, else 1.
+        0 if all of them finished within `drain` seconds, else 1.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -301,7 +302,7 @@ def _words(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start; the exit code. The first line that is printed says where it listens."""
+    """Start the server; returns the exit code. The first printed line has the address."""
     from mrlm.sandbox.opening import open_sandbox
 
     words = _words(argv)

@@ -1,5 +1,5 @@
-"""What a remote sandbox and its server say to each other, as plain JSON: requests, limits, results.
-Whatever comes in is checked; nothing in it is believed to be of the right type."""
+"""The messages between a remote sandbox and its server, as plain JSON: requests, limits, results.
+Everything received is checked, including its type."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 
 class WireError(Exception):
-    """A message is not what it should be; the message says where."""
+    """A malformed message; the text names the place."""
 
 
 def written(message: Any) -> bytes:
-    """A message as bytes.
+    """Encode a message.
 
     Raises:
-        WireError: it is no plain JSON.
+        WireError: it is not plain JSON.
     """
     try:
         return json.dumps(message).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise WireError(f"it is no plain JSON: {error}") from None
+        raise WireError(f"not plain JSON: {error}") from None
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """The object that bytes hold.
+    """Decode a JSON object.
 
     Raises:
-        WireError: they hold something else.
+        WireError: it is something else.
     """
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"it is no JSON: {error}") from None
+        raise WireError(f"not JSON: {error}") from None
     if type(found) is not dict:
-        raise WireError("it is no JSON object")
+        raise WireError("not a JSON object")
     return found
 
 
@@ -62,7 +62,7 @@ def field(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
 
 
 def seconds(message: Mapping[str, Any], name: str) -> float:
-    """A field that holds a positive time."""
+    """A field that holds a positive number of seconds."""
     value: Any = message.get(name)
     if type(value) not in (int, float) or not 0 < value < 1e9:
         raise WireError(f"{name!r} must be a positive number of seconds")
@@ -70,7 +70,7 @@ def seconds(message: Mapping[str, Any], name: str) -> float:
 
 
 def identity(message: Mapping[str, Any], name: str = "id") -> str:
-    """A field that holds what a client made up to know a thing by."""
+    """A field that holds an identifier made by the client."""
     value = field(message, name, str)
     if not (16 <= len(value) <= 64 and value.isascii() and value.isalnum()):
         raise WireError(f"{name!r} must be 16 to 64 letters and digits")
@@ -78,12 +78,12 @@ def identity(message: Mapping[str, Any], name: str = "id") -> str:
 
 
 def files_out(files: Mapping[str, bytes] | None) -> dict[str, str]:
-    """Files, to be sent."""
+    """Encode files."""
     return {path: base64.b64encode(data).decode() for path, data in (files or {}).items()}
 
 
 def files_in(message: Mapping[str, Any]) -> dict[str, bytes]:
-    """Files that were sent."""
+    """Decode files."""
     found: dict[str, bytes] = {}
     for path, data in field(message, "files", dict).items():
         if type(data) is not str:
@@ -96,14 +96,14 @@ def files_in(message: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def limits_in(message: Mapping[str, Any]) -> Limits | None:
-    """Limits that were sent; `None` if the server's own shall hold."""
+    """Decode limits; `None` if the server's own apply."""
     if message.get("limits") is None:
         return None
     given = field(message, "limits", dict)
     known = {one.name for one in fields(Limits)}
     for name, value in given.items():
         if name not in known:
-            raise WireError(f"there is no limit {name!r}")
+            raise WireError(f"unknown limit {name!r}")
         if type(value) not in (int, float) and not (name == "cpu" and value is None):
             raise WireError(f"limit {name!r} must be a number")
         if type(value) is float and name not in ("wall", "cpu"):
@@ -115,15 +115,15 @@ def limits_in(message: Mapping[str, Any]) -> Limits | None:
 
 
 def result_out(result: SandboxResult) -> dict[str, Any]:
-    """A result, to be sent."""
+    """Encode a result."""
     return asdict(result)
 
 
 def result_in(message: Mapping[str, Any]) -> SandboxResult:
-    """A result that was sent."""
+    """Decode a result."""
     status, usage = field(message, "status", str), field(message, "usage", dict)
     if status not in STATUSES:
-        raise WireError(f"there is no status {status!r}")
+        raise WireError(f"unknown status {status!r}")
     numbers = [usage.get(name) for name in ("wall", "cpu", "memory")]
     code = message.get("exit_code")
     if any(type(n) not in (int, float) for n in numbers) or type(code) not in (int, type(None)):

@@ -1,2 +1,3 @@
-"""Worlds that live on environment servers: the `environment` a workflow plays, the `session` behind
-an episode, the `pool` of servers, and `calling`, what asking them takes."""
+"""Environments on environment servers: `environment` is the class a workflow plays, `session` the
+connection behind one episode, `pool` the set of servers, `calling` the channels and access
+rules."""

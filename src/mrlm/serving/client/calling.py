@@ -1,5 +1,5 @@
-"""What asking a server takes: the event loop that all channels live in, addresses, who may ask, and
-what a refusal means. It knows no environment."""
+"""Calls to a server: the event loop of all channels, addresses, credentials, and the meaning of a
+refusal. It is independent of any environment."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 ]
-"""Of every channel. What is sent again is decided here and not by gRPC, and how large a message may
-be is the server's to say."""
+"""Options of every channel. Retries are decided in this package rather than by gRPC, and the server
+sets the largest message size."""
 TOKEN = "MRLM_TOKEN"
-"""The environment variable that holds the token, where none other is named."""
+"""The environment variable that holds the token if no other is named."""
 LEAVING = 2.0
-"""Seconds that saying goodbye may take when the process ends."""
+"""Seconds allowed for closing calls when the process ends."""
 
 
 class SessionLost(EpisodeError):
-    """The server does not know the session (any more): what was played there is gone."""
+    """The server does not know the session (any more); its episode is lost."""
 
 
 class Unreachable(EpisodeError):
-    """No answer came within the time there was."""
+    """No answer arrived before the deadline."""
 
 
 # -- the loop --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _Home:
+class _CallLoop:
     pid: int
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
 
 
-_home: _Home | None = None
+_home: _CallLoop | None = None
 _lock = threading.Lock()
 
 
 def home() -> asyncio.AbstractEventLoop:
-    """The event loop of this process in which all calls are made: worlds are asked from several
-    loops and threads, and a channel belongs to one."""
+    """The event loop of this process in which all calls are made: environments are called from
+    several loops and threads, and a channel belongs to one loop."""
     global _home
     with _lock:
         if _home is None or _home.pid != os.getpid():
@@ -74,34 +74,35 @@ def home() -> asyncio.AbstractEventLoop:
                 target=loop.run_forever, daemon=True, name="mrlm-remote-environments"
             )
             thread.start()
-            _home = _Home(os.getpid(), loop, thread)
+            _home = _CallLoop(os.getpid(), loop, thread)
         return _home.loop
 
 
 def start(job: Coroutine[Any, Any, T]) -> Future[T]:
-    """Let a coroutine run there, without waiting for it."""
+    """Start a coroutine on that loop without waiting for it."""
     return asyncio.run_coroutine_threadsafe(job, home())
 
 
 async def there(job: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that runs there, for other loops."""
+    """Await the result of a coroutine on that loop, from another loop."""
     return await asyncio.wrap_future(start(job))
 
 
 def waited(job: Coroutine[Any, Any, T]) -> T:
-    """The same for ordinary code, which blocks."""
+    """Block until a coroutine on that loop returns, for synchronous code."""
     return start(job).result()
 
 
 def _heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """gRPC wakes every loop of a process for every event, and all but one find nothing to read."""
+    """Drop the errors of gRPC's wake-ups: it wakes every loop of a process for every event, and all
+    but one find nothing to read."""
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)
 
 
 @atexit.register
 def _leave() -> None:
-    """Let what was begun (sessions that are being closed) end, and then the loop."""
+    """Finish the jobs already started (such as closing sessions), then stop the loop."""
     if _home is None or _home.pid != os.getpid():
         return
 
@@ -120,8 +121,8 @@ def _leave() -> None:
 
 
 class Pauses:
-    """How long to wait before the next try: twice as long each time, never quite the same, and
-    never drawn from the generators that a run's randomness comes from."""
+    """Exponential backoff with jitter; its random numbers do not come from the generators that a
+    run is reproduced with."""
 
     _drawn = random.Random()
 
@@ -130,22 +131,23 @@ class Pauses:
         self._most = most
 
     def take(self) -> float:
-        """Seconds."""
+        """The next pause, in seconds."""
         pause = self.next * self._drawn.uniform(0.5, 1.5)
         self.next = min(2 * self.next, self._most)
         return pause
 
 
-# -- who is asked, and by whom ---------------------------------------------------------------------
+# -- addresses and access
+# ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server.
+    """The address of a server.
 
     Args:
-        host, port: where it listens.
-        tls: whether it said so itself (`https://`); `None` where it says nothing.
+        host, port: address it listens on.
+        tls: whether the address itself requests TLS (`https://`); `None` if it does not say.
     """
 
     host: str
@@ -154,12 +156,12 @@ class ServerAddress:
 
     @property
     def target(self) -> str:
-        """As gRPC writes it."""
+        """The address in gRPC's notation."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine."""
+        """Whether the server runs on this machine."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -170,10 +172,10 @@ class ServerAddress:
 
 
 def address_of(text: str) -> ServerAddress:
-    """The server that a text names: `host:port`, `[::1]:port`, or a URL of it.
+    """Parse a server's address: `host:port`, `[::1]:port`, or its URL.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: the text is not an address.
     """
     schemed = text if "://" in text else f"//{text}"
     try:
@@ -184,7 +186,7 @@ def address_of(text: str) -> ServerAddress:
     odd = parts.path.strip("/") or parts.query or parts.username or re.search(r"\s", text)
     if not host or not port or odd or parts.scheme not in ("", "http", "https"):
         raise ConfigError(
-            f"{text!r} is no address of a server; write host:port, such as localhost:50051 or "
+            f"{text!r} is not the address of a server; write host:port, such as localhost:50051 or "
             "[::1]:50051"
         )
     return ServerAddress(host, port, {"": None, "http": False, "https": True}[parts.scheme])
@@ -192,15 +194,15 @@ def address_of(text: str) -> ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who asks, and how they know whom they ask.
+    """The credentials of a client and the certificates it trusts.
 
     Args:
-        token: that the servers ask for.
-        tls_ca: file of the certificates to trust; the channel is encrypted.
-        tls_cert, tls_key: files of the client's own certificate, where servers ask for one.
+        token: the token that the servers require.
+        tls_ca: file of the certificates to trust; turns encryption on.
+        tls_cert, tls_key: files of the client's own certificate, for servers that require one.
 
     Raises:
-        ConfigError: a file is missing, or half of a pair.
+        ConfigError: a file is missing, or only one of certificate and key is given.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -214,19 +216,19 @@ class Access:
         for name in ("tls_ca", "tls_cert", "tls_key"):
             path = getattr(self, name)
             if path is not None and not Path(path).is_file():
-                raise ConfigError(f"{name}: there is no file {path}")
+                raise ConfigError(f"{name}: file {path} does not exist")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
             raise ConfigError("the token of an environment server must be printable ASCII")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call says of the caller."""
+        """The metadata that every call carries."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def channel(self, address: ServerAddress) -> grpc.aio.Channel:
-        """A channel to a server; it belongs to the loop that runs.
+        """Open a channel to a server; it belongs to the running loop.
 
         Raises:
-            ConfigError: the token would travel in the clear.
+            ConfigError: the token would be sent unencrypted.
         """
         files = self.tls_ca or self.tls_cert
         if files and address.tls is False:
@@ -234,7 +236,7 @@ class Access:
         if not (files or address.tls):
             if self.token is not None and not address.is_here:
                 raise ConfigError(
-                    f"the token would travel in the clear to {address}: set tls_ca, or write "
+                    f"the token would be sent unencrypted to {address}: set tls_ca, or write "
                     f"https://{address} if its certificate is one that this system trusts"
                 )
             return grpc.aio.insecure_channel(address.target, options=OPTIONS)
@@ -253,8 +255,8 @@ def access_of(
     tls_cert: str | None = None,
     tls_key: str | None = None,
 ) -> Access:
-    """Access by a token, or by the name of the environment variable that holds it; `MRLM_TOKEN`, if
-    it is set, where neither is given.
+    """Access with a token, or with the environment variable that holds it (default: `MRLM_TOKEN`,
+    if it is set).
 
     Raises:
         ConfigError: the variable is not set, or a file is missing.
@@ -284,7 +286,7 @@ CERTIFICATE = re.compile(
 
 
 class Broken(Exception):
-    """A call failed; `code` and `details` are gRPC's."""
+    """A failed call; `code` and `details` are gRPC's."""
 
     def __init__(
         self, code: grpc.StatusCode, details: str, failure: pb.Failure | None = None
@@ -296,28 +298,29 @@ class Broken(Exception):
 
     @classmethod
     def of(cls, error: grpc.aio.AioRpcError) -> Broken:
-        """What gRPC raised, with the server's own word on it if there is one."""
+        """The failure that gRPC raised, with the server's own `Failure` if it sent one."""
         failure = failure_in(error)
         details = failure.message if failure is not None else error.details()
         return cls(error.code(), details or "", failure)
 
     @property
     def retry_after(self) -> float:
-        """Seconds that the server asks to wait."""
+        """Seconds to wait before the next try, as requested by the server."""
         return 0.0 if self.failure is None else max(self.failure.retry_after, 0.0)
 
     @property
     def too_large(self) -> bool:
-        """A message was larger than the server (or this side) takes."""
+        """Whether a message exceeded the size limit of the server or of this side."""
         return self.code is Code.RESOURCE_EXHAUSTED and "larger than max" in self.details
 
     @property
     def busy(self) -> bool:
-        """There is no room now."""
+        """Whether the server is out of capacity for now."""
         return self.code is Code.RESOURCE_EXHAUSTED and not self.too_large
 
     def final(self, address: ServerAddress) -> str | None:
-        """Why asking this server again cannot help, and what would; `None` if it can."""
+        """The reason why this server will never answer, and the fix; `None` if another try may
+        succeed."""
         if self.code in DENIED:
             return (
                 f"the environment server {address} refuses the token ({self.details}); give the "
@@ -325,7 +328,7 @@ class Broken(Exception):
             )
         if self.code is Code.UNIMPLEMENTED:
             return (
-                f"{address} is no environment server that this version can talk to "
+                f"{address} is not an environment server that this version can use "
                 f"({self.details}); start one there with `mrlm serve`"
             )
         if self.code is Code.UNAVAILABLE and CERTIFICATE.search(self.details):
@@ -341,7 +344,7 @@ class Broken(Exception):
 
 
 def short(text: str) -> str:
-    """What gRPC says, in a line; of a server that is not there only why."""
+    """gRPC's message in one line; for an unreachable server, its cause only."""
     text = " ".join(text.split())
     if text.startswith("failed to connect to all addresses"):
         text = text.rpartition(": ")[2].lower()

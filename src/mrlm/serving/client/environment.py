@@ -1,4 +1,4 @@
-"""A world that lives on an environment server, as an `Environment` like any other."""
+"""An environment that runs on an environment server, used like any other `Environment`."""
 
 from __future__ import annotations
 
@@ -33,28 +33,29 @@ from mrlm.serving.protocol import codec
 log: logging.Logger = logging.getLogger("mrlm")
 
 STARTING = 30.0
-"""Seconds within which a server has to say what its world is, when a run begins."""
+"""Seconds in which a server has to describe its environment when a run begins."""
 KEPT = 4096
-"""Tasks that are kept."""
+"""Number of tasks that are cached."""
 TRIES = 3
-"""Times that a call is sent to one server at the start of an episode, before another is tried."""
+"""Times that a call is sent to one server at the start of an episode before another server is
+tried."""
 
 
 @dataclass(slots=True)
-class _Known:
-    """What all instances of one world share.
+class _Shared:
+    """State that all instances of one remote environment share.
 
     Args:
-        pool: where it lives.
+        pool: the servers that host it.
         world: its name and arguments.
-        said: what the server says of it.
-        deadline: seconds a call may take, with everything that is tried again.
-        patience: seconds until a call that has no answer is sent again.
+        description: the server's description of it.
+        deadline: seconds a call may take, including retries.
+        patience: seconds until an unanswered call is sent again.
     """
 
     pool: ServerPool
     world: pb.World
-    said: pb.Description
+    description: pb.Description
     deadline: float
     patience: float
     with_state: bool = False
@@ -67,25 +68,25 @@ class _Known:
 
 
 class RemoteEnvironment(Environment):
-    """A world on an environment server (`mrlm serve --environments ...`), in the place of the same
-    world in this process: the same tasks, observations, rewards and experts.
+    """A remote environment (`mrlm serve --environments ...`) with the tasks, observations, rewards
+    and experts of the local one.
 
-    An episode is a session on one server. Calls that were lost on the way are sent again, and a
-    step happens once. When a server fails at the start of an episode another one takes it;
-    later, the episode ends as one that failed, and `retries:` plays it again.
+    An episode is a session on one server. Lost calls are sent again, and every step is executed
+    once. If a server fails at the start of an episode, another one takes over; later, the episode
+    is marked as failed and `retries:` plays it again.
 
     Args:
         environment: its name on the server, or `module:Class` there.
         server: the address of the server, a list of them, or a `ServerPool`.
-        token, token_env, tls_ca, tls_cert, tls_key, servers_file: as `ServerPool` takes them.
-        deadline: seconds a call may take, with everything that is tried again.
-        patience: seconds until a call that has no answer is sent again.
-        arguments: of the world's constructor, where their names are those above.
-        **more: all others; they travel as JSON.
+        token, token_env, tls_ca, tls_cert, tls_key, servers_file: as for `ServerPool`.
+        deadline: seconds a call may take, including retries.
+        patience: seconds until an unanswered call is sent again.
+        arguments: constructor arguments whose names collide with those above.
+        **more: all other constructor arguments; they are sent as JSON.
 
     Raises:
-        ConfigError: no server can be reached, or it refuses: a wrong token, an unknown world,
-            arguments that do not fit, a certificate that is not trusted.
+        ConfigError: no server can be reached, or the server refuses: wrong token, unknown
+            environment, arguments that do not fit, untrusted certificate.
 
     Example:
         >>> world = RemoteEnvironment("math", server="localhost:50051", max_attempts=2)
@@ -118,7 +119,7 @@ class RemoteEnvironment(Environment):
         if isinstance(server, ServerPool):
             given = [name for name, value in words.items() if value is not None]
             if given:
-                raise ConfigError(f"{given[0]} is said to the ServerPool, not to the environment")
+                raise ConfigError(f"{given[0]}: give it to the ServerPool, not to the environment")
             pool = server
         else:
             pool = ServerPool(server, **words)
@@ -126,47 +127,47 @@ class RemoteEnvironment(Environment):
             environment=environment,
             arguments_json=_arguments_json(environment, {**(arguments or {}), **more}),
         )
-        said = _described(pool, world, patience)
-        self._known = _Known(pool, world, said, deadline, patience)
-        self.name: str = said.name or environment.rsplit(":", 1)[-1].lower()
-        self.agents: tuple[str, ...] = tuple(said.agents)
-        self.max_turns: int | None = said.max_turns if said.HasField("max_turns") else None
+        found = _described(pool, world, patience)
+        self._shared = _Shared(pool, world, found, deadline, patience)
+        self.name: str = found.name or environment.rsplit(":", 1)[-1].lower()
+        self.agents: tuple[str, ...] = tuple(found.agents)
+        self.max_turns: int | None = found.max_turns if found.HasField("max_turns") else None
         self._session: Future[ClientSession] | None = None
         self._state: str | None = None
-        self._told = False  # whether results of the session say the state
+        self._with_state = False  # whether results of the session include the state
         self._over = False
 
     @property
     def pool(self) -> ServerPool:
-        """The servers it is played on."""
-        return self._known.pool
+        """The servers that run its episodes."""
+        return self._shared.pool
 
     @property
     def seeded(self) -> bool:
-        return self._known.said.reproducible
+        return self._shared.description.reproducible
 
     @property
     def counts_turns(self) -> bool:
-        return self._known.said.counts_turns
+        return self._shared.description.counts_turns
 
     # -- before an episode --
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        said = self._known.said
+        found = self._shared.description
         name = "eval_tasks" if split == "eval" else "train_tasks"
-        return getattr(said, name) if said.HasField(name) else None
+        return getattr(found, name) if found.HasField(name) else None
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        known, key = self._known, (split, seed)
-        with known.lock:
-            found = known.tasks.get(key)
+        shared, key = self._shared, (split, seed)
+        with shared.lock:
+            found = shared.tasks.get(key)
         if found is None:
-            request = pb.TaskRequest(world=known.world, seed=seed, split=split)
-            found = waited(known.pool.ask("GetTask", request, known.until, known.patience))
-            with known.lock:
-                known.tasks[key] = found
-                while len(known.tasks) > KEPT:
-                    known.tasks.popitem(last=False)
+            request = pb.TaskRequest(world=shared.world, seed=seed, split=split)
+            found = waited(shared.pool.ask("GetTask", request, shared.until, shared.patience))
+            with shared.lock:
+                shared.tasks[key] = found
+                while len(shared.tasks) > KEPT:
+                    shared.tasks.popitem(last=False)
         return codec.task_of(found)
 
     def spawn(self) -> RemoteEnvironment:
@@ -177,25 +178,25 @@ class RemoteEnvironment(Environment):
     # -- an episode --
 
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Start an episode, on whichever server takes it."""
+        """Start an episode on the first server with room."""
         sent = None if task is None else codec.to_task(task)
         return self._seen(await there(self._reset(pb.Reset(task=sent, seed=seed))))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Answer the agents' messages."""
-        said = {agent: codec.to_message(message) for agent, message in actions.items()}
-        call = pb.Step(actions=said, order=list(actions))
+        """Send the agents' messages and return the environment's answer."""
+        sent = {agent: codec.to_message(message) for agent, message in actions.items()}
+        call = pb.Step(actions=sent, order=list(actions))
         return self._seen(await there(self._call("step", call)))
 
     def state(self) -> str | None:
-        if self._told and not self._over:  # what is over says it no more
+        if self._with_state and not self._over:  # the state of a finished episode is not available
             return self._state
-        self._known.with_state = True  # from now on, whatever answers says it too
-        return self._said("state", pb.State())
+        self._shared.with_state = True  # from now on, every result includes it
+        return self._text("state", pb.State())
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         seen = [codec.to_message(message) for message in messages]
-        return self._said("expert", pb.Expert(agent=agent, messages=seen))
+        return self._text("expert", pb.Expert(agent=agent, messages=seen))
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -203,8 +204,8 @@ class RemoteEnvironment(Environment):
             start(_closed(session))
 
     def __deepcopy__(self, memo: object) -> RemoteEnvironment:
-        """One that goes on from here. The server copies its world; whoever plays the copy first
-        waits for that."""
+        """A copy that continues from the current state. The server copies its environment; the
+        first call of the copy waits for that."""
         twin = self._copied()
         if self._session is not None:
             twin._session = start(self._forked(self._session))
@@ -216,16 +217,23 @@ class RemoteEnvironment(Environment):
         return twin
 
     def __reduce__(self) -> Any:
-        """For another process: the same world, of which nothing is played yet."""
+        """Pickle as a fresh instance: the same environment without its current episode."""
         if self._session is not None:
-            raise TypeError("an episode that is being played stays in its process")
-        known = self._known
-        return _again, (known.pool, known.world.SerializeToString(), known.deadline, known.patience)
+            raise TypeError(
+                "an environment in the middle of an episode cannot be pickled; close it first"
+            )
+        shared = self._shared
+        return _again, (
+            shared.pool,
+            shared.world.SerializeToString(),
+            shared.deadline,
+            shared.patience,
+        )
 
     # -- in the loop of all channels --
 
     async def _reset(self, call: pb.Reset) -> pb.Reply:
-        known, until, pauses = self._known, self._known.until, Pauses()
+        shared, until, pauses = self._shared, self._shared.until, Pauses()
         while True:
             session = await self._opened(until)
             try:
@@ -238,21 +246,23 @@ class RemoteEnvironment(Environment):
                 pause = pauses.take()
                 if time.monotonic() + pause >= until:
                     raise
-            log.info("environment %r: the episode begins anew elsewhere", known.world.environment)
+            log.info(
+                "environment %r: the episode is restarted on another server",
+                shared.world.environment,
+            )
             await asyncio.sleep(pause)
 
     async def _opened(self, until: float) -> ClientSession:
-        """The session of this instance; where there is none, a new one on whichever server has
-        room."""
+        """The session of this instance; opens one on a server with room if there is none."""
         if self._session is not None:
             return await _settled(self._session)
-        known = self._known
+        shared = self._shared
         while True:
-            link = await known.pool.choose(until)
-            session = ClientSession(link, known.world.environment, known.patience)
-            self._told = known.with_state
+            link = await shared.pool.choose(until)
+            session = ClientSession(link, shared.world.environment, shared.patience)
+            self._with_state = shared.with_state
             try:
-                await session.open(known.world, self._told, until, TRIES)
+                await session.open(shared.world, self._with_state, until, TRIES)
             except Broken as error:
                 reason = error.final(link.address)
                 if reason:
@@ -270,16 +280,16 @@ class RemoteEnvironment(Environment):
             await session.abandon()
 
     async def _call(self, kind: str, what: Any) -> pb.Reply:
-        until = self._known.until
+        until = self._shared.until
         session = await self._opened(until)
         return await session.call(kind, what, until)
 
     async def _forked(self, origin: Future[ClientSession]) -> ClientSession:
-        return await (await _settled(origin)).fork(self._known.until)
+        return await (await _settled(origin)).fork(self._shared.until)
 
-    def _said(self, kind: str, what: Any) -> str | None:
-        said = waited(self._call(kind, what)).said
-        return said.text if said.HasField("text") else None
+    def _text(self, kind: str, what: Any) -> str | None:
+        reply = waited(self._call(kind, what)).said
+        return reply.text if reply.HasField("text") else None
 
     def _seen(self, reply: pb.Reply) -> StepResult:
         record = reply.result
@@ -289,17 +299,17 @@ class RemoteEnvironment(Environment):
 
 
 async def _settled(session: Future[ClientSession]) -> ClientSession:
-    """A session that may still be on its way; giving up waiting for it does not end it."""
+    """Await a session that is still being opened; cancelling the wait does not end it."""
     return await asyncio.shield(asyncio.wrap_future(session))
 
 
 async def _closed(session: Future[ClientSession]) -> None:
-    with contextlib.suppress(MRLMError):  # one that was never forked needs no end
+    with contextlib.suppress(MRLMError):  # a fork that failed needs no close
         await (await _settled(session)).close()
 
 
 def _again(pool: ServerPool, world: bytes, deadline: float, patience: float) -> RemoteEnvironment:
-    """What `__reduce__` says."""
+    """Rebuild the environment in another process (see `__reduce__`)."""
     record = pb.World.FromString(world)
     given = codec.json_of(record.arguments_json, "arguments")
     return RemoteEnvironment(
@@ -312,12 +322,12 @@ def _arguments_json(environment: str, given: Mapping[str, Any]) -> str:
         return codec.to_json(dict(given), f"environment {environment!r}: the argument") or ""
     except EpisodeError as error:
         raise ConfigError(
-            f"{error}; a remote world's arguments travel to its server as JSON"
+            f"{error}; a remote environment's arguments are sent to its server as JSON"
         ) from None
 
 
 def _described(pool: ServerPool, world: pb.World, patience: float) -> pb.Description:
-    """What the servers say of the world, before anything is played."""
+    """The servers' description of the environment, read before any episode."""
     name = world.environment
     until = time.monotonic() + STARTING
     try:

@@ -1,5 +1,5 @@
-"""Asks an MRLM server for what its policies say, and gives them new weights. It knows neither torch
-nor who is asked for."""
+"""Client of an MRLM policy server: requests completions and uploads weights. It depends neither on
+torch nor on the kind of policy."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from mrlm.serving.client.calling import short
 from mrlm.serving.protocol.security import bearer
 
 CHUNK = 1 << 20
-"""Bytes of weights that travel in one message."""
+"""Bytes of weights in one message."""
 PORTION = 3 << 20
-"""Bytes of requests and their answers that travel in one message, about."""
+"""Approximate bytes of requests and their answers in one message."""
 PROMPT_BYTES, ANSWER_BYTES = 4, 16
-"""Of a token of a prompt, and of one of an answer with its log-prob and text, about."""
+"""Approximate bytes of a prompt token, and of an answer token with its log-prob and text."""
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 30.0
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
-"""Answers after which it is worth asking again."""
+"""Status codes after which a retry may succeed."""
 FINAL = {
     grpc.StatusCode.UNAUTHENTICATED: "check the token",
-    grpc.StatusCode.PERMISSION_DENIED: "ask whoever runs the server",
+    grpc.StatusCode.PERMISSION_DENIED: "ask the administrator of the server",
     grpc.StatusCode.NOT_FOUND: "check the names of the policies on the server",
     grpc.StatusCode.UNIMPLEMENTED: "start the server with policies",
 }
-"""Answers that every other request would get too, and the fix."""
+"""Status codes that every further request would get too, with the fix."""
 
 
 @dataclass(slots=True)
-class Known:
-    """What a server says of one of its policies."""
+class PolicyDescription:
+    """A policy as its server describes it."""
 
     name: str
     model: str
@@ -53,13 +53,13 @@ class Known:
 
 
 class PolicyClient:
-    """One server. Calls that fail for a reason that may pass (no connection, no room) are repeated,
-    with twice the wait each time.
+    """The client of one server. Calls that fail for a transient reason (no connection, no capacity)
+    are repeated with exponential backoff.
 
     Args:
         address: `host:port`.
-        token: shown with every call.
-        ca: a file of PEM certificates to trust; TLS is used where one is given, or with `tls`.
+        token: sent with every call.
+        ca: PEM file of certificates to trust; TLS is used if it is given or with `tls`.
         tls: use TLS with the certificates that the system trusts.
         timeout: seconds that one call may take.
         max_retries: how often a call is repeated.
@@ -80,8 +80,8 @@ class PolicyClient:
         self.timeout = timeout
         self.max_retries = max_retries
         self.lost: int = 0
-        """How often the server could not be reached, or was another one, so far: it may have the
-        weights that it began with."""
+        """How often the server was unreachable or restarted so far: it may have its initial
+        weights."""
         self._epoch: str = ""
         self._token = token
         self._secure = tls or ca is not None
@@ -94,13 +94,14 @@ class PolicyClient:
         except OSError as error:
             raise ConfigError(f"{ca}: no certificates can be read: {error.strerror}") from error
 
-    # -- what can be asked -------------------------------------------------------------------------
+    # -- calls
+    # --------------------------------------------------------------------------------------
 
-    async def list(self) -> tuple[dict[str, Known], str]:
+    async def list(self) -> tuple[dict[str, PolicyDescription], str]:
         """The policies by name, and the epoch of the server's start."""
         reply = await self._call("List", pb.ListRequest())
         found = {
-            each.name: Known(
+            each.name: PolicyDescription(
                 each.name, each.model, each.max_context, each.version, tuple(each.fingerprint)
             )
             for each in reply.policies
@@ -114,8 +115,7 @@ class PolicyClient:
         return dict(reply.files)
 
     async def generate(self, policy: str, requests: Sequence[Request]) -> Sequence[Completion]:
-        """One completion for each request, in order. What is too large for one message goes in
-        several."""
+        """One completion for each request, in order. A batch too large for one message is split."""
         parts: Sequence[Sequence[Request]] = _portions(requests)
         found = await asyncio.gather(*(self._generate(policy, each) for each in parts))
         return [completion for each in found for completion in each]
@@ -145,7 +145,7 @@ class PolicyClient:
         return [_completion(each) for each in reply.completions]
 
     async def update(self, policy: str, file: Path, version: int) -> int:
-        """Give a policy the weights of a safetensors file; its version from then on."""
+        """Upload a safetensors file as the weights of a policy; returns its new version."""
         digest = await asyncio.to_thread(_sha256, file)
         header = pb.WeightsHeader(
             policy=policy, version=version, num_bytes=file.stat().st_size, sha256=digest
@@ -160,7 +160,7 @@ class PolicyClient:
     # -- one call ----------------------------------------------------------------------------------
 
     def _note(self, epoch: str) -> None:
-        """Which start of the server has answered."""
+        """Record the epoch of the server and count restarts."""
         self.lost += self._epoch not in ("", epoch)
         self._epoch = epoch
 
@@ -196,7 +196,7 @@ class PolicyClient:
 
     @asynccontextmanager
     async def _stub(self) -> AsyncIterator[Any]:
-        """A line that belongs to the running event loop."""
+        """A stub that belongs to the running event loop."""
         if self._secure:
             trust = grpc.ssl_channel_credentials(self._ca)
             channel = grpc.aio.secure_channel(self.address, trust, options=self._options)
@@ -207,13 +207,14 @@ class PolicyClient:
 
 
 def shown(text: str | None) -> str:
-    """A short line of what somebody else said."""
+    """Text from elsewhere as one short line."""
     clean = "".join(each if each.isprintable() else " " for each in (text or "")[:1000])
     return " ".join(clean.split())[:300]
 
 
 def _portions(requests: Sequence[Request]) -> list[list[Request]]:
-    """Requests whose messages and answers are no larger than `PORTION`, in order."""
+    """Split requests, in order, into portions whose messages and answers are no larger than
+    `PORTION`."""
     found: list[list[Request]] = [[]]
     size = 0
     for each in requests:

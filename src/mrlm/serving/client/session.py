@@ -1,5 +1,5 @@
-"""One session on one server: the calls of an episode, one after the other, each of which happens
-once however often it has to be sent."""
+"""One session on one server: the calls of an episode in sequence, each of which is executed once
+however often it is sent."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ import grpc
 from mrlm.core.errors import ConfigError, EpisodeError, RewardError
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.client.calling import Broken, Pauses, SessionLost, Unreachable
-from mrlm.serving.client.pool import Link
+from mrlm.serving.client.link import Link
 
 GOODBYE = 2.0
-"""Seconds in which a server has to hear that a session is over; else its lease ends it."""
+"""Seconds allowed for the closing call; if it is lost, the lease ends the session."""
 ABSENT = 10.0
-"""Seconds of nothing but broken connections, at least, after which nobody is waited for."""
+"""Seconds of broken connections only, at least, after which the server is taken for gone."""
 LONGEST_WAIT = 10.0
-"""Seconds to wait for a server that has no room, before it is asked again."""
+"""Longest pause, in seconds, before a server without capacity is tried again."""
 
 
 class ClientSession:
-    """A world on a server, and the stream on which it is talked to. Lives in the loop of all
-    channels.
+    """A remote environment and the stream of its calls. It lives in the loop of all channels.
 
     Args:
         link: the server.
-        title: how messages call the world.
-        patience: seconds until a call that has no answer is sent again.
+        title: name of the environment in messages.
+        patience: seconds until an unanswered call is sent again.
     """
 
     def __init__(self, link: Link, title: str, patience: float) -> None:
@@ -41,28 +40,28 @@ class ClientSession:
         self._title = title
         self._patience = patience
         self._seq = 0
-        self._unsure = False  # whether the last call was given up
+        self._unsure = False  # whether the last call was abandoned
         self._lock = asyncio.Lock()
         self._stream: Any = None
 
     @property
     def where(self) -> str:
-        """What an error begins with."""
+        """The prefix of its error messages."""
         return f"environment {self._title!r} on {self.link.address}"
 
     async def open(self, world: pb.World, with_state: bool, until: float, attempts: int) -> None:
-        """Open it; however often that is sent, the server opens one.
+        """Open the session; the server opens one however often the request is sent.
 
         Args:
-            world: what is played.
-            with_state: whether every result says the state too.
+            world: the environment.
+            with_state: whether every result includes the state.
             until: when to give up (`time.monotonic`).
-            attempts: times that it is sent at most.
+            attempts: most times that the request is sent.
 
         Raises:
-            Broken: the server has no room, or refuses for good.
-            Unreachable: no answer came.
-            ConfigError: it does not have that world.
+            Broken: the server has no capacity, or refuses permanently.
+            Unreachable: no answer arrived.
+            ConfigError: the server does not offer that environment.
         """
         call = pb.Open(world=world, key=secrets.token_hex(16), with_state=with_state)
         reply = await self._exchange(pb.Request(open=call), until, attempts, at_start=True)
@@ -77,17 +76,17 @@ class ClientSession:
     async def call(
         self, kind: str, what: Any, until: float, attempts: int | None = None
     ) -> pb.Reply:
-        """One call.
+        """Make one call.
 
         Args:
             kind: its name in `Request`.
-            what: the call itself.
+            what: the message of the call.
             until: when to give up (`time.monotonic`).
-            attempts: times that it is sent at most; as often as there is time for if `None`.
+            attempts: most times that it is sent; unlimited before the deadline if `None`.
 
         Raises:
-            EpisodeError: the world failed, or the session is lost, or no answer came.
-            RewardError, ConfigError: as the world in this process would raise them.
+            EpisodeError: the environment failed, the session is lost, or no answer arrived.
+            RewardError, ConfigError: as a local environment would raise them.
         """
         async with self._lock:
             self._seq += 1
@@ -95,21 +94,21 @@ class ClientSession:
             request = pb.Request(session=self.id, seq=self._seq, **{kind: what})
             try:
                 reply = await self._exchange(request, until, attempts)
-            except ConfigError:  # refused: nothing was done, and the number is still free
+            except ConfigError:  # refused without execution, so the number is still free
                 self._seq, self._unsure = self._seq - 1, False
                 raise
             self._unsure = False
             return reply
 
     async def fork(self, until: float) -> ClientSession:
-        """A second session that goes on from where this one is now."""
+        """A second session that continues from the current state of this one."""
         reply = await self.call("fork", pb.Fork(key=secrets.token_hex(16)), until)
         twin = ClientSession(self.link, self._title, self._patience)
         twin._opened(reply.opened)
         return twin
 
     async def close(self) -> None:
-        """Say that it is over, once; if the server does not hear it, its lease ends it."""
+        """Close the session with one call; if that is lost, its lease ends it."""
         with contextlib.suppress(EpisodeError, ConfigError, RewardError, Broken):
             if self.id and not self.lost:
                 await self._goodbye()
@@ -122,16 +121,17 @@ class ClientSession:
         except SessionLost:
             if not unsure:
                 raise
-            self.lost, self._seq = False, self._seq - 2  # the call that was given up never arrived
+            self.lost, self._seq = False, self._seq - 2  # the abandoned call never arrived
             await self.call("close", pb.Close(), until, attempts=1)
 
     async def abandon(self) -> None:
-        """Let go of it without a word."""
+        """Drop the session without a closing call."""
         self.lost = True
         self._hang_up()
         await self.link.release(self)
 
-    # -- one call, as often as it takes ------------------------------------------------------------
+    # -- one call with its retries
+    # -------------------------------------------------------------------
 
     async def _exchange(
         self, request: pb.Request, until: float, attempts: int | None, at_start: bool = False
@@ -151,7 +151,7 @@ class ClientSession:
                 self.link.silent(began, self._patience)
                 gone = None
                 problem = f"none within {seconds:.3g} s"
-                continue  # that was long enough a pause
+                continue  # that pause was long enough
             except Broken as error:
                 self._hang_up()
                 if at_start and (error.busy or error.final(self.link.address)):
@@ -161,7 +161,7 @@ class ClientSession:
                 gone = gone or began
                 if began - gone > max(
                     self._patience, ABSENT
-                ):  # there is nobody, not even one that is slow
+                ):  # no server is there, not even a slow one
                     until = began
             else:
                 if not reply.HasField("failure"):
@@ -176,7 +176,7 @@ class ClientSession:
             await asyncio.sleep(max(min(pause, until - time.monotonic()), 0))
 
     async def _once(self, request: pb.Request) -> pb.Reply:
-        """Send a request and wait for its answer; whatever else arrives is old.
+        """Send a request and wait for its answer; other messages on the stream are outdated.
 
         Raises:
             Broken: the stream ended.
@@ -204,7 +204,7 @@ class ClientSession:
             stream.cancel()
 
     def _judge(self, error: Broken) -> None:
-        """Raise what a refusal means, unless it may pass."""
+        """Raise the error that a refusal means, unless a retry may succeed."""
         reason = error.final(self.link.address)
         if reason:
             raise ConfigError(reason)
@@ -214,7 +214,7 @@ class ClientSession:
             raise self._error(error.failure)
 
     def _error(self, failure: pb.Failure) -> Exception:
-        """What a world in this process would have raised."""
+        """The exception that a local environment would have raised."""
         text = f"{self.where}: {failure.message}"
         if failure.kind in (pb.Failure.LOST, pb.Failure.GAP):
             self.lost = True

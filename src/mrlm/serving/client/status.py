@@ -1,4 +1,4 @@
-"""Asking a server how it is, once, from a command line."""
+"""A status request to a server, for the command line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mrlm.serving.client.calling import Access, Broken, ServerAddress
 PAUSE = 0.2
 """Seconds between two attempts."""
 LEAST = 5.0
-"""Seconds that one attempt gets, however short the wait."""
+"""Seconds allowed for one attempt, however short the wait."""
 
 
 def server_info(address: ServerAddress, wait: float, access: Access) -> pb.InfoReply:
-    """What a server has and how it is.
+    """Ask a server for its environments, policies and load.
 
     Args:
         address: the server.
-        wait: seconds to keep trying while nobody answers.
-        access: who asks.
+        wait: seconds to keep trying while the server does not answer.
+        access: credentials of this client.
 
     Raises:
-        MRLMError: nobody answers in time, or the server turns us away.
-        ConfigError: the token would travel in the clear.
+        MRLMError: the server does not answer in time, or rejects the credentials.
+        ConfigError: the token would be sent unencrypted.
     """
     return run_async(_asked(address, wait, access))
 

@@ -1,4 +1,4 @@
-"""The service `Environments` as gRPC sees it. Requests are passed on as the bytes they are."""
+"""The gRPC service `Environments`. Requests are passed on as raw bytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from google.protobuf.message import DecodeError, Message
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import Op
 from mrlm.serving.environments.sessions import Sessions
-from mrlm.serving.protocol.failures import told
+from mrlm.serving.protocol.failures import log_failure
 from mrlm.serving.protocol.statuses import STATUS, trailers
 
 NAME = "mrlm.v1.Environments"
-"""As health and clients call it."""
+"""Name of the service for health checks and clients."""
 
 QUIET = 2.0
-"""Leases after which a stream is ended on which nothing was said."""
+"""Leases without a request after which a stream is ended."""
 
 M = TypeVar("M", bound=Message)
 Context = Any
@@ -28,18 +28,18 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 class EnvironmentsService:
-    """Answers calls with what sessions say.
+    """Answers gRPC calls with the results of `Sessions`.
 
     Args:
-        sessions: whom it asks.
-        info: what the server has and how it is, now.
+        sessions: the sessions.
+        info: returns the current state of the server.
     """
 
     def __init__(self, sessions: Sessions, info: Callable[[], pb.InfoReply]) -> None:
         self._sessions, self._info = sessions, info
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Let a server answer for this service."""
+        """Register this service with a server."""
         unary = {
             "Info": self._tell_info,
             "Describe": self._asked(Op.DESCRIBE),
@@ -75,7 +75,7 @@ class EnvironmentsService:
     async def _renew(self, data: bytes, context: Context) -> bytes:
         request = await parsed(pb.RenewRequest, data, context)
         if len(request.sessions) > self._sessions.rules.max_sessions:
-            text = f"there are at most {self._sessions.rules.max_sessions} sessions to renew"
+            text = f"at most {self._sessions.rules.max_sessions} sessions can be renewed at once"
             await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
         lost = self._sessions.renew(list(request.sessions))
         return pb.RenewReply(lost=lost, epoch=self._sessions.rules.epoch).SerializeToString()
@@ -95,36 +95,36 @@ class EnvironmentsService:
         except asyncio.CancelledError:
             if not watch.ended:
                 raise
-            text = f"nothing was said on this stream for {watch.seconds:g} s"
+            text = f"no request arrived on this stream for {watch.seconds:g} s"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
         finally:
             watch.close()
 
 
 class Watch:
-    """Breaks off a task that has listened to somebody who says nothing. A stream of a client that
-    vanished without a word would be there for ever; one that still is there opens another.
+    """Cancels a task that has waited too long for a client. The stream of a client that vanished
+    would otherwise stay open for ever; a live client opens another one.
 
     Args:
-        seconds: how long it may listen.
+        seconds: how long it may wait.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds: float = seconds
         self.listens: bool = True
         self.ended: bool = False
-        """Whether this broke it off, and nobody else."""
+        """Whether this watch cancelled the task."""
         self._task = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
         self.begin()
         self._look()
 
     def begin(self) -> None:
-        """It listens from now on."""
+        """Start the timer."""
         self.listens, self._since = True, self._loop.time()
 
     def close(self) -> None:
-        """It is over."""
+        """Stop the timer."""
         self._handle.cancel()
 
     def _look(self) -> None:
@@ -142,11 +142,11 @@ async def refuse(context: Context, failure: pb.Failure) -> None:
 
 
 async def parsed(kind: type[M], data: bytes, context: Context) -> M:
-    """The message that the bytes of a request are; others end the call."""
+    """Parse the bytes of a request; malformed ones end the call."""
     try:
         return kind.FromString(data)
     except DecodeError:
-        text = f"that is no {kind.DESCRIPTOR.name}"
+        text = f"the message is not a {kind.DESCRIPTOR.name}"
         await refuse(context, pb.Failure(kind=pb.Failure.BAD, message=text))
         raise
 
@@ -167,5 +167,5 @@ def guarded(function: Unary) -> Unary:
 
 
 async def _broken(context: Context, error: Exception) -> None:
-    failure = pb.Failure(message=told(error, "the server"))
+    failure = pb.Failure(message=log_failure(error, "the server"))
     await refuse(context, failure)

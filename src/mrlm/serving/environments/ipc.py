@@ -1,4 +1,4 @@
-"""How a server and its worker processes talk: frames over a socket. What is in them they know."""
+"""Frames over a socket between a server and its worker processes, independent of their contents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 _HEADER = struct.Struct("<IQB16s")
 NOBODY: bytes = bytes(16)
-"""In the place of a session, where a frame is about none."""
+"""The session id of a frame that concerns no session."""
 
 
 class Op(IntEnum):
-    """What a worker is asked for."""
+    """The operations of a worker."""
 
     HELLO = 0
     DESCRIBE = 1
@@ -26,8 +26,8 @@ class Op(IntEnum):
 
 
 class End(IntEnum):
-    """How it went: what was asked for; refused, and nothing was done; or the session is over, and
-    (`HUNG`) something of it still runs in the worker."""
+    """The outcome of an operation: done; refused without execution; or the session is over, and
+    (`HUNG`) some of its code still runs in the worker."""
 
     DONE = 0
     REFUSED = 1
@@ -36,13 +36,13 @@ class End(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A question or its answer.
+    """A request or its answer.
 
     Args:
-        number: of the question, which its answer repeats.
+        number: number of the request, which its answer repeats.
         kind: an `Op` or an `End`.
-        session: whom it is about, 16 bytes.
-        body: a message of the protocol, or of the two.
+        session: id of the session, 16 bytes.
+        body: a protocol message, or a message between server and worker.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Frame(NamedTuple):
 
 
 class Frames(asyncio.Protocol):
-    """One end of such a socket.
+    """One end of the socket.
 
     Args:
         heard: called with every frame that arrives.
@@ -86,7 +86,7 @@ class Frames(asyncio.Protocol):
         self._ended()
 
     def send(self, number: int, kind: int, session: bytes, body: bytes) -> None:
-        """Send a frame; nothing happens where the other end is gone."""
+        """Send a frame; does nothing if the other end is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_HEADER.pack(len(body), number, kind, session) + body)
 

@@ -1,4 +1,4 @@
-"""The environment server: its settings, its parts, its beginning and its end."""
+"""The environment server: its settings, parts, start and shutdown."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 @dataclass(frozen=True, slots=True)
 class ServedEnvironment:
-    """A world that is served.
+    """An environment that a server offers.
 
     Args:
-        name: what clients call it.
-        reference: an environment's name, or `module:Class`; its name where not given.
-        arguments: of its constructor, which clients cannot change.
-        timeout: seconds a call may take; the server's where not given.
-        whole: the arguments are all that it needs, and are checked when the server starts.
+        name: its name for clients.
+        reference: an environment's name, or `module:Class`; default: `name`.
+        arguments: constructor arguments that clients cannot change.
+        timeout: seconds a call may take; default: the server's.
+        whole: whether the arguments are complete, so that they are checked when the server starts.
     """
 
     name: str
@@ -53,25 +53,26 @@ class ServedEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a server is set up.
+    """The settings of an environment server.
 
     Args:
-        environments: what it serves: names, `module:Class`, or `ServedEnvironment`.
-        host: where it listens; another address than this machine's needs TLS and a token.
-        port: where it listens; 0 takes a free one.
-        token: what callers must know.
+        environments: the environments to serve: names, `module:Class`, or `ServedEnvironment`.
+        host: address to listen on; one reachable from other machines requires TLS and a token.
+        port: port to listen on; 0 takes a free one.
+        token: required from clients.
         tls_cert, tls_key: PEM files of its certificate (with the chain) and private key.
-        client_ca: PEM file of those who certify clients, which then need certificates.
-        max_sessions: open at once.
-        max_calls: under way at once.
+        client_ca: PEM file of the authority that signs client certificates, which are then
+            required.
+        max_sessions: most open sessions.
+        max_calls: most concurrent calls.
         lease: seconds a session lives without a call.
-        workers: processes that hold the worlds.
-        timeout: seconds a world may take for one call.
-        stall: seconds beyond, after which a worker that gives no sign of life is killed.
-        max_message_bytes: of requests and answers.
-        metrics_port: where Prometheus asks, on 127.0.0.1; 0 takes a free one.
-        arguments: whether clients may give worlds arguments.
-        hidden: environment variables that workers do not get.
+        workers: number of processes that run the environments.
+        timeout: seconds an environment may take for one call.
+        stall: further seconds after which an unresponsive worker is killed.
+        max_message_bytes: size limit of requests and answers.
+        metrics_port: port of the Prometheus metrics on 127.0.0.1; 0 takes a free one.
+        arguments: whether clients may pass arguments to environments.
+        hidden: environment variables that are removed from the workers.
     """
 
     environments: Sequence[str | ServedEnvironment] = ()
@@ -100,10 +101,10 @@ class Settings:
 
     @property
     def served(self) -> dict[str, ServedEnvironment]:
-        """The worlds by name.
+        """The environments by name.
 
         Raises:
-            ConfigError: two have one name, or a name is none of ours.
+            ConfigError: two have the same name, or a name is unknown.
         """
         found: dict[str, ServedEnvironment] = {}
         for each in self.environments:
@@ -119,12 +120,12 @@ class Settings:
 
 
 class EnvironmentServer:
-    """A server in this process, with its workers in others.
+    """An environment server in this process, with workers in other processes.
 
     Args:
-        settings: how it is set up.
-        services: further things that are added to the gRPC server: called with it before it starts.
-        policies: names of the policies that they serve.
+        settings: its settings.
+        services: functions that add further services; called with the gRPC server before it starts.
+        policies: names of the policies that those services offer.
     """
 
     def __init__(
@@ -161,11 +162,11 @@ class EnvironmentServer:
 
     @property
     def address(self) -> str:
-        """Where clients reach it, `HOST:PORT`."""
+        """The address for clients, `HOST:PORT`."""
         return channel_options.address_of(self.settings.host, self.port)
 
     def info(self) -> pb.InfoReply:
-        """What it has and how it is."""
+        """The current state of the server: environments, policies and load."""
         return pb.InfoReply(
             version=_version(),
             epoch=self.epoch,
@@ -180,10 +181,10 @@ class EnvironmentServer:
         )
 
     async def start(self) -> None:
-        """Load the worlds, then listen.
+        """Load the environments, then listen.
 
         Raises:
-            ConfigError: a world cannot be loaded, or the address cannot be taken.
+            ConfigError: an environment cannot be loaded, or the address is not available.
             MRLMError: the workers do not start.
         """
         settings = self.settings
@@ -201,7 +202,7 @@ class EnvironmentServer:
         self._sweeping = asyncio.ensure_future(self.sessions.sweep())
 
     async def drain(self, grace: float) -> None:
-        """Take no new sessions, and wait until those that are open have ended.
+        """Take no new sessions, and wait until the open ones have ended.
 
         Args:
             grace: seconds to wait at most.
@@ -213,7 +214,7 @@ class EnvironmentServer:
             await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
-        """End, whatever is open."""
+        """Stop at once, whatever is open."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._server is not None:
@@ -245,7 +246,7 @@ class EnvironmentServer:
                 self.port = server.add_secure_port(self.address, self._credentials)
         except RuntimeError as error:
             raise ConfigError(
-                f"cannot listen on {self.address}: another program has the port, or the address "
+                f"cannot listen on {self.address}: another program uses the port, or the address "
                 "is not of this machine; give another --port or --host"
             ) from error
         self._server = server
@@ -258,7 +259,7 @@ class EnvironmentServer:
         await self._health.set(NAME, status)
 
     def _hello(self) -> dict[str, Any]:
-        """What workers are told first."""
+        """The first message to every worker."""
         settings = self.settings
         return {
             "path": sys.path,
@@ -289,11 +290,11 @@ class EnvironmentServer:
 def serve(
     server: EnvironmentServer, grace: float, started: Callable[[EnvironmentServer], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT comes, then drain; a second one ends the process at once.
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once.
 
     Args:
-        server: what serves.
-        grace: seconds that open sessions get.
+        server: the server.
+        grace: seconds that open sessions get to finish.
         started: called once it listens.
     """
     asyncio.run(_serve(server, grace, started))
@@ -306,7 +307,7 @@ async def _serve(
 
     def ask(number: int) -> None:
         if asked.is_set():
-            os._exit(128 + number)  # the workers see that and end, too
+            os._exit(128 + number)  # the workers notice it and exit too
         asked.set()
 
     loop = asyncio.get_running_loop()

@@ -1,5 +1,5 @@
-"""The sessions of a server: whose call it is and whether it was answered already, who may come in,
-and whose lease has run out. Bytes come in and go out; worlds live in the workers."""
+"""The sessions of a server: numbering and deduplication of calls, admission and leases. It handles
+raw bytes; the environments live in the workers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from mrlm.serving.protocol.replies import SerializedReply, as_answer, excess, fa
 log: logging.Logger = logging.getLogger("mrlm")
 MOST_KEY = 200
 RETRY_AFTER = 0.5
-"""Seconds after which a client that found no room may ask again."""
+"""Seconds after which a client may retry when the server is at capacity."""
 
 
 @dataclass(slots=True)
 class ServerSession:
-    """A world's instance as its callers see it.
+    """An environment instance on a worker, as seen by clients.
 
     Args:
-        id: 16 bytes, in hexadecimal digits where clients see it.
-        worker: where the instance lives.
-        seq: number of the last call that was answered.
-        key: the client's own, with which it was opened.
-        expires: `time.monotonic()` from which on it may be swept.
-        answer: of that last call.
-        running: number and job of the call under way.
-        over: there is no instance any more; the last answer is still told.
+        id: 16 bytes, in hexadecimal digits for clients.
+        worker: the process of the instance.
+        seq: number of the last answered call.
+        key: the client's own key that opened it.
+        expires: `time.monotonic()` after which it may be swept.
+        answer: answer to the last call.
+        running: number and job of the current call.
+        over: whether the instance is closed; the last answer can still be repeated.
     """
 
     id: bytes
@@ -53,11 +53,11 @@ class ServerSession:
 
 @dataclass(slots=True)
 class PendingSession:
-    """What was opened with a key: asked for again, it is the same session.
+    """A session that is being opened under a key: a repeated request gets the same session.
 
     Args:
-        world: a digest of what was asked for.
-        job: what opens it.
+        world: a digest of the request.
+        job: the job that opens it.
     """
 
     world: bytes
@@ -66,12 +66,12 @@ class PendingSession:
 
 @dataclass(slots=True)
 class SessionRules:
-    """What a server allows.
+    """The limits of a server.
 
     Args:
-        epoch: of this start of the server.
-        max_sessions: open at once.
-        max_calls: under way at once.
+        epoch: identifier of this start of the server.
+        max_sessions: most open sessions.
+        max_calls: most concurrent calls.
         lease: seconds a session lives without a call.
     """
 
@@ -85,9 +85,9 @@ class SessionRules:
 class Sessions:
     """All sessions.
 
-    A call's number follows that of the call before; the first one's follows that of `Open`, and is
-    1 after a `Fork`. The same number gets the same answer, also while the call is still under way.
-    A call that was refused (`BAD`, `BUSY`, `GAP`) was not answered, and its number is still free.
+    Calls are numbered consecutively; the first number follows that of `Open`, and is 1 after a
+    `Fork`. The same number gets the same answer, also while the call is still running. A refused
+    call (`BAD`, `BUSY`, `GAP`) was not answered, and its number is still free.
     """
 
     def __init__(self, pool: WorkerPool, rules: SessionRules, metrics: Metrics) -> None:
@@ -103,7 +103,7 @@ class Sessions:
         return self._live
 
     async def answer(self, data: bytes) -> SerializedReply:
-        """Answer a `Request`. It never raises: what cannot be done is a `Failure`."""
+        """Answer a `Request`. Never raises: an error becomes a `Failure`."""
         started = time.perf_counter()
         try:
             request = pb.Request.FromString(data)
@@ -111,7 +111,7 @@ class Sessions:
             request = pb.Request()
         kind = request.WhichOneof("call") or "none"
         if kind == "none":
-            answer = refused(request, pb.Failure.BAD, "that is no request of this protocol")
+            answer = refused(request, pb.Failure.BAD, "not a request of this protocol")
         elif (text := excess(request)) is not None:
             answer = refused(request, pb.Failure.BAD, text)
         elif kind == "open":
@@ -122,7 +122,7 @@ class Sessions:
         return answer
 
     async def asked(self, op: Op, data: bytes) -> SerializedReply:
-        """Answer a question about a world that belongs to no session."""
+        """Answer a call about an environment that belongs to no session."""
         started = time.perf_counter()
         answer = await self._asked(op, data)
         self._count(op.name.lower(), answer, started)
@@ -151,7 +151,7 @@ class Sessions:
         self._metrics.called(kind, result, time.perf_counter() - started)
 
     def renew(self, names: list[str]) -> list[str]:
-        """Renew the leases of sessions; returns those that there are not any more."""
+        """Renew the leases of sessions; returns those that no longer exist."""
         lost = []
         for name in names:
             session = self._session(name)
@@ -162,14 +162,14 @@ class Sessions:
         return lost
 
     def lost(self, ids: set[bytes]) -> None:
-        """Forget the sessions of a worker that ended."""
+        """Drop the sessions of a worker that ended."""
         for each in ids:
             session = self._found.get(each)
             if session is not None:
                 self._forget(session)
 
     async def sweep(self) -> None:
-        """Free the sessions whose leases have run out, for ever."""
+        """Free the sessions whose leases have expired, in an endless loop."""
         pause = min(self.rules.lease / 4, 5.0)
         while True:
             before = time.monotonic()
@@ -177,7 +177,7 @@ class Sessions:
             late = time.monotonic() - before - pause
             now = time.monotonic()
             for session in list(self._found.values()):
-                if late > 1.0:  # this process did not run: nobody could renew
+                if late > 1.0:  # this process was suspended: no client could renew
                     session.expires += late
                 if session.expires < now and session.running is None:
                     if not session.over:
@@ -195,14 +195,14 @@ class Sessions:
         known = self._keys.get(opened.key) if opened.key else None
         if known is not None:
             if known.world != world:
-                text = f"the key {opened.key[:60]!r} belongs to a session of another world"
+                text = f"the key {opened.key[:60]!r} belongs to a session of another environment"
                 return refused(request, pb.Failure.BAD, text)
             return as_answer(await asyncio.shield(known.job), request.seq)
         refusal = self._no_room(request)
         if refusal is not None:
             return refusal
         if self.rules.draining:
-            return self._busy(request, "the server is about to end and opens no sessions")
+            return self._busy(request, "the server is shutting down and opens no sessions")
         job = asyncio.ensure_future(self._open(request))
         if opened.key:
             self._keys[opened.key] = PendingSession(world, job)
@@ -210,7 +210,7 @@ class Sessions:
         return as_answer(await asyncio.shield(job), request.seq)
 
     async def _open(self, request: pb.Request) -> pb.Reply:
-        """Make an instance; a key that opened nothing may be used again."""
+        """Create an instance; a key whose request failed may be used again."""
         self.calls += 1
         self._live += 1
         name = secrets.token_bytes(16)
@@ -239,7 +239,7 @@ class Sessions:
     async def _fork(
         self, session: ServerSession, request: pb.Request
     ) -> tuple[End, SerializedReply]:
-        """A session that goes on from where this one is: with the same key the same one."""
+        """Open a copy of a session in its current state; the same key gets the same copy."""
         key, world = request.fork.key, session.id
         if len(key) > MOST_KEY:
             text = f"a key has {MOST_KEY} characters at most"
@@ -293,7 +293,7 @@ class Sessions:
     async def _called(self, request: pb.Request, kind: str, data: bytes) -> SerializedReply:
         session = self._session(request.session)
         if session is None:
-            return refused(request, pb.Failure.LOST, "there is no such session (any more)")
+            return refused(request, pb.Failure.LOST, "the session does not exist (any more)")
         self._touch(session)
         while session.running is not None and session.running[0] != request.seq:
             await asyncio.wait({session.running[1]})
@@ -310,7 +310,7 @@ class Sessions:
         return await asyncio.shield(session.running[1])
 
     def _out_of_turn(self, session: ServerSession, request: pb.Request) -> SerializedReply | None:
-        """Why a call's number is not the one to come."""
+        """Why a call's number is not the next one."""
         if session.over:
             return refused(request, pb.Failure.LOST, "the session is over")
         if request.seq == session.seq + 1:
@@ -321,7 +321,7 @@ class Sessions:
     async def _perform(
         self, session: ServerSession, request: pb.Request, kind: str, data: bytes
     ) -> SerializedReply:
-        """Do a call, once."""
+        """Execute a call, once."""
         self.calls += 1
         try:
             if kind == "fork":
@@ -350,7 +350,8 @@ class Sessions:
                 self._pool.retire(session.worker)
         return answer
 
-    # -- room and time -----------------------------------------------------------------------------
+    # -- capacity and time
+    # -----------------------------------------------------------------------------
 
     def _no_room(self, request: pb.Request, opens: bool = True) -> SerializedReply | None:
         if self.calls >= self.rules.max_calls:
@@ -385,7 +386,7 @@ class Sessions:
             self._live -= 1
 
     async def _closed(self, session: ServerSession) -> None:
-        """Let go of the instance of a session that nobody wants any more."""
+        """Close the instance of a session that is no longer needed."""
         try:
             await session.worker.ask(Op.CLOSE, session.id, b"")
         except LostError:
@@ -393,7 +394,7 @@ class Sessions:
         self._pool.release(session.worker, session.id)
 
     def _run(self, work: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
-        """Keep a job until it is done."""
+        """Keep a reference to a job until it is done."""
         job = asyncio.ensure_future(work)
         self._jobs.add(job)
         job.add_done_callback(self._jobs.discard)

@@ -1,5 +1,5 @@
-"""A worker process of an environment server: worlds, one instance for every session. It is told
-what to do over a socket; it knows no network, no leases and no numbers of calls.
+"""A worker process of an environment server: one environment instance per session. It receives its
+operations over a socket, and is independent of network, leases and call numbers.
 
 Started as `python -m mrlm.serving.environments.worker DESCRIPTOR`.
 """
@@ -21,7 +21,7 @@ from mrlm.serving.environments.worker_sessions import Host
 
 log: logging.Logger = logging.getLogger("mrlm")
 ENDING = 5.0
-"""Seconds a worker may go on after its server is gone."""
+"""Seconds a worker may continue after its server is gone."""
 
 
 class SessionWorker:
@@ -51,32 +51,33 @@ class SessionWorker:
         self.frames.send(frame.number, end, frame.session, body)
 
     def _begin(self, hello: dict[str, Any]) -> tuple[End, bytes]:
-        """Load the worlds."""
+        """Load the environments."""
         sys.path[:] = hello["path"]
         try:
             self._host = Host(hello["worlds"], hello["most_bytes"], hello["arguments"])
         except MRLMError as error:
             return End.REFUSED, str(error).encode()
-        except Exception as error:  # a module of a user's, at its import
-            log.error("the worlds cannot be loaded", exc_info=error)
-            return End.REFUSED, f"the worlds cannot be loaded: {error!r}".encode()
+        except Exception as error:  # an error in a user's module at import
+            log.error("the environments cannot be loaded", exc_info=error)
+            return End.REFUSED, f"the environments cannot be loaded: {error!r}".encode()
         self._pause = hello["beat"]
         return End.DONE, b""
 
     async def beat(self) -> None:
-        """Say now and then that the event loop runs."""
+        """Send a heartbeat from the event loop."""
         while True:
             self.frames.send(0, End.DONE, NOBODY, b"")
             await asyncio.sleep(self._pause)
 
     def close(self) -> None:
-        """Close the worlds that are open."""
+        """Close the open environments."""
         if self._host is not None:
             self._host.close()
 
 
 def _outlive(seconds: float) -> None:
-    """End with the server, which holds the other end of standard input, whatever a world does."""
+    """Exit with the server, which holds the other end of standard input, even if an environment
+    hangs."""
     while os.read(0, 1024):
         pass
     threading.Event().wait(seconds)
@@ -100,7 +101,7 @@ def main() -> None:
     log.setLevel(logging.INFO)
     threading.Thread(target=_outlive, args=(ENDING,), daemon=True).start()
     asyncio.run(_work(int(sys.argv[1])))
-    os._exit(0)  # threads of worlds that hang do not keep it
+    os._exit(0)  # threads of environments that hang do not keep it alive
 
 
 if __name__ == "__main__":

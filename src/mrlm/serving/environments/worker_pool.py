@@ -1,5 +1,5 @@
-"""The worker processes of a server: started, watched, asked, and started again. What their sessions
-are about it does not know."""
+"""The worker processes of a server: started, monitored, called and restarted. It is independent of
+what their sessions do."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from mrlm.serving.environments.ipc import NOBODY, End, Frame, Frames, Op
 
 log: logging.Logger = logging.getLogger("mrlm")
 STARTING = 120.0
-"""Seconds a worker may take to load its worlds."""
+"""Seconds a worker may take to load its environments."""
 LONGEST_PAUSE = 10.0
 """Seconds between two starts of a worker that does not come up."""
 
 
 class LostError(Exception):
-    """The worker that was asked is gone, or there is none."""
+    """The worker of a call is gone, or none is available."""
 
 
 class WorkerProcess:
-    """One process.
+    """One worker process.
 
     Args:
-        hello: what it is told first: the worlds, and where modules are found.
+        hello: its first message: the environments, and where modules are found.
         ended: called once, when it is gone.
-        hidden: environment variables that it does not get.
+        hidden: environment variables that are removed from it.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class WorkerProcess:
 
     @property
     def waiting(self) -> float:
-        """Seconds since it was last heard, while somebody waits for it; else 0."""
+        """Seconds since its last message while a call is pending; else 0."""
         return time.monotonic() - self.heard if self._pending else 0.0
 
     async def start(self) -> None:
-        """Wait until its worlds are loaded.
+        """Wait until its environments are loaded.
 
         Raises:
-            ConfigError: there is no such world.
-            LostError: it does not come up.
+            ConfigError: an environment does not exist.
+            LostError: it does not start.
         """
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._frames, sock=self._socket)
@@ -93,7 +93,7 @@ class WorkerProcess:
         self.ready = True
 
     async def ask(self, op: Op, session: bytes, body: bytes) -> tuple[End, bytes]:
-        """What it answers.
+        """Execute an operation and return its outcome.
 
         Raises:
             LostError: it ended first.
@@ -113,13 +113,13 @@ class WorkerProcess:
         return End(frame.kind), frame.body
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
         with suppress(ProcessLookupError):
             self.process.kill()
         self._frames.close()
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """Let it close its worlds, then end it."""
+        """Let it close its environments, then end it."""
         self._frames.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
@@ -144,15 +144,14 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """So many workers, always.
+    """A fixed number of workers, restarted as needed.
 
     Args:
-        count: how many; none where there are no worlds.
-        hello: what each is told first.
+        count: number of workers; 0 if there are no environments.
+        hello: first message to each of them.
         lost: called with the sessions of a worker that ended.
-        patience: seconds after which a worker that gives no sign of life, while it is asked, is
-            taken to hang.
-        hidden: environment variables that workers do not get.
+        patience: seconds after which an unresponsive worker with a pending call is taken to hang.
+        hidden: environment variables that are removed from workers.
     """
 
     def __init__(
@@ -172,11 +171,11 @@ class WorkerPool:
         self._closing = False
 
     async def start(self) -> None:
-        """Start them all.
+        """Start all workers.
 
         Raises:
-            ConfigError: there is no such world.
-            MRLMError: they do not come up.
+            ConfigError: an environment does not exist.
+            MRLMError: they do not start.
         """
         self.workers = [self._new() for _ in range(self.count)]
         try:
@@ -190,7 +189,7 @@ class WorkerPool:
         self._run(self._watch())
 
     async def stop(self) -> None:
-        """End them all."""
+        """Stop all workers."""
         self._closing = True
         for job in self._jobs:
             job.cancel()
@@ -200,7 +199,7 @@ class WorkerPool:
         await asyncio.gather(*(worker.stop() for worker in workers))
 
     def pick(self) -> WorkerProcess:
-        """The one with the fewest sessions.
+        """The worker with the fewest sessions.
 
         Raises:
             LostError: none is ready.
@@ -211,19 +210,22 @@ class WorkerPool:
         return min(ready, key=lambda worker: len(worker.sessions))
 
     def release(self, worker: WorkerProcess, session: bytes) -> None:
-        """A session has ended; a retired worker goes with its last one."""
+        """Remove an ended session; a retired worker ends with its last one."""
         worker.sessions.discard(session)
         if worker.retired and not worker.sessions:
             worker.kill()
 
     def retire(self, worker: WorkerProcess) -> None:
-        """Give a worker in which something hangs no new sessions, and put another in its place."""
+        """Give a worker with a hanging environment no new sessions, and start another in its
+        place."""
         if worker.retired or self._closing:
             return
         worker.retired = True
         self.workers.remove(worker)
         self._retired.append(worker)
-        log.warning("worker %d has a world that hangs; another takes its place", worker.process.pid)
+        log.warning(
+            "worker %d has an environment that hangs; another is started", worker.process.pid
+        )
         self._run(self._replace())
         if not worker.sessions:
             worker.kill()
@@ -239,7 +241,7 @@ class WorkerPool:
         job.add_done_callback(self._jobs.discard)
 
     def _ended(self, worker: WorkerProcess) -> None:
-        """It is gone: its sessions are lost, and another is started."""
+        """Handle the end of a worker: its sessions are lost, and another is started."""
         if self._closing:
             return
         if worker in self._retired:
@@ -264,7 +266,7 @@ class WorkerPool:
             worker.process.stdin.close()
 
     async def _replace(self) -> None:
-        """Start another worker, with growing pauses where that fails."""
+        """Start another worker, with growing pauses between failures."""
         self.restarts += 1
         pause = 0.1
         while not self._closing:
@@ -284,13 +286,13 @@ class WorkerPool:
             return
 
     async def _watch(self) -> None:
-        """Kill workers that hang so that nothing in them can say so."""
+        """Kill workers whose event loop hangs."""
         pause = min(self._patience / 4, 1.0)
         while True:
             before = time.monotonic()
             await asyncio.sleep(pause)
             if time.monotonic() - before > 2 * pause + 1:
-                continue  # this process did not run either
+                continue  # this process was suspended too
             for worker in [*self.workers, *self._retired]:
                 if worker.waiting > self._patience:
                     log.error("worker %d does not answer; it is killed", worker.process.pid)

@@ -1,4 +1,5 @@
-"""Worlds and their sessions inside a worker: what is made of a request, and what of its answer."""
+"""Environments and their sessions inside a worker: decodes requests, calls the environments,
+encodes results."""
 
 from __future__ import annotations
 
@@ -23,24 +24,24 @@ from mrlm.core.types import StepResult
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.environments.ipc import End, Op
 from mrlm.serving.protocol import codec
-from mrlm.serving.protocol.failures import RefusedError, SlowError, failure_of, told
+from mrlm.serving.protocol.failures import RefusedError, SlowError, failure_of, log_failure
 
 log: logging.Logger = logging.getLogger("mrlm")
 MOST_TEMPLATES = 64
-"""Worlds with different arguments that are kept ready."""
+"""Environments with different arguments that are kept ready."""
 SPLITS = ("train", "eval")
 
 
 @dataclass(slots=True)
-class Seated:
-    """A session: its instance.
+class OpenSession:
+    """A session: one environment instance.
 
     Args:
-        environment: it, and nobody else's.
-        name: of the world.
+        environment: the instance, exclusive to this session.
+        name: name of the environment.
         timeout: seconds a call may take.
-        with_state: say the state with every result.
-        begun: it was reset.
+        with_state: whether every result includes the state.
+        begun: whether it was reset.
     """
 
     environment: Environment
@@ -52,7 +53,7 @@ class Seated:
 
 @dataclass(slots=True)
 class EnvironmentTemplate:
-    """A world with its arguments, from which instances are copied, one after the other."""
+    """An environment with its arguments, from which instances are copied, one after the other."""
 
     environment: Environment
     name: str
@@ -60,7 +61,7 @@ class EnvironmentTemplate:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answered(self, what: str, call: Callable[[], Any]) -> Any:
-        """What it answers, once nobody else asks it."""
+        """Call it while no other call is running, and return the result."""
         async with self.lock:
             return await _answered(self.environment, what, call, self.timeout)
 
@@ -70,12 +71,12 @@ class Host:
 
     Args:
         worlds: name -> `reference` (of the plug-in), `arguments`, `timeout`, and whether the
-            arguments are all there are (`whole`).
-        most_bytes: how long an answer may be.
-        arguments: whether clients may give worlds arguments.
+            arguments are complete (`whole`).
+        most_bytes: size limit of an answer.
+        arguments: whether clients may pass arguments.
 
     Raises:
-        ConfigError: there is no such world, or its arguments do not fit.
+        ConfigError: an environment does not exist, or its arguments do not fit.
     """
 
     def __init__(self, worlds: Mapping[str, Any], most_bytes: int, arguments: bool) -> None:
@@ -88,21 +89,21 @@ class Host:
         for name, world in worlds.items():
             if world["whole"]:
                 self._fitted(name, self._given(name, ""))
-        self._sessions: dict[bytes, Seated] = {}
+        self._sessions: dict[bytes, OpenSession] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._templates: OrderedDict[tuple[str, str], asyncio.Task[EnvironmentTemplate]] = (
             OrderedDict()
         )
 
     async def answer(self, op: int, session: bytes, body: bytes) -> tuple[End, bytes]:
-        """Do what is asked.
+        """Execute an operation.
 
         Returns:
-            how it went, and the protocol's message: what was asked for, or a `Failure`. A `CALL` is
-            answered by a whole `Reply`.
+            the outcome, and a protocol message: the result, or a `Failure`. A `CALL` is answered by
+            a whole `Reply`.
         """
-        seated = self._sessions.get(session)
-        what = "the world" if seated is None else f"the world {seated.name!r}"
+        instance = self._sessions.get(session)
+        what = "the environment" if instance is None else f"the environment {instance.name!r}"
         opening = op in (Op.OPEN, Op.DESCRIBE, Op.TASK)
         try:
             if op == Op.CALL:
@@ -115,39 +116,41 @@ class Host:
             self._check_size(found)
             return End.DONE, found
         except DecodeError:
-            return self._failed(session, RefusedError("that is no message of the protocol"), what)
-        except Exception as error:  # whatever a world raises ends its session, and nothing else
+            return self._failed(
+                session, RefusedError("the message is not one of the protocol"), what
+            )
+        except Exception as error:  # any error of an environment ends its session, and nothing else
             return self._failed(session, error, what, opening)
 
     def close(self) -> None:
         """Close every instance."""
-        for seated in self._sessions.values():
+        for instance in self._sessions.values():
             with suppress(Exception):
-                seated.environment.close()
+                instance.environment.close()
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- operations -----------------------------------------------------------------------------
 
     async def _other(self, op: int, session: bytes, body: bytes) -> bytes:
         if op == Op.OPEN:
             opened = pb.Open.FromString(body)
             template = await self._template(opened.world)
             environment = await template.answered("spawn", template.environment.spawn)
-            self._sessions[session] = Seated(
+            self._sessions[session] = OpenSession(
                 environment, template.name, template.timeout, opened.with_state
             )
         elif op == Op.FORK:
-            seated = self._sessions[session]
-            environment = seated.environment
+            instance = self._sessions[session]
+            environment = instance.environment
             twin = await _answered(
-                environment, "fork", lambda: copy.deepcopy(environment), seated.timeout
+                environment, FORK, lambda: copy.deepcopy(environment), instance.timeout
             )
-            self._sessions[body] = Seated(
-                twin, seated.name, seated.timeout, seated.with_state, seated.begun
+            self._sessions[body] = OpenSession(
+                twin, instance.name, instance.timeout, instance.with_state, instance.begun
             )
         elif op == Op.CLOSE:
-            seated = self._sessions.pop(session, None)
-            if seated is not None:
-                await _closed(seated)
+            instance = self._sessions.pop(session, None)
+            if instance is not None:
+                await _closed(instance)
         elif op == Op.DESCRIBE:
             return _description(await self._template(pb.World.FromString(body)))
         else:
@@ -157,38 +160,38 @@ class Host:
     async def _task(self, request: pb.TaskRequest) -> bytes:
         template = await self._template(request.world)
         if request.split not in SPLITS:
-            raise RefusedError(f"there is no split {request.split!r} (there are: train, eval)")
+            raise RefusedError(f"unknown split {request.split!r} (known: train, eval)")
         split = "eval" if request.split == "eval" else "train"
         world = template.environment
         count = world.num_tasks(split)
         if count is not None and request.seed >= count:
             raise RefusedError(
-                f"the world {template.name!r} has {count} {split} tasks, no number {request.seed}"
+                f"environment {template.name!r} has {count} {split} tasks, no number {request.seed}"
             )
         task = await template.answered("task", lambda: world.task(request.seed, split))
         return codec.to_task(task).SerializeToString()
 
-    async def _call(self, seated: Seated, request: pb.Request) -> bytes:
+    async def _call(self, instance: OpenSession, request: pb.Request) -> bytes:
         reply = pb.Reply(session=request.session, seq=request.seq)
-        kind, environment = request.WhichOneof("call"), seated.environment
+        kind, environment = request.WhichOneof("call"), instance.environment
         if kind == "reset":
             call = _reset(environment, request.reset)
-            result = await _answered(environment, "reset", call, seated.timeout)
-            seated.begun = True
-            reply.result.CopyFrom(await _told(seated, result))
+            result = await _answered(environment, "reset", call, instance.timeout)
+            instance.begun = True
+            reply.result.CopyFrom(await _encoded(instance, result))
             return reply.SerializeToString()
-        if not seated.begun:
-            raise RefusedError(f"the world {seated.name!r} was not reset yet; reset it first")
+        if not instance.begun:
+            raise RefusedError(f"environment {instance.name!r} was not reset yet; reset it first")
         if kind == "step":
             call = _step(environment, request.step)
-            result = await _answered(environment, "step", call, seated.timeout)
-            reply.result.CopyFrom(await _told(seated, result))
+            result = await _answered(environment, "step", call, instance.timeout)
+            reply.result.CopyFrom(await _encoded(instance, result))
         elif kind == "expert":
             call = _expert(environment, request.expert)
-            text = await _answered(environment, "expert", call, seated.timeout)
+            text = await _answered(environment, "expert", call, instance.timeout)
             reply.said.CopyFrom(pb.Said(text=text))
         else:
-            text = await _answered(environment, "state", environment.state, seated.timeout)
+            text = await _answered(environment, "state", environment.state, instance.timeout)
             reply.said.CopyFrom(pb.Said(text=text))
         return reply.SerializeToString()
 
@@ -205,10 +208,10 @@ class Host:
         failure = failure_of(error, what, opening).SerializeToString()
         if isinstance(error, RefusedError):
             return End.REFUSED, failure
-        seated = self._sessions.pop(session, None)
+        instance = self._sessions.pop(session, None)
         hung = isinstance(error, SlowError) and error.hung
-        if seated is not None and not hung:
-            job = asyncio.ensure_future(_closed(seated))
+        if instance is not None and not hung:
+            job = asyncio.ensure_future(_closed(instance))
             self._closing.add(job)
             job.add_done_callback(self._closing.discard)
         return End.HUNG if hung else End.OVER, failure
@@ -216,7 +219,7 @@ class Host:
     # -- templates ---------------------------------------------------------------------------------
 
     async def _template(self, world: pb.World) -> EnvironmentTemplate:
-        """The world with these arguments, made once."""
+        """The environment with these arguments, created once."""
         if world.environment not in self._worlds:
             known = list(self._worlds)
             raise RefusedError(registry.unknown(world.environment, known, "this server"))
@@ -244,7 +247,7 @@ class Host:
             environment = as_environment(plugin(**self._fitted(name, given)))
             if not environment.name:
                 environment.name = world["reference"].rsplit(":", 1)[-1].lower()
-            for split in SPLITS:  # a data set is read now, not with the first task
+            for split in SPLITS:  # a data set is read now, before the first task
                 environment.num_tasks(split)
             return environment
 
@@ -267,14 +270,14 @@ class Host:
         if not isinstance(more, dict):
             raise RefusedError("arguments must be an object")
         if more and not self._arguments:
-            raise RefusedError("this server takes no arguments for its worlds")
+            raise RefusedError("this server takes no arguments for its environments")
         for key, value in more.items():
             if key in own and own[key] != value:
                 raise RefusedError(f"environment {name!r}: {key!r} is set by the server")
         named, _ = accepted(self._plugins[name])
         found = own | more
         if "max_turns" in found and "max_turns" not in named:
-            limit = found.pop("max_turns")  # of the workflow, where the world has none
+            limit = found.pop("max_turns")  # the workflow's, if the environment has none
             if "max_attempts" in named:
                 found.setdefault("max_attempts", limit)
         return found
@@ -293,7 +296,8 @@ def _description(template: EnvironmentTemplate) -> bytes:
     ).SerializeToString()
 
 
-# -- one call of one world -------------------------------------------------------------------------
+# -- calls of an environment
+# --------------------------------------------------------------------------
 
 
 def _reset(environment: Environment, reset: pb.Reset) -> Callable[[], Any]:
@@ -308,7 +312,7 @@ def _step(environment: Environment, step: pb.Step) -> Callable[[], Any]:
     stray = next((agent for agent in step.order if agent not in environment.agents), None)
     if stray is not None:
         seats = ", ".join(environment.agents)
-        raise RefusedError(f"there is no seat {stray[:60]!r}; the seats are {seats}")
+        raise RefusedError(f"unknown agent {stray[:60]!r}; the agents are {seats}")
     if not step.order:
         raise RefusedError("a step needs the message of at least one agent")
     said = {
@@ -324,44 +328,49 @@ def _expert(environment: Environment, expert: pb.Expert) -> Callable[[], Any]:
 
 
 def _read(read: Callable[[], Any]) -> Any:
-    """What a part of a request holds; malformed, it is refused."""
+    """Decode a part of a request; a malformed one is refused."""
     try:
         return read()
     except EpisodeError as error:
         raise RefusedError(str(error)) from error
 
 
-async def _closed(seated: Seated) -> None:
-    """Close an instance, whatever it says to that."""
-    world = seated.environment
+async def _closed(instance: OpenSession) -> None:
+    """Close an instance; errors are logged."""
+    world = instance.environment
     try:
-        await _answered(world, "close", world.close, seated.timeout)
+        await _answered(world, "close", world.close, instance.timeout)
     except Exception as error:
-        told(error, f"the world {seated.name!r}: close")
+        log_failure(error, f"environment {instance.name!r}: close")
 
 
-async def _told(seated: Seated, result: Any) -> pb.StepResult:
-    """A result as the protocol has it, checked."""
+async def _encoded(instance: OpenSession, result: Any) -> pb.StepResult:
+    """A result as a protocol message, checked."""
     if not isinstance(result, StepResult):
         raise EpisodeError(f"it returned {type(result).__name__}, not a StepResult")
     for agent, reward in result.rewards.items():
         result.rewards[agent] = validated_reward(reward, f"agent {agent!r}")
     state = None
-    if seated.with_state and not result.done:
-        world = seated.environment
-        state = await _answered(world, "state", world.state, seated.timeout)
+    if instance.with_state and not result.done:
+        world = instance.environment
+        state = await _answered(world, "state", world.state, instance.timeout)
     return codec.to_result(result, state)
+
+
+FORK = "fork"
+"""Name of the copy operation, which is not a method of an environment."""
 
 
 async def _answered(
     environment: Environment, what: str, call: Callable[[], Any], timeout: float
 ) -> Any:
-    """What a method answers, in time: a coroutine is awaited, one that may block runs in a thread.
+    """Call a method within its time limit: a coroutine is awaited, one that may block runs in a
+    thread.
 
     Raises:
-        SlowError: it took longer; it is left to itself.
+        SlowError: it took longer; it keeps running unattended.
     """
-    coroutine = is_async(getattr(environment, what, None))
+    coroutine = what != FORK and is_async(getattr(environment, what))
     if not environment.blocking and not coroutine:
         answer = call()
         if not is_pending(answer):
@@ -377,7 +386,7 @@ async def _in_time(answer: Any, timeout: float, hung: bool) -> Any:
     job = asyncio.ensure_future(answer)
     done, _ = await asyncio.wait({job}, timeout=timeout)
     if not done:
-        job.cancel()  # it is not waited for: it may not heed that
+        job.cancel()  # not awaited: the task may ignore the cancellation
         raise SlowError(timeout, hung)
     if job.cancelled():
         raise EpisodeError("it was cancelled by itself")

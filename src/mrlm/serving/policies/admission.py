@@ -1,5 +1,5 @@
-"""What the doors of a server let in, decided before anything is parsed or built. It knows no
-protocol's library."""
+"""Admission checks of a server, made before anything is parsed or built. They depend on no protocol
+library."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mrlm.core.types import SamplingParams
 from mrlm.serving.policies.refusals import Refusal
 
 CHARACTERS_PER_TOKEN = 16
-"""Characters that a token of a prompt stands for at most, on average; a longer text is taken not to
-fit before it is tokenised."""
+"""Most characters per prompt token, on average; a text longer than that times the context length is
+rejected before it is tokenised."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """What one server admits over HTTP.
+    """Limits of one server for requests over HTTP.
 
     Args:
         body: bytes of one request's body.
         bodies: bytes of all bodies that are held at the same time.
         parts: objects, lists and names in one body.
-        head_seconds: in which a request's head (or a TLS handshake) has to be complete.
-        body_seconds: in which a body has to be complete.
+        head_seconds: time limit for a request's head (or a TLS handshake).
+        body_seconds: time limit for a body.
         connections: open at the same time.
         per_address: open at the same time from one address.
     """
@@ -39,15 +39,15 @@ class AdmissionLimits:
 
 
 def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
-    """The JSON object of a body; empty for an empty one.
+    """Parse a body as a JSON object; an empty body gives an empty one.
 
     Args:
         data: the body.
-        parts: objects, lists and names it may hold; counted before it is parsed, brackets and
-            colons within texts as well.
+        parts: objects, lists and names it may hold; counted before parsing, including brackets and
+            colons within texts.
 
     Raises:
-        Refusal: it is no JSON object, or holds too much.
+        Refusal: it is not a JSON object, or holds too much.
     """
     if not data:
         return {}
@@ -56,7 +56,7 @@ def parsed(data: bytes | bytearray, parts: int) -> dict[str, Any]:
     try:
         found = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise Refusal("bad", "the body is no JSON") from None
+        raise Refusal("bad", "the body is not JSON") from None
     if not isinstance(found, dict):
         raise Refusal("bad", "the body must be a JSON object")
     return found
@@ -77,7 +77,7 @@ def check_size(characters: int, max_context: int) -> None:
 
 
 def checked_sampling(sampling: SamplingParams) -> SamplingParams:
-    """Sampling parameters that an engine can use.
+    """Check sampling parameters for use by an engine.
 
     Raises:
         Refusal: one is out of range.
@@ -101,13 +101,13 @@ def checked_sampling(sampling: SamplingParams) -> SamplingParams:
 
 
 def count_repeated(data: bytes, field: int, most: int) -> int:
-    """How often a field stands in a protobuf message, counted no further than one above `most`,
-    without building anything. What is no message counts as far as it can be read.
+    """Count a field of a protobuf message, up to one above `most`, without building objects. A
+    malformed message is counted as far as it can be read.
 
     Args:
         data: the message as it came.
         field: the number of the field.
-        most: what is allowed.
+        most: the limit.
     """
     place = count = 0
     while place < len(data) and count <= most:
@@ -127,7 +127,7 @@ def count_repeated(data: bytes, field: int, most: int) -> int:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number of a protobuf message and where it ends."""
+    """A varint of a protobuf message and its end."""
     value = shift = 0
     while place < len(data) and shift < 70:
         byte = data[place]

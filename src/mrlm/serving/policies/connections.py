@@ -1,5 +1,5 @@
-"""The connections of the HTTP door: how many there are, of whom, and how long one may take to say
-what it wants. It is the one file that knows uvicorn's protocol."""
+"""The connections of the HTTP server: limits on their number, per address, and on the time a
+request may take. The only file that depends on uvicorn's protocol class."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FULL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1
 class Connections:
     """The open connections of a server by address, the oldest first.
 
-    Where there is no room for another, the oldest that waits for a request is closed: of the same
-    address, else of the address that has most; those that never sent a request first. Where all of
+    If there is no room for another, the oldest idle connection is closed: one of the same address,
+    else of the address with the most; connections that never sent a request go first. If all of
     them are being answered, the new one is refused.
     """
 
@@ -31,7 +31,7 @@ class Connections:
         return sum(map(len, self._open.values()))
 
     def admit(self, connection: Any, address: str) -> bool:
-        """Whether there is room for a connection, which then counts."""
+        """Whether there is room for a connection, which is then counted."""
         own = self._open[address]
         full = len(self) >= self.limits.connections
         if full or len(own) >= self.limits.per_address:
@@ -46,7 +46,7 @@ class Connections:
         return True
 
     def forget(self, connection: Any, address: str) -> None:
-        """Count a connection no longer."""
+        """Remove a connection from the count."""
         own = self._open.get(address, {})
         own.pop(connection, None)
         if not own:
@@ -54,18 +54,18 @@ class Connections:
 
 
 def protocol(connections: Connections) -> type[Any]:
-    """uvicorn's protocol for HTTP/1.1, with the limits of `connections`."""
+    """uvicorn's protocol class for HTTP/1.1, with the limits of `connections`."""
     limits = connections.limits
 
     class Limited(H11Protocol):
-        """A connection whose requests have to say in time what they want."""
+        """A connection whose requests have a time limit."""
 
         address = ""
         _timer: asyncio.TimerHandle | None = None
 
         @property
         def waits(self) -> bool:
-            """Nothing is being answered on it."""
+            """Whether no request is being answered on it."""
             return self.cycle is None or self.cycle.response_complete
 
         def connection_made(self, transport: Any) -> None:
@@ -89,7 +89,7 @@ def protocol(connections: Connections) -> type[Any]:
             super().connection_lost(exc)
 
         def _watch(self) -> None:
-            """Begin to wait for the rest of a head, or stop."""
+            """Start or stop the timer for the rest of a head."""
             if not self.waits:
                 self._unwatch()
             elif self._timer is None:
@@ -110,7 +110,7 @@ def protocol(connections: Connections) -> type[Any]:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop whose servers give a TLS handshake as long as the head of a request."""
+    """An event loop whose servers limit a TLS handshake like the head of a request."""
 
     async def create_server(self, *args: Any, **settings: Any) -> Any:
         if settings.get("ssl") is not None:

@@ -1,5 +1,5 @@
-"""The gRPC door to policies: ids of tokens in and out with their log-probs, tokenizers, and new
-weights as a stream that is checked before anything changes."""
+"""The gRPC service of policies: token ids in and out with their log-probs, tokenizers, and weights
+as a stream that is verified before anything changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 Context = Any
 SLACK = 16 << 20
-"""Bytes that a file of weights may be larger than twice the weights themselves."""
+"""Bytes that a weight file may exceed twice the size of the weights by."""
 CODES: dict[str, grpc.StatusCode] = {
     "unknown": grpc.StatusCode.NOT_FOUND,
     "bad": grpc.StatusCode.INVALID_ARGUMENT,
@@ -43,23 +43,23 @@ CODES: dict[str, grpc.StatusCode] = {
 
 NAME = "mrlm.v1.Policies"
 PROMPTS = 2
-"""Number of the field of a `GenerateRequest` that holds its prompts."""
+"""Number of the `GenerateRequest` field that holds its prompts."""
 
 
 def add_policies(desk: Desk) -> Callable[[grpc.aio.Server], None]:
-    """What puts the service on a server: `Server(settings, [add_policies(desk)])`."""
+    """A function that adds the service to a server: `Server(settings, [add_policies(desk)])`."""
     return Policies(desk).add_to
 
 
 class Policies:
-    """The service, over a desk."""
+    """The gRPC service of policies."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Let a server answer for this service. Requests for completions come as the bytes they
-        are, so that they are counted before they are parsed."""
+        """Register this service with a server. Requests for completions arrive as raw bytes, so
+        that they are counted before they are parsed."""
         unary = grpc.unary_unary_rpc_method_handler
         handlers: dict[str, Any] = {
             "List": unary(self.List, pb.ListRequest.FromString, _bytes),
@@ -99,15 +99,18 @@ class Policies:
                 return pb.WeightsReply(version=await asyncio.wrap_future(done))
 
     async def _receive(self, chunks: AsyncIterator[Any], file: Path) -> Any:
-        """Write what is sent to a file; its header.
+        """Write the received chunks to a file; returns the header.
 
         Raises:
-            Refusal: it is not what the header says.
+            Refusal: the data does not match the header.
         """
         header = (await anext(chunks, pb.WeightsChunk())).header
         served = self.desk.find(header.policy)
         if header.num_bytes > 2 * served.holder.size + SLACK:
-            raise Refusal("bad", f"{header.num_bytes} bytes are no weights of {served.name!r}")
+            raise Refusal(
+                "bad",
+                f"{header.num_bytes} bytes do not match the size of the weights of {served.name!r}",
+            )
         digest, size = hashlib.sha256(), 0
 
         def keep(data: bytes) -> None:
@@ -135,7 +138,7 @@ def _requests(data: bytes) -> list[Request]:
     try:
         request = pb.GenerateRequest.FromString(data)
     except DecodeError:
-        raise Refusal("bad", "that is no GenerateRequest") from None
+        raise Refusal("bad", "the message is not a GenerateRequest") from None
     if not request.prompts:
         raise Refusal("bad", "the request has no prompts")
     return [_request(request.policy, prompt) for prompt in request.prompts]
@@ -174,7 +177,7 @@ def _request(policy: str, prompt: Any) -> Request:
             SamplingParams(
                 max_new_tokens=sent.max_new_tokens,
                 temperature=sent.temperature,
-                top_p=sent.top_p or 1.0,  # 0 is what an old client does not say
+                top_p=sent.top_p or 1.0,  # 0: not set by an old client
                 top_k=sent.top_k,
                 min_p=sent.min_p,
                 stop=tuple(sent.stop),
@@ -186,7 +189,7 @@ def _request(policy: str, prompt: Any) -> Request:
 
 @asynccontextmanager
 async def _refusing(context: Context) -> AsyncIterator[None]:
-    """Refusals end the call with their status; what goes wrong here stays in the log."""
+    """Turn refusals into gRPC statuses; details of other errors stay in the log."""
     try:
         yield
     except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""The HTTP door to policies, open on a port."""
+"""The HTTP server of policies on a port."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mrlm.serving.policies.openai_http import Door
 
 
 class HttpServer:
-    """The door, open on a port: a thread of this process.
+    """An HTTP server for policies in a thread of this process.
 
     Args:
-        door: what is behind it.
-        host, port: where; port 0 takes a free one.
+        door: the routes.
+        host, port: address to listen on; port 0 takes a free one.
         cert, key: PEM files, for TLS.
-        client_ca: PEM file; clients have to show a certificate it signed.
+        client_ca: PEM file; clients have to present a certificate that it signed.
 
     Raises:
-        ConfigError: uvicorn is not installed, or the port cannot be had.
+        ConfigError: uvicorn is not installed, or the port is not available.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class HttpServer:
         )
 
     def start(self) -> HttpServer:
-        """Open it."""
+        """Start the server."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Let those who wait have their answers, for some seconds, and close."""
+        """Wait some seconds for pending answers, then close."""
         self._server.should_exit = True
         self._thread.join(timeout=30)
         self._socket.close()

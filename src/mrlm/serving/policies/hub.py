@@ -1,8 +1,8 @@
-"""Where a server's policies sit, whichever door they are asked through: requests of all clients are
-sampled together, weights change while nobody speaks, and what goes wrong is said without details of
-this machine.
+"""The policies of a server behind all its protocols: requests of all clients are batched together,
+weights change while no request is being sampled, and error messages reveal no details of this
+machine.
 
-It knows neither protocols nor torch; engines and weights are handed in.
+It depends neither on protocols nor on torch; engines and weights are passed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from mrlm.core.chat import Chat
 from mrlm.core.errors import MRLMError
 from mrlm.core.types import Completion
-from mrlm.core.weight_lock import Gate
+from mrlm.core.weight_lock import WeightLock
 from mrlm.play.engine import Batcher, Engine, Pulse, Request
 from mrlm.serving.policies.refusals import Refusal
 
@@ -30,15 +30,15 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 T = TypeVar("T")
 RETRY_AFTER = 1.0
-"""Seconds after which a client that found no room may try again."""
+"""Seconds after which a client may retry when the server is at capacity."""
 
 
 class Holder(Protocol):
-    """Has the weights of one policy."""
+    """The interface to the weights of one policy."""
 
     @property
     def size(self) -> int:
-        """Bytes that its weights take."""
+        """Size of the weights in bytes."""
         ...
 
     def fingerprint(self) -> tuple[float, ...]:
@@ -46,32 +46,32 @@ class Holder(Protocol):
         ...
 
     def take_file(self, file: Path) -> None:
-        """New weights from one safetensors file: all of them, or an error and none."""
+        """Load weights from one safetensors file: all of them, or none and an error."""
         ...
 
     def take_folder(self, folder: Path) -> None:
-        """The same, from a Hugging Face folder of a model or an adapter."""
+        """Load weights from a Hugging Face folder of a model or an adapter."""
         ...
 
     def tokenizer_files(self) -> dict[str, bytes]:
-        """What `save_pretrained` writes for its tokenizer, by name."""
+        """The files that `save_pretrained` writes for its tokenizer, by name."""
         ...
 
 
 @dataclass(slots=True)
 class ServedPolicy:
-    """A policy that a server speaks for.
+    """A policy that a server offers.
 
     Args:
-        name: what clients call it.
+        name: its name for clients.
         engine: samples for it, under the same name.
         chat: renders its conversations.
-        holder: has its weights, which is what the engine's `load_weights` is given.
-        model: the model's name or folder, for people.
-        max_context: tokens that it can read and write together.
+        holder: has its weights; passed to the engine's `load_weights`.
+        model: the model's name or folder, for display.
+        max_context: limit of prompt and completion tokens together.
         parent: the policy that is the base of this adapter.
-        version: of its weights.
-        seen: a version and its fingerprint, the last that was asked for.
+        version: version of its weights.
+        seen: the last version with a computed fingerprint, and that fingerprint.
     """
 
     name: str
@@ -92,18 +92,17 @@ class ServedPolicy:
 
 
 class Desk:
-    """Answers for the policies of a server. Its engines run on an event loop in a thread of its
-    own, so that any door may ask, from a thread or from another loop.
+    """Dispatches requests to the policies of a server. Its engines run on an event loop in a thread
+    of its own, so that every protocol may call it, from a thread or from another loop.
 
     Args:
         served: the policies.
         timeout: seconds one call of an engine may take.
-        max_waiting: requests that wait or are answered at the same time; more are refused.
-        add_adapter: makes an adapter of a folder: `add_adapter(name, folder)` returns every policy
-            that is affected, the new one among them; `None` if adapters cannot be added.
-        takes_weights: clients may give policies new weights, add adapters and put the server to
-            sleep.
-        weights_from: the folder from whose subfolders clients may have weights read; `None` if from
+        max_waiting: requests that wait or are being answered at the same time; more are refused.
+        add_adapter: loads an adapter from a folder: `add_adapter(name, folder)` returns every
+            policy that is affected, including the new one; `None` if adapters cannot be added.
+        takes_weights: clients may upload weights, add adapters and put the server to sleep.
+        weights_from: the folder from whose subfolders clients may load weights; `None` if from
             nowhere.
     """
 
@@ -123,17 +122,17 @@ class Desk:
         self.takes_weights = takes_weights
         self.weights_from: Path | None = None if weights_from is None else weights_from.resolve()
         self.epoch: str = secrets.token_hex(8)
-        """Drawn anew by every start: whoever sees another one knows that pushed weights are
-        gone."""
+        """Random identifier of this start: a client that sees a different one knows that uploaded
+        weights are lost."""
         self.asleep: bool = False
         self.waiting: int = 0
-        """Requests that are read, wait or are answered now."""
+        """Requests that are being read, waiting or answered."""
         self.answered: int = 0
         self.tokens: int = 0
         """Tokens sampled so far."""
         self._counting = threading.Lock()
-        self._reader = ThreadPoolExecutor(1, "mrlm-reader")  # tokenizers are not for several
-        self._gate = Gate()
+        self._reader = ThreadPoolExecutor(1, "mrlm-reader")  # tokenizers are not thread-safe
+        self._weight_lock = WeightLock()
         engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
         self._engines = engines
         self._batcher = Batcher(engines, timeout, Pulse())
@@ -146,7 +145,7 @@ class Desk:
         self._loop.run_forever()
 
     def close(self) -> None:
-        """Stop; who still waits is told that the server failed."""
+        """Stop; pending requests get an error."""
         if self._loop.is_closed():
             return
 
@@ -162,27 +161,30 @@ class Desk:
         self._loop.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
-    # -- what doors ask ----------------------------------------------------------------------------
+    # -- calls of the protocols
+    # ---------------------------------------------------------------------
 
     def find(self, name: str) -> ServedPolicy:
         """The policy of a name.
 
         Raises:
-            Refusal: there is none.
+            Refusal: the policy does not exist.
         """
         found = self.served.get(name)
         if found is None:
             known = ", ".join(sorted(self.served))
-            raise Refusal("unknown", f"there is no policy {name[:100]!r} here; there are {known}")
+            raise Refusal(
+                "unknown", f"policy {name[:100]!r} does not exist on this server; it has {known}"
+            )
         return found
 
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
-        """Room for so many requests as long as the block lasts, taken before any of them is read.
+        """Reserve capacity for a number of requests as long as the block lasts, before any of them
+        is read.
 
         Raises:
-            Refusal: they are more than can ever be answered together (`bad`), or there is no room
-                now (`busy`).
+            Refusal: they exceed the total capacity (`bad`), or the free capacity (`busy`).
         """
         if count > self.max_waiting:
             raise Refusal(
@@ -203,14 +205,14 @@ class Desk:
                 self.waiting -= count
 
     async def read(self, job: Callable[[], T]) -> T:
-        """What a job returns that parses, tokenises or writes: the jobs of all doors run one after
-        the other in a thread of their own, so that no door's event loop waits."""
+        """Run a job that parses, tokenises or writes, and return its result: the jobs of all
+        protocols run one after the other in a thread of their own, so that no event loop blocks."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, job)
 
     def ask(self, requests: Sequence[Request]) -> concurrent.futures.Future[list[Completion]]:
-        """One completion for each request, in order, for a caller that has `room` for them. They
-        are sampled together with what else has been asked by then; each has random numbers of its
-        own, so that this decides nothing.
+        """One completion for each request, in order, for a caller that has reserved `room` for
+        them. They are batched with all other pending requests; each has random numbers of its own,
+        so batching does not change the results.
 
         Raises:
             Refusal: through the future, or at once.
@@ -224,21 +226,21 @@ class Desk:
         file: Path | None = None,
         folder: Path | None = None,
     ) -> concurrent.futures.Future[int]:
-        """Give a policy the weights of a file or folder, when nobody speaks; the version from then
-        on (one more than before if none is given).
+        """Load the weights of a file or folder into a policy while no request is being sampled;
+        returns the new version (by default one more than before).
 
         Raises:
-            Refusal: through the future: they do not fit, and nothing has changed.
+            Refusal: through the future: the weights do not fit, and nothing has changed.
         """
         self.require_trainer()
         return self._submit(self._update(self.find(name), version, file, folder))
 
     def load_adapter(self, name: str, folder: Path) -> concurrent.futures.Future[int]:
-        """The adapter of a folder under a name, new or instead of the one of that name."""
+        """Load the adapter of a folder under a name, new or replacing the adapter of that name."""
         self.require_trainer()
         known = self.served.get(name)
         if known is not None and known.parent is None:
-            raise Refusal("bad", f"{name!r} is a policy of its own and no adapter")
+            raise Refusal("bad", f"{name!r} is a whole model, not an adapter")
         if known is not None:
             return self.update(name, folder=folder)
         if self.add_adapter is None:
@@ -246,38 +248,39 @@ class Desk:
         return self._submit(self._add(name, folder))
 
     def unload_adapter(self, name: str) -> None:
-        """Forget an adapter."""
+        """Remove an adapter."""
         self.require_trainer()
         if self.find(name).parent is None:
-            raise Refusal("bad", f"{name!r} is a policy of its own and no adapter")
+            raise Refusal("bad", f"{name!r} is a whole model, not an adapter")
         del self.served[name], self._engines[name]
 
     def sleep(self) -> concurrent.futures.Future[None]:
-        """Answer nobody until woken, and let go of what was kept of earlier prompts."""
+        """Answer no requests until woken, and free the prefix caches."""
         self.require_trainer()
         return self._submit(self._sleep())
 
     def wake(self) -> None:
-        """Answer again."""
+        """Answer requests again."""
         self.require_trainer()
         self.asleep = False
 
     def require_trainer(self) -> None:
-        """Policies here may be changed.
+        """Check that clients may change policies.
 
         Raises:
             Refusal: they may not.
         """
         if not self.takes_weights:
             raise Refusal(
-                "forbidden", "policies here do not change; start the server with --take-weights"
+                "forbidden",
+                "the policies of this server cannot be changed; start it with --take-weights",
             )
 
     def readable(self, path: str) -> Path:
-        """A folder that a client names, if it may be read from.
+        """Check that a folder named by a client may be read from.
 
         Raises:
-            Refusal: it may not, or is not there.
+            Refusal: it may not, or does not exist.
         """
         if self.weights_from is None:
             raise Refusal(
@@ -288,7 +291,7 @@ class Desk:
         if not folder.is_relative_to(self.weights_from):
             raise Refusal("forbidden", "the folder is not below the one of --weights-from")
         if not folder.is_dir():
-            raise Refusal("bad", "there is no such folder on the machine of this server")
+            raise Refusal("bad", "the folder does not exist on the machine of this server")
         return folder
 
     # -- on the loop of the engines ----------------------------------------------------------------
@@ -300,7 +303,7 @@ class Desk:
         return asyncio.run_coroutine_threadsafe(_guarded(job), self._loop)
 
     def _check(self, requests: Sequence[Request]) -> None:
-        """Refuse requests that cannot be answered; a prompt that several share is looked at
+        """Refuse requests that cannot be answered; a prompt that several requests share is checked
         once."""
         known: set[int] = set()
         for request in requests:
@@ -310,7 +313,7 @@ class Desk:
                 raise Refusal(
                     "long",
                     f"the maximum context length is {served.max_context} tokens; the prompt has "
-                    f"{len(ids)} and {request.sampling.max_new_tokens} more are asked",
+                    f"{len(ids)} and {request.sampling.max_new_tokens} more are requested",
                 )
             if id(ids) in known:
                 continue
@@ -324,7 +327,7 @@ class Desk:
     async def _ask(self, requests: list[Request]) -> list[Completion]:
         await self.read(lambda: self._check(requests))
         try:
-            async with asyncio.timeout(self.timeout), self._gate.passing():
+            async with asyncio.timeout(self.timeout), self._weight_lock.passing():
                 if self.asleep:
                     raise Refusal("asleep", "this server sleeps; wake it first")
                 versions = {each.policy: self.served[each.policy].version for each in requests}
@@ -345,7 +348,7 @@ class Desk:
     async def _update(
         self, served: ServedPolicy, version: int | None, file: Path | None, folder: Path | None
     ) -> int:
-        async with self._gate.alone():
+        async with self._weight_lock.alone():
             try:
                 if file is not None:
                     await asyncio.to_thread(served.holder.take_file, file)
@@ -362,7 +365,7 @@ class Desk:
 
     async def _add(self, name: str, folder: Path) -> int:
         assert self.add_adapter is not None
-        async with self._gate.alone():
+        async with self._weight_lock.alone():
             try:
                 changed = await asyncio.to_thread(self.add_adapter, name, folder)
             except MRLMError as error:
@@ -376,14 +379,14 @@ class Desk:
         return self.served[name].version
 
     async def _sleep(self) -> None:
-        async with self._gate.alone():
+        async with self._weight_lock.alone():
             self.asleep = True
             for each in self.served.values():
                 await each.engine.load_weights(each.name, each.holder, each.version)
 
 
 async def _guarded(job: Coroutine[Any, Any, T]) -> T:
-    """What a job returns; what it raises by mistake stays in the log."""
+    """Await a job; details of unexpected errors stay in the log."""
     try:
         return await job
     except Refusal:

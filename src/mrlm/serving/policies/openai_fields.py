@@ -1,4 +1,4 @@
-"""Requests of the OpenAI protocol, read field by field, and the shapes of its answers."""
+"""Requests of the OpenAI protocol, read field by field, and the JSON of its answers."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "top_logprobs": (0,),
 }
-"""What changes an answer and is not offered here, with the values that change nothing."""
+"""Fields that would change an answer but are not supported, with the values that have no effect."""
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 MOST_CHOICES = 64
 
 
 class Fields:
-    """The body of a request; every read says what is wrong with the field."""
+    """The body of a request; every getter reports what is wrong with its field."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = body
@@ -55,7 +55,7 @@ class Fields:
                 raise Refusal("bad", f"{name} is not supported by this server", name)
 
     def whole(self, name: str, default: int, low: int, high: int) -> int:
-        """A whole number from `low` to `high`."""
+        """An integer from `low` to `high`."""
         value = self.body.get(name)
         if value is None:
             return default
@@ -80,7 +80,7 @@ class Fields:
         return bool(value)
 
     def text(self, name: str) -> str:
-        """A text that must be there."""
+        """A required text."""
         value = self.body.get(name)
         if not isinstance(value, str) or not value:
             raise Refusal("bad", f"{name} must be a text", name)
@@ -99,18 +99,18 @@ class Fields:
         return self.whole("n", 1, 1, MOST_CHOICES)
 
     def count(self) -> int:
-        """Completions that are requested in all, known before any prompt is looked at."""
+        """Total number of completions requested, computed before any prompt is read."""
         prompts: Any = self.body.get("prompt")
         several = isinstance(prompts, list) and not (prompts and isinstance(prompts[0], int))
         return self.choices() * (len(prompts) if several else 1)
 
     def seed(self) -> int:
-        """The seed of the request, drawn here if it has none."""
+        """The seed of the request; a random one if it has none."""
         given = self.whole("seed", secrets.randbits(63), -(1 << 63), (1 << 64) - 1)
         return given % (1 << 64)
 
     def sampling(self, max_new_tokens: int) -> SamplingParams:
-        """How tokens are drawn. `top_k` may be 0 or -1 for off."""
+        """Sampling parameters. `top_k` may be 0 or -1 for off."""
         return checked_sampling(
             SamplingParams(
                 max_new_tokens=max_new_tokens,
@@ -125,8 +125,8 @@ class Fields:
     # -- conversations -----------------------------------------------------------------------------
 
     def messages(self, max_context: int) -> list[Message]:
-        """The conversation; tools that the template is to explain come with its first message. One
-        that cannot fit into `max_context` tokens is refused as it came."""
+        """The conversation; tools for the chat template are attached to its first message. A
+        conversation that cannot fit into `max_context` tokens is refused before tokenisation."""
         given = self.body.get("messages")
         if not isinstance(given, list) or not given:
             raise Refusal("bad", "messages must be a list with at least one message", "messages")
@@ -161,7 +161,7 @@ class Fields:
 
 
 def _characters(value: Any) -> int:
-    """How many characters the texts of a JSON value have."""
+    """Total number of characters in the texts of a JSON value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -186,14 +186,14 @@ def _message(given: Any, where: str) -> Message:
 
 
 def _called(call: JSON) -> JSON:
-    """A call as templates take it: its arguments as an object."""
+    """A tool call in the form of chat templates: its arguments as an object."""
     function = call.get("function")
     function = dict(function) if isinstance(function, dict) else {}
     if isinstance(function.get("arguments"), str):
         try:
             function["arguments"] = json.loads(function["arguments"])
         except ValueError:
-            raise Refusal("bad", "the arguments of a tool call are no JSON", "messages") from None
+            raise Refusal("bad", "the arguments of a tool call are not JSON", "messages") from None
     return {**call, "function": function}
 
 
@@ -201,7 +201,7 @@ def _called(call: JSON) -> JSON:
 
 
 def head(kind: str, model: str) -> JSON:
-    """What every answer begins with."""
+    """The fields that every answer begins with."""
     name = {"chat.completion": "chatcmpl", "chat.completion.chunk": "chatcmpl"}.get(kind, "cmpl")
     return {
         "id": f"{name}-{secrets.token_hex(12)}",
@@ -212,7 +212,7 @@ def head(kind: str, model: str) -> JSON:
 
 
 def usage(read: int, found: Sequence[Completion]) -> JSON:
-    """How many tokens were read and written."""
+    """Token counts of prompt and completions."""
     written = sum(len(each.token_ids) for each in found)
     return {
         "prompt_tokens": read,
@@ -256,8 +256,8 @@ def _tokens(chat: Chat, found: Completion) -> list[str]:
 
 
 def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
-    """The message of a completion and why it ended. Calls that a model writes as
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become calls where tools were
+    """The message of a completion and its finish reason. Calls that a model writes as
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` become tool calls if tools were
     given."""
     calls, rest = _calls_in(found.text) if tools else ([], found.text)
     if not calls:
@@ -267,8 +267,8 @@ def spoken(found: Completion, tools: Sequence[JSON]) -> tuple[JSON, str]:
 
 
 def _calls_in(text: str) -> tuple[list[JSON], str]:
-    """The calls of a text, and the text without them, in time that grows with its length. What only
-    looks like a call stays text."""
+    """The tool calls in a text, and the text without them, in linear time. Malformed calls stay
+    text."""
     first, *parts = text.split(OPENS)
     calls: list[JSON] = []
     rest = [first]
@@ -288,5 +288,5 @@ def _calls_in(text: str) -> tuple[list[JSON], str]:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text word by word."""
+    """Split a text into words."""
     yield from re.findall(r"\s*\S+|\s+$", text)

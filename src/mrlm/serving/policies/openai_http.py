@@ -1,5 +1,5 @@
-"""The HTTP door to policies: the OpenAI protocol (chat and text completions), for any client that
-speaks it, and the routes of `http_trainer.py` for those who train."""
+"""The HTTP routes of policies: the OpenAI protocol (chat and text completions) for any compatible
+client, and the routes of `trainer_http.py` for trainers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from mrlm.serving.policies.refusals import Refusal
 log: logging.Logger = logging.getLogger("mrlm")
 
 DEFAULT_TOKENS = 1024
-"""Tokens of a chat answer where the client does not say; fewer where the model has less room."""
+"""Default length of a chat answer in tokens; fewer if the model has less room."""
 DEFAULT_TEXT_TOKENS = 16
-"""The same for text completions, as the protocol says."""
+"""The default for text completions, as the protocol defines it."""
 STATUS: dict[str, tuple[int, str, str | None]] = {
     "unknown": (404, "invalid_request_error", "model_not_found"),
     "bad": (400, "invalid_request_error", None),
@@ -49,23 +49,23 @@ STATUS: dict[str, tuple[int, str, str | None]] = {
 
 @dataclass(slots=True)
 class HTTPAnswer:
-    """What a route answers: JSON, or a text; or events, one after the other."""
+    """The answer of a route: JSON, a text, or server-sent events."""
 
     body: Any
     events: bool = False
 
 
 Route = Callable[[JSON, Any], Awaitable[Any]]
-"""`route(body, request)` returns an `HTTPAnswer` or what its body is."""
+"""`route(body, request)` returns an `HTTPAnswer` or its body."""
 
 
 class Door:
-    """The routes of the OpenAI protocol over a desk.
+    """The routes of the OpenAI protocol over a dispatcher.
 
     Args:
-        desk: answers.
-        token: every request has to show it as `Authorization: Bearer`; `None` for none.
-        limits: what is let in.
+        desk: answers the requests.
+        token: required from every request as `Authorization: Bearer`; `None` for no check.
+        limits: limits of admission.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Door:
         return {"status": "asleep" if self.desk.asleep else "ok", "waiting": self.desk.waiting}
 
     async def models(self, body: JSON, request: Any) -> JSON:
-        """The policies there are; `mrlm` says which weights they have."""
+        """The list of policies; `mrlm` holds the version of their weights."""
         served = list(self.desk.served.values())
         return {"object": "list", "data": await asyncio.to_thread(lambda: [*map(_model, served)])}
 
@@ -188,15 +188,14 @@ class Door:
         asked: Callable[[], list[Asked]],
         answer: Callable[[list[Asked], list[Completion]], HTTPAnswer],
     ) -> HTTPAnswer:
-        """Room first, then the requests, then what they are answered with; what takes long is not
-        done on this event loop."""
+        """Reserve capacity, read the requests, answer them; slow work runs on other threads."""
         with self.desk.room(count):
             sent = await self.desk.read(asked)
             found = await asyncio.wrap_future(self.desk.ask(sent))
         return await self.desk.read(lambda: answer(sent, found))
 
     def _guarded(self, route: Route) -> Any:
-        """A route behind the checks that all of them have."""
+        """A route with the checks that all of them share."""
         from starlette.responses import JSONResponse, StreamingResponse
 
         async def answer(request: Any) -> Any:
@@ -214,7 +213,7 @@ class Door:
             except Refusal as refusal:
                 status, kind, code = STATUS[refusal.kind]
                 return _error(status, str(refusal), kind, code, refusal.field)
-            except _Unheard as unheard:
+            except _Rejected as unheard:
                 return _error(unheard.status, str(unheard), unheard.kind)
             except Exception:
                 log.exception("a request to %s failed", request.url.path)
@@ -226,21 +225,22 @@ class Door:
 
     def _check_token(self, request: Any) -> None:
         if self._token is None:
-            if "origin" in request.headers:  # a page somewhere, in a browser of this machine
+            if "origin" in request.headers:  # a web page in a browser on this machine
                 text = "browsers are let in with a token only"
-                raise _Unheard(403, text, "invalid_request_error")
+                raise _Rejected(403, text, "invalid_request_error")
             return
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         good = secrets.compare_digest(_digest(shown.strip()), self._token)
         if scheme.lower() != "bearer" or not good:
-            raise _Unheard(401, "the token is missing or wrong", "authentication_error")
+            raise _Rejected(401, "the token is missing or wrong", "authentication_error")
 
     async def _receive(self, request: Any, data: bytearray) -> None:
-        """Read the body of a request, as far as there is room for it. It is counted in `_held`."""
+        """Read the body of a request, within the memory limit for bodies. Its size is counted in
+        `_held`."""
         if request.method == "GET":
             return
         limits, kind = self.limits, "invalid_request_error"
-        large = _Unheard(413, f"the request is larger than {limits.body} bytes", kind)
+        large = _Rejected(413, f"the request is larger than {limits.body} bytes", kind)
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limits.body:
             raise large
@@ -257,11 +257,11 @@ class Door:
                         )
         except TimeoutError:
             text = f"the request did not arrive within {limits.body_seconds:g} s"
-            raise _Unheard(408, text, kind) from None
+            raise _Rejected(408, text, kind) from None
 
 
-class _Unheard(Exception):
-    """A request that is refused before anybody reads what it asks."""
+class _Rejected(Exception):
+    """A request that is refused before its body is read."""
 
     def __init__(self, status: int, message: str, kind: str) -> None:
         super().__init__(message)
@@ -285,11 +285,11 @@ def _error(
 
 
 async def _no_page(request: Any, error: Any) -> Any:
-    return _error(error.status_code, "there is no such route", "invalid_request_error")
+    return _error(error.status_code, "unknown route", "invalid_request_error")
 
 
 def _another(seed: int, place: int) -> int:
-    """The seed of the choice at a place; the first has the request's own."""
+    """The seed of the choice at an index; the first uses the seed of the request."""
     if not place:
         return seed
     return int.from_bytes(hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest())
@@ -327,15 +327,15 @@ def _rendered(served: ServedPolicy, messages: list[Message]) -> list[int]:
 
 
 def _prompts(served: ServedPolicy, given: Any) -> list[list[int]]:
-    """The prompts in ids: of a text, several texts, one list of ids, or several."""
+    """The prompts in ids: from a text, several texts, one list of ids, or several."""
 
     def ids(value: Any) -> bool:
         plain = isinstance(value, list) and bool(value)
         return plain and all(isinstance(e, int) and not isinstance(e, bool) for e in value)
 
     def encoded(text: str) -> list[int]:
-        # a raw prompt is what a client has rendered itself: control tokens in it are control, as in
-        # every server of this protocol. Text that is not to be control goes through chat, or as ids
+        # a raw prompt was rendered by the client: control tokens in it are control, as in every
+        # server of this protocol. Text that must not act as control goes through chat, or as ids
         check_size(len(text), served.max_context)
         return served.chat.encode(text)
 

@@ -1,4 +1,4 @@
-"""Why a request for a policy is not answered, for the doors to translate."""
+"""The reasons why a request for a policy is refused, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ Kind = Literal["unknown", "bad", "long", "busy", "asleep", "slow", "failed", "fo
 
 
 class Refusal(MRLMError):
-    """A request that is not answered.
+    """A request that is refused.
 
     Args:
-        kind: why, for the doors to translate: `unknown` (no such policy), `bad` and `long` (the
-            request can never be answered), `busy` and `asleep` (later, perhaps), `slow` (the
-            deadline passed), `forbidden`, `failed` (this server's fault; its log says more).
-        message: what the client may know.
+        kind: the reason, translated by each protocol: `unknown` (no such policy), `bad` and `long`
+            (the request can never be answered), `busy` and `asleep` (a retry may succeed), `slow`
+            (the deadline passed), `forbidden`, `failed` (an error of this server; its log says
+            more).
+        message: text for the client.
         field: the part of the request that is wrong.
     """
 

@@ -1,5 +1,5 @@
-"""Routes for those who train policies that a server speaks for, called and shaped like those of
-vLLM and of SGLang, so that what trains with the one trains with this."""
+"""Routes for trainers, with the names and shapes of vLLM's and SGLang's servers, so that a trainer
+for one of those works with this server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mrlm.serving.policies.openai_fields import JSON, Fields
 from mrlm.serving.policies.refusals import Refusal
 
 PARTS = frozenset({"weights", "kv_cache"})
-"""What sleeps and wakes."""
+"""The parts that can sleep and wake."""
 
 
 def trainer_routes(desk: Desk) -> dict[tuple[str, str], Callable[[JSON, Any], Awaitable[Any]]]:
-    """(method, path) -> route."""
-    bed = Bed(desk)
-    vllm, sglang = Vllm(desk, bed), Sglang(desk, bed)
+    """Map (method, path) to route."""
+    sleep_mode = SleepMode(desk)
+    vllm, sglang = Vllm(desk, sleep_mode), Sglang(desk, sleep_mode)
     return {
         ("POST", "/v1/load_lora_adapter"): vllm.load_adapter,
         ("POST", "/v1/unload_lora_adapter"): vllm.unload_adapter,
@@ -43,15 +43,15 @@ def trainer_routes(desk: Desk) -> dict[tuple[str, str], Callable[[JSON, Any], Aw
     }
 
 
-class Bed:
-    """Which parts of a server sleep. While any does, nobody is answered; weights can be changed
-    once they are awake."""
+class SleepMode:
+    """The sleep mode of a server, part by part. While any part sleeps, no request is answered;
+    weights can be changed once the weights are awake."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.asleep: set[str] = set()
         self.mark: str = ""
-        """What whoever trains calls the weights as they are."""
+        """The trainer's label for the current weights."""
 
     async def sleep(self, parts: Sequence[str]) -> None:
         """Put parts to sleep."""
@@ -66,34 +66,35 @@ class Bed:
             self.desk.wake()
 
     def check(self) -> None:
-        """Weights can be changed now."""
+        """Check that weights can be changed now."""
         if "weights" in self.asleep:
             raise Refusal("bad", "the weights sleep; wake them before they are changed")
 
     def _known(self, parts: Sequence[str]) -> Sequence[str]:
         strange = set(parts) - PARTS
         if strange:
-            raise Refusal("bad", f"there are no {', '.join(sorted(strange))} to wake", "tags")
+            raise Refusal("bad", f"unknown tags {sorted(strange)}; known: {sorted(PARTS)}", "tags")
         return parts or sorted(PARTS)
 
 
 def whole_model(desk: Desk) -> ServedPolicy:
-    """The policy that is no adapter, where there is one.
+    """The only policy that is not an adapter.
 
     Raises:
         Refusal: there are none, or several.
     """
     whole = [each for each in desk.served.values() if each.parent is None]
     if len(whole) != 1:
-        raise Refusal("bad", f"this server has {len(whole)} whole models; say which is meant")
+        raise Refusal("bad", f"this server has {len(whole)} whole models; name one of them")
     return whole[0]
 
 
 class Vllm:
     """Routes of vLLM's server."""
 
-    def __init__(self, desk: Desk, bed: Bed) -> None:
-        self.desk, self.bed = desk, bed
+    def __init__(self, desk: Desk, sleep_mode: SleepMode) -> None:
+        self.desk: Desk = desk
+        self.sleep_mode: SleepMode = sleep_mode
 
     async def load_adapter(self, body: JSON, request: Any) -> str:
         fields = Fields(body)
@@ -101,7 +102,7 @@ class Vllm:
         if name in self.desk.served and not fields.flag("load_inplace"):
             text = f"The LoRA adapter '{name}' has already been loaded"
             raise Refusal("bad", text, "lora_name")
-        self.bed.check()
+        self.sleep_mode.check()
         await asyncio.wrap_future(self.desk.load_adapter(name, folder))
         return f"Success: LoRA adapter '{name}' added successfully."
 
@@ -113,37 +114,37 @@ class Vllm:
     async def sleep(self, body: JSON, request: Any) -> JSON:
         if request.query_params.get("level", "1") not in ("1", "2"):
             raise Refusal("bad", "level may be 1 or 2", "level")
-        await self.bed.sleep(request.query_params.getlist("tags"))
+        await self.sleep_mode.sleep(request.query_params.getlist("tags"))
         return {}
 
     async def wake_up(self, body: JSON, request: Any) -> JSON:
-        self.bed.wake(request.query_params.getlist("tags"))
+        self.sleep_mode.wake(request.query_params.getlist("tags"))
         return {}
 
     async def is_sleeping(self, body: JSON, request: Any) -> JSON:
         return {"is_sleeping": self.desk.asleep}
 
     async def collective_rpc(self, body: JSON, request: Any) -> JSON:
-        """Only `reload_weights` from a folder: whoever may call it may call nothing else."""
+        """Only `reload_weights` from a folder: a remote call of any other method is refused."""
         if Fields(body).text("method") != "reload_weights":
             raise Refusal("bad", "method may be 'reload_weights' here", "method")
         given = body.get("kwargs")
         folder = self.desk.readable(Fields(given if isinstance(given, dict) else {}).text(PATH))
-        self.bed.check()
+        self.sleep_mode.check()
         await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
         return {"results": [None]}
 
     async def reset_prefix_cache(self, body: JSON, request: Any) -> JSON:
-        """Nothing to do: what was read with old weights is forgotten when new ones come."""
+        """Does nothing: prefix caches of old weights are dropped when new weights arrive."""
         return {}
 
     async def mark(self, body: JSON, request: Any) -> JSON:
         self.desk.require_trainer()
-        self.bed.mark = Fields(body).text("new_version")
-        return {"success": True, "new_version": self.bed.mark}
+        self.sleep_mode.mark = Fields(body).text("new_version")
+        return {"success": True, "new_version": self.sleep_mode.mark}
 
     async def weight_info(self, body: JSON, request: Any) -> JSON:
-        return {"weight_version": self.bed.mark or "default"}
+        return {"weight_version": self.sleep_mode.mark or "default"}
 
 
 PATH = "weights_path"
@@ -152,8 +153,9 @@ PATH = "weights_path"
 class Sglang:
     """Routes of SGLang's server."""
 
-    def __init__(self, desk: Desk, bed: Bed) -> None:
-        self.desk, self.bed = desk, bed
+    def __init__(self, desk: Desk, sleep_mode: SleepMode) -> None:
+        self.desk: Desk = desk
+        self.sleep_mode: SleepMode = sleep_mode
 
     async def generate(self, body: JSON, request: Any) -> Any:
         fields = Fields(body)
@@ -182,7 +184,7 @@ class Sglang:
             sent = await self.desk.read(asked)
             found = await asyncio.wrap_future(self.desk.ask(sent))
         answers = [
-            _generated(each, len(one.prompt_ids), scored, self.bed.mark)
+            _generated(each, len(one.prompt_ids), scored, self.sleep_mode.mark)
             for each, one in zip(found, sent, strict=True)
         ]
         return answers[0] if single else answers
@@ -192,25 +194,25 @@ class Sglang:
         return {
             "model_path": served.model,
             "is_generation": True,
-            "weight_version": self.bed.mark or str(served.version),
+            "weight_version": self.sleep_mode.mark or str(served.version),
         }
 
     async def update_weights(self, body: JSON, request: Any) -> JSON:
         fields = Fields(body)
         mark = fields.text("weight_version") if "weight_version" in body else ""
         folder = self.desk.readable(fields.text("model_path"))
-        self.bed.check()
+        self.sleep_mode.check()
         await asyncio.wrap_future(self.desk.update(whole_model(self.desk).name, folder=folder))
-        self.bed.mark = mark
+        self.sleep_mode.mark = mark
         text = "Succeeded to update model weights."
         return {"success": True, "message": text, "num_paused_requests": 0}
 
     async def release(self, body: JSON, request: Any) -> JSON:
-        await self.bed.sleep(Fields(body).texts("tags"))
+        await self.sleep_mode.sleep(Fields(body).texts("tags"))
         return {}
 
     async def resume(self, body: JSON, request: Any) -> JSON:
-        self.bed.wake(Fields(body).texts("tags"))
+        self.sleep_mode.wake(Fields(body).texts("tags"))
         return {}
 
     async def load_adapter(self, body: JSON, request: Any) -> JSON:
@@ -218,7 +220,7 @@ class Sglang:
         name, folder = fields.text("lora_name"), self.desk.readable(fields.text("lora_path"))
         if name in self.desk.served:
             raise Refusal("bad", f"LoRA adapter {name} is loaded already", "lora_name")
-        self.bed.check()
+        self.sleep_mode.check()
         await asyncio.wrap_future(self.desk.load_adapter(name, folder))
         return self._adapters()
 
@@ -227,7 +229,7 @@ class Sglang:
         return self._adapters()
 
     async def flush_cache(self, body: JSON, request: Any) -> JSON:
-        """Nothing to do: what was read with old weights is forgotten when new ones come."""
+        """Does nothing: prefix caches of old weights are dropped when new weights arrive."""
         return {}
 
     def _adapters(self) -> JSON:

@@ -1,23 +1,23 @@
-"""What both ends of a connection agree on: how long messages are, how a dead peer is seen."""
+"""Channel options that both ends of a connection share: message size and keep-alive."""
 
 from __future__ import annotations
 
 import resource
 
 MOST_BYTES = 4 << 20
-"""Bytes of a message, where nothing else is agreed."""
+"""Default size limit of a message in bytes."""
 KEEPALIVE = 20.0
-"""Seconds after which a silent peer is asked whether it is there."""
+"""Seconds of silence after which a peer is pinged."""
 KEEPALIVE_WAIT = 10.0
-"""Seconds it may take to say so."""
+"""Seconds allowed for the answer to a ping."""
 CONNECTING = 5.0
-"""Seconds an attempt to connect may take, with all that TLS asks."""
+"""Seconds an attempt to connect may take, including TLS."""
 HANDSHAKE = 10.0
-"""Seconds in which whoever connects has to speak the protocol."""
+"""Seconds in which a new connection has to speak the protocol."""
 CONNECTIONS = 4096
-"""Open to a server at the same time, where the machine allows it twice as many descriptors."""
+"""Open connections to a server, if the machine allows twice as many file descriptors."""
 STREAMS = 8192
-"""Calls under way on one connection."""
+"""Concurrent calls on one connection."""
 
 Options = list[tuple[str, int]]
 
@@ -34,7 +34,8 @@ def _options(most_bytes: int) -> Options:
 
 
 def server_options(most_bytes: int = MOST_BYTES) -> Options:
-    """Of a server: two cannot share a port, and clients may ask as often as ours do."""
+    """Options of a server: its port is exclusive, and clients may ping as often as this package's
+    do."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
         *_options(most_bytes),
@@ -48,7 +49,7 @@ def server_options(most_bytes: int = MOST_BYTES) -> Options:
 
 
 def channel_options(most_bytes: int = MOST_BYTES) -> Options:
-    """Of a client: it tries again within a second when the server was away."""
+    """Options of a client: it reconnects within a second after the server was away."""
     return [
         *_options(most_bytes),
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -1,5 +1,5 @@
-"""Core types as messages of the protocol and back: `to_x` makes the message of a value, `x_of` the
-value of a message. Values of any kind travel as strict JSON. No network."""
+"""Conversion of core types to protocol messages and back: `to_x` makes the message of a value,
+`x_of` the value of a message. Values of any type are sent as strict JSON. No network."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from mrlm.serving import mrlm_pb2 as pb
 
 T = TypeVar("T")
 MOST_DEPTH = 100
-"""How deep lists and objects may stand in each other."""
+"""Most levels of nested lists and objects."""
 
 # -- values of any kind ----------------------------------------------------------------------------
 
 
 def to_json(value: Any, where: str) -> str:
-    """A value as JSON text; empty for `None`.
+    """Encode a value as JSON text; empty for `None`.
 
-    Tuples become lists, and numbers of other libraries plain ones. Keys have to be text and numbers
-    finite, so that what arrives is what was sent.
+    Tuples become lists, and numbers of other libraries plain ones. Keys must be text and numbers
+    finite, so that the value arrives as it was sent.
 
     Args:
-        value: what is sent.
-        where: how a message calls it.
+        value: the value.
+        where: its name in error messages.
 
     Raises:
-        EpisodeError: it is no JSON; the message names the key.
+        EpisodeError: it is not JSON; the message names the key.
     """
     if value is None:
         return ""
     try:
         return json.dumps(_plain(value, where), allow_nan=False, separators=(",", ":"))
-    except ValueError as error:  # a whole number of thousands of digits
-        raise EpisodeError(f"{where} cannot travel as JSON: {error}") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise EpisodeError(f"{where} cannot be sent as JSON: {error}") from error
 
 
 def json_of(text: str, where: str) -> Any:
-    """The value of a JSON text; `None` for an empty one.
+    """Decode a JSON text; `None` for an empty one.
 
     Raises:
-        EpisodeError: it is no strict JSON.
+        EpisodeError: it is not strict JSON.
     """
     if not text:
         return None
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise EpisodeError(f"{where}: that is no JSON ({error})") from error
+        raise EpisodeError(f"{where}: not valid JSON ({error})") from error
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
@@ -62,10 +62,10 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return int(value)
     if isinstance(value, numbers.Real):
         if not math.isfinite(value):
-            raise EpisodeError(f"{where} is {float(value)!r}, which JSON cannot say")
+            raise EpisodeError(f"{where} is {float(value)!r}, which JSON cannot represent")
         return float(value)
     if depth == MOST_DEPTH:
-        raise EpisodeError(f"{where} stands more than {MOST_DEPTH} levels deep")
+        raise EpisodeError(f"{where} is nested more than {MOST_DEPTH} levels deep")
     if isinstance(value, list | tuple):
         return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, Mapping):
@@ -89,11 +89,11 @@ def _object_of(text: str, where: str) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _made(make: Callable[[], T], what: str) -> T:
-    """A protocol message; fields that it cannot hold become one clear error."""
+    """Build a protocol message; values that a field cannot hold become one clear error."""
     try:
         return make()
     except (TypeError, ValueError) as error:  # UnicodeEncodeError is a ValueError
@@ -104,10 +104,10 @@ def _made(make: Callable[[], T], what: str) -> T:
 
 
 def to_message(message: Message) -> pb.Message:
-    """The protocol's message; the model call behind it stays here.
+    """The protocol's message; the model call behind it is not sent.
 
     Raises:
-        EpisodeError: metadata or tool calls that are no JSON, text that is no Unicode.
+        EpisodeError: metadata or tool calls that are not JSON, text that is not Unicode.
     """
     whose = "the message" if message.agent is None else f"the message of {message.agent!r}"
     return _made(
@@ -126,7 +126,7 @@ def message_of(record: pb.Message) -> Message:
     """Inverse of `to_message`.
 
     Raises:
-        EpisodeError: a role that there is not, or no JSON where it should be.
+        EpisodeError: an unknown role, or invalid JSON.
     """
     calls = json_of(record.tool_calls_json, "tool_calls") or []
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
@@ -135,7 +135,7 @@ def message_of(record: pb.Message) -> Message:
         role = Role(record.role)
     except ValueError as error:
         raise EpisodeError(
-            f"there is no role {record.role[:40]!r} (there are: {', '.join(Role)})"
+            f"unknown role {record.role[:40]!r} (known: {', '.join(Role)})"
         ) from error
     return Message(
         record.content,
@@ -150,7 +150,7 @@ def to_task(task: Task) -> pb.Task:
     """The protocol's task.
 
     Raises:
-        EpisodeError: what cannot be sent, by name: a value that is no JSON, a seed below 0.
+        EpisodeError: a field cannot be sent, by name: a value that is not JSON, a seed below 0.
     """
     whose = f"task {task.id!r}"
     return _made(
@@ -180,14 +180,14 @@ def task_of(record: pb.Task) -> Task:
     )
 
 
-# -- what a world answers --------------------------------------------------------------------------
+# -- results of an environment ---------------------------------------------------------------------
 
 
 def to_observation(observation: Observation, whose: str = "the observation") -> pb.Observation:
-    """The protocol's observation; `whose` is how messages call it.
+    """The protocol's observation; `whose` is its name in error messages.
 
     Raises:
-        EpisodeError: what cannot be sent, by name.
+        EpisodeError: a field cannot be sent, by name.
     """
     return _made(
         lambda: pb.Observation(
@@ -213,10 +213,10 @@ def observation_of(record: pb.Observation) -> Observation:
 
 
 def to_reward(reward: Reward, whose: str = "the reward") -> pb.Reward:
-    """The protocol's reward (NaN where it is not known); `whose` is how messages call it.
+    """The protocol's reward (NaN if unknown); `whose` is its name in error messages.
 
     Raises:
-        EpisodeError: what cannot be sent, by name.
+        EpisodeError: a field cannot be sent, by name.
     """
     return _made(
         lambda: pb.Reward(
@@ -229,7 +229,7 @@ def to_reward(reward: Reward, whose: str = "the reward") -> pb.Reward:
 
 
 def reward_of(record: pb.Reward) -> Reward:
-    """Inverse of `to_reward`; the components stand in the order of their names.
+    """Inverse of `to_reward`; the components are in the order of their names.
 
     Raises:
         EpisodeError: the info is malformed.
@@ -245,11 +245,11 @@ def to_result(result: StepResult, state: str | None = None) -> pb.StepResult:
     """The protocol's step result.
 
     Args:
-        result: what a world answered; its rewards are `Reward`s.
-        state: the whole situation as text, where it is asked for.
+        result: the result of an environment; its rewards are `Reward`s.
+        state: the whole state as text, if requested.
 
     Raises:
-        EpisodeError: what cannot be sent, by agent and name.
+        EpisodeError: a field cannot be sent, by agent and name.
     """
     seen, paid = result.observations, result.rewards
     return _made(
@@ -273,14 +273,14 @@ def to_result(result: StepResult, state: str | None = None) -> pb.StepResult:
 
 
 def result_of(record: pb.StepResult) -> StepResult:
-    """Inverse of `to_result`; the state, where there is one, stays in the record.
+    """Inverse of `to_result`; the state, if there is one, stays in the record.
 
     Raises:
-        EpisodeError: a part is malformed or named and missing.
+        EpisodeError: a part is malformed, or listed but missing.
     """
     stray = {*record.speakers} ^ {*record.observations} or {*record.paid} ^ {*record.rewards}
     if stray:
-        raise EpisodeError(f"the result of the step says two things about {sorted(stray)[0]!r}")
+        raise EpisodeError(f"the result of the step has two entries for {sorted(stray)[0]!r}")
     return StepResult(
         {agent: observation_of(record.observations[agent]) for agent in record.speakers},
         {agent: reward_of(record.rewards[agent]) for agent in record.paid},

@@ -1,4 +1,4 @@
-"""What a client is told of an error, and what it is not. No network."""
+"""Error messages for clients, without internal details. No network."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 class SlowError(Exception):
-    """A world took longer than its deadline.
+    """An environment took longer than its deadline.
 
     Args:
         seconds: the deadline.
-        hung: a thread of it still runs.
+        hung: whether one of its threads still runs.
     """
 
     def __init__(self, seconds: float, hung: bool) -> None:
@@ -27,16 +27,16 @@ class SlowError(Exception):
 
 
 class RefusedError(Exception):
-    """A request that makes no sense; nothing was done. Its words are written for the client."""
+    """An invalid request; nothing was executed. Its message is written for the client."""
 
 
 def failure_of(error: Exception, what: str, opening: bool = False) -> pb.Failure:
-    """What a client is told of an error in a world.
+    """The `Failure` that a client receives for an error in an environment.
 
     Args:
-        error: what was raised.
-        what: the world and what it was doing.
-        opening: it was being made, so that a `ConfigError` is the request's fault.
+        error: the exception.
+        what: the environment and its current operation.
+        opening: whether it was being constructed, so that a `ConfigError` is the request's fault.
     """
     if isinstance(error, RefusedError) or (opening and isinstance(error, ConfigError)):
         return pb.Failure(kind=pb.Failure.BAD, message=str(error))
@@ -45,12 +45,12 @@ def failure_of(error: Exception, what: str, opening: bool = False) -> pb.Failure
         words = f"{what} took longer than the {error.seconds:g} s that the server gives it"
         return pb.Failure(kind=pb.Failure.SLOW, message=words)
     kind = pb.Failure.REWARD if isinstance(error, RewardError) else pb.Failure.WORLD
-    return pb.Failure(kind=kind, message=told(error, what))
+    return pb.Failure(kind=kind, message=log_failure(error, what))
 
 
-def told(error: BaseException, what: str) -> str:
-    """Log an error, with the user's frames, under a fresh number. Returns what may be said of it
-    elsewhere: its class, its words where they were written for users, and the number."""
+def log_failure(error: BaseException, what: str) -> str:
+    """Log an error with the user's stack frames under a fresh number. Returns the text for the
+    client: the error's class, its message if that was written for users, and the number."""
     number = secrets.token_hex(4)
     log.error("[%s] %s failed: %s", number, what, explain(error))
     log.debug("[%s] %s", number, whole(error))

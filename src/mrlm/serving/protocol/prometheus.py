@@ -1,4 +1,4 @@
-"""What a server tells a monitoring system: Prometheus text over HTTP, from this machine only."""
+"""Metrics of a server for monitoring: Prometheus text over HTTP, for this machine only."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ BUCKETS: tuple[float, ...] = (
     30,
     60,
 )
-"""Seconds."""
+"""Upper bounds of the latency histogram, in seconds."""
 Readings = Callable[[], dict[str, float]]
 
 
 class Metrics:
-    """Counts nothing: a server that nobody watches."""
+    """The interface of server metrics; this class records none."""
 
     def called(self, call: str, result: str, seconds: float) -> None:
-        """A call was answered.
+        """Count an answered call.
 
         Args:
             call: its kind.
             result: `ok`, or the kind of the failure.
-            seconds: it took.
+            seconds: its duration.
         """
 
     def expired(self) -> None:
-        """A session was freed because its lease had run out."""
+        """Count a session that was freed because its lease had expired."""
 
     def denied(self) -> None:
-        """A call came without the right token."""
+        """Count a call without a valid token."""
 
     def serve(self, port: int, readings: Readings) -> int:
-        """Answer at `http://127.0.0.1:PORT/metrics`; returns the port.
+        """Serve `http://127.0.0.1:PORT/metrics`; returns the port.
 
         Args:
-            port: where; 0 takes a free one.
-            readings: what the server has now: `sessions`, `calls`, `workers`, `restarts`,
+            port: the port; 0 takes a free one.
+            readings: current values of the server: `sessions`, `calls`, `workers`, `restarts`,
                 `draining`.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
 
 
 class Prometheus(Metrics):
-    """Counts for Prometheus.
+    """Metrics for Prometheus.
 
     Raises:
         ConfigError: its library is not installed.
@@ -128,7 +128,7 @@ WORDS: dict[str, str] = {
 
 
 class _Now:
-    """Reads the server whenever somebody asks."""
+    """A collector that reads the server whenever it is scraped."""
 
     def __init__(self, readings: Readings) -> None:
         self._readings = readings

@@ -1,4 +1,4 @@
-"""Replies as they are sent: an answer, or why there is none."""
+"""Serialized replies: an answer, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mrlm.serving import mrlm_pb2 as pb
 
 
 class SerializedReply(NamedTuple):
-    """A `Reply` as it is sent, and why it is a refusal, if it is one."""
+    """A serialized `Reply`, and the reason if it is a refusal."""
 
     data: bytes
     failure: pb.Failure | None = None
@@ -19,7 +19,7 @@ MOST_PARTS = 10_000
 
 
 def excess(request: pb.Request) -> str | None:
-    """What a request holds more of than is looked at; `None` where nothing is."""
+    """The first limit on its parts that a request exceeds; `None` if it exceeds none."""
     counts = {
         "messages": max(len(request.reset.task.prompt), len(request.expert.messages)),
         "actions": max(len(request.step.actions), len(request.step.order)),
@@ -29,14 +29,14 @@ def excess(request: pb.Request) -> str | None:
 
 
 def as_answer(reply: pb.Reply, seq: int, session: str = "") -> SerializedReply:
-    """A reply to a call of that number."""
-    told = pb.Reply()
-    told.CopyFrom(reply)
-    told.seq = seq
+    """The reply to the call of that number."""
+    sent = pb.Reply()
+    sent.CopyFrom(reply)
+    sent.seq = seq
     if session:
-        told.session = session
+        sent.session = session
     return SerializedReply(
-        told.SerializeToString(), told.failure if told.HasField("failure") else None
+        sent.SerializeToString(), sent.failure if sent.HasField("failure") else None
     )
 
 
@@ -48,5 +48,5 @@ def failed(request: pb.Request, body: bytes) -> SerializedReply:
 
 
 def refused(request: pb.Request, kind: pb.Failure.Kind, text: str) -> SerializedReply:
-    """A request that is not done, and why."""
+    """The reply to a request that is refused, with the reason."""
     return failed(request, pb.Failure(kind=kind, message=text).SerializeToString())

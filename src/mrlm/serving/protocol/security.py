@@ -1,4 +1,4 @@
-"""Who may talk to a server: where it listens, the token, the certificates."""
+"""Access to a server: where it listens, the token, the certificates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 HEADER = "authorization"
-"""Metadata in which the token comes, as `Bearer TOKEN`."""
+"""Metadata key of the token, sent as `Bearer TOKEN`."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine only."""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -30,11 +30,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, token: str | None, tls: bool) -> None:
-    """Refuse to listen to others unguarded.
+    """Refuse to listen to other machines without TLS and a token.
 
     Raises:
-        ConfigError: the address is not of this machine only, and there is no TLS or no token; or
-            the token is none.
+        ConfigError: the address is reachable from other machines and TLS or the token is missing;
+            or the token is invalid.
     """
     if token is not None and not (token and token.isascii() and token.isprintable()):
         raise ConfigError("the token must be printable ASCII text, and not empty")
@@ -42,22 +42,22 @@ def check_exposure(host: str, token: str | None, tls: bool) -> None:
         return
     has = "TLS but no token" if tls else "a token but no TLS" if token else "neither"
     raise ConfigError(
-        f"--host {host} lets other machines in, which needs TLS and a token (there is {has}): give "
-        "--tls-cert and --tls-key, and --token or MRLM_TOKEN; or stay on 127.0.0.1"
+        f"--host {host} lets other machines connect, which needs TLS and a token (it has {has}): "
+        "give --tls-cert and --tls-key, and --token or MRLM_TOKEN; or stay on 127.0.0.1"
     )
 
 
 def bearer(token: str | None) -> tuple[tuple[str, str], ...]:
-    """The metadata of a call of a client that has a token."""
+    """The metadata of a call with a token."""
     return () if token is None else ((HEADER, f"Bearer {token}"),)
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Lets calls in that have the token, of every service and kind; others learn nothing.
+    """Lets calls with the token pass, of every service and kind; other calls are rejected.
 
     Args:
         token: the token.
-        denied: called with every call that is turned away.
+        denied: called for every rejected call.
     """
 
     def __init__(self, token: str, denied: Callable[[], None]) -> None:
@@ -86,16 +86,16 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 def server_credentials(
     cert: str | Path | None, key: str | Path | None, client_ca: str | Path | None
 ) -> grpc.ServerCredentials | None:
-    """What a server shows, and whom it believes; `None` without TLS.
+    """The certificate of a server and the authority it trusts for clients; `None` without TLS.
 
     Args:
         cert: PEM file of its certificate, with the chain.
         key: PEM file of its private key.
-        client_ca: PEM file of those whose certificates clients must have; then clients without one
-            are turned away.
+        client_ca: PEM file of the authority that signs client certificates; clients without one are
+            rejected.
 
     Raises:
-        ConfigError: a file cannot be read or holds something else; one of the pair is missing.
+        ConfigError: a file cannot be read or holds something else; certificate or key is missing.
     """
     if cert is None and key is None:
         if client_ca is not None:
@@ -109,8 +109,8 @@ def server_credentials(
         context.load_cert_chain(cert, key)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
-            f"--tls-cert {cert} and --tls-key {key} are no certificate and its private key in PEM "
-            f"({error})"
+            f"--tls-cert {cert} and --tls-key {key} are not a certificate and its private key in "
+            f"PEM format ({error})"
         ) from error
     ca = None
     if client_ca is not None:

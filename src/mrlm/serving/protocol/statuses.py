@@ -1,4 +1,4 @@
-"""A `Failure` of a unary call as gRPC tells it: a status, and the whole of it in the trailing
+"""A `Failure` of a unary call in gRPC: a status, with the whole message in the trailing
 metadata."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from mrlm.serving import mrlm_pb2 as pb
 TRAILER = "mrlm-failure-bin"
 """Key of the trailing metadata that holds the `Failure`."""
 PUSHBACK = "grpc-retry-pushback-ms"
-"""Key under which gRPC itself looks for the time to wait."""
+"""Key of gRPC's own retry delay."""
 
 STATUS: dict[int, grpc.StatusCode] = {
     pb.Failure.UNKNOWN: grpc.StatusCode.INTERNAL,
@@ -23,7 +23,7 @@ STATUS: dict[int, grpc.StatusCode] = {
     pb.Failure.REWARD: grpc.StatusCode.ABORTED,
 }
 """Kind of a failure -> status. A status alone may come from gRPC or from a proxy; with the trailing
-metadata it is the server's word."""
+metadata it comes from the server."""
 
 
 def trailers(failure: pb.Failure) -> tuple[tuple[str, str | bytes], ...]:
@@ -35,12 +35,10 @@ def trailers(failure: pb.Failure) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def failure_in(error: BaseException) -> pb.Failure | None:
-    """The server's word on a unary call that failed; `None` where the network, or gRPC itself,
-    failed it.
+    """The server's `Failure` of a unary call; `None` if the network, or gRPC itself, failed the
+    call.
 
-    Args:
-        error: the `grpc.RpcError` that was raised; its class is another one for each kind of
-            channel.
+    error: the `grpc.RpcError` that was raised; its class depends on the kind of channel.
     """
     metadata = getattr(error, "trailing_metadata", tuple)()
     for key, value in metadata or ():

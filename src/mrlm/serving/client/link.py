@@ -1,0 +1,188 @@
+"""The client side of one environment server: its channel, its availability, and the sessions that
+are kept alive there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import weakref
+from typing import Any, Protocol
+
+import grpc
+
+from mrlm.serving import mrlm_pb2 as pb
+from mrlm.serving import mrlm_pb2_grpc
+from mrlm.serving.client.calling import Access, Broken, Pauses, ServerAddress
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+PROBING = 5.0
+"""Seconds in which a server that was set aside has to report that it is healthy."""
+WAITING = 0.2
+"""Seconds between two checks for a free server."""
+
+
+class LiveSession(Protocol):
+    """The interface of a session that keep-alive needs."""
+
+    id: str
+    lost: bool
+
+
+class Link:
+    """A connection to one server. It lives in the loop of all channels.
+
+    Args:
+        address: address of the server.
+        access: credentials of this client.
+    """
+
+    def __init__(self, address: ServerAddress, access: Access) -> None:
+        self.address: ServerAddress = address
+        self.access: Access = access
+        self.sessions: weakref.WeakSet[LiveSession] = weakref.WeakSet()
+        """Sessions that are still referenced here: one that is garbage-collected without `close`
+        ends with its lease."""
+        self.lease: float = 60.0
+        self.epoch: str = ""
+        self.refused: str = ""
+        """Why the server is permanently unusable; empty if it is usable."""
+        self.problem: str = ""
+        """Why the server is set aside; empty if it is not."""
+        self.free_at: float = 0.0
+        """When the next session may be requested (`time.monotonic`)."""
+        self.turn: int = 0
+        self.retired: bool = False
+        self.heard_at: float = 0.0
+        """When the server last sent a message on any session (`time.monotonic`)."""
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: Any = None
+        self._old: set[asyncio.Task[None]] = set()
+        self._probe: asyncio.Task[None] | None = None
+        self._pauses = Pauses()
+        self._probe_at = 0.0
+        self._beat: asyncio.Task[None] | None = None
+
+    @property
+    def stub(self) -> Any:
+        """The stub of the server's calls."""
+        if self._stub is None:
+            self._channel = self.access.channel(self.address)
+            self._stub = mrlm_pb2_grpc.EnvironmentsStub(self._channel)
+        return self._stub
+
+    async def ask(self, name: str, request: Any, seconds: float) -> Any:
+        """Make one unary call and return its answer.
+
+        Raises:
+            Broken: the call failed.
+        """
+        try:
+            method = getattr(self.stub, name)
+            return await method(request, timeout=seconds, metadata=self.access.metadata())
+        except grpc.aio.AioRpcError as error:
+            raise Broken.of(error) from None
+
+    def silent(self, since: float, patience: float) -> None:
+        """Report that a session got no answer. If no other session has received a message since
+        then, the connection may be half-open: new calls use a new one."""
+        if self.heard_at >= since or self._channel is None:
+            return
+        old, self._channel, self._stub = self._channel, None, None
+        self.heard_at = time.monotonic()  # no message on the new one yet
+
+        async def ended() -> None:
+            await asyncio.sleep(2 * patience)  # by then every call on it has ended
+            await old.close()
+
+        job = asyncio.get_running_loop().create_task(ended())
+        self._old.add(job)
+        job.add_done_callback(self._old.discard)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a new session may be opened now."""
+        return not (self.refused or self.problem) and time.monotonic() >= self.free_at
+
+    # -- setting aside and probing --
+
+    def failed(self, problem: str) -> None:
+        """Set the server aside until it reports that it is healthy."""
+        if not self.problem:
+            log.info("environment server %s is set aside: %s", self.address, problem)
+        self.problem = problem or "it did not answer"
+
+    def refuses(self, reason: str) -> None:
+        """Never use this server again."""
+        if not self.refused:
+            log.warning("environment server %s is not used: %s", self.address, reason)
+        self.refused = reason
+
+    def busy(self, seconds: float) -> None:
+        """Open no session on this server for a while."""
+        self.free_at = time.monotonic() + max(seconds, WAITING)
+
+    def look(self) -> None:
+        """Probe in the background whether the server is healthy again, if a probe is due."""
+        due = self.problem and not self.refused and time.monotonic() >= self._probe_at
+        if due and (self._probe is None or self._probe.done()):
+            self._probe = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            info = await self.ask("Info", pb.InfoRequest(), PROBING)
+        except Broken as error:
+            reason = error.final(self.address)
+            if reason:
+                self.refuses(reason)
+            self.problem = str(error)
+        else:
+            self.problem = "it takes no new sessions" if info.draining else ""
+            self.epoch = info.epoch
+        if self.problem:
+            self._probe_at = time.monotonic() + self._pauses.take()
+        else:
+            log.info("environment server %s is back", self.address)
+            self._pauses, self._probe_at = Pauses(), 0.0
+
+    # -- sessions --
+
+    def hold(self, session: LiveSession) -> None:
+        """Register a session whose lease is to be renewed."""
+        self.sessions.add(session)
+        if self._beat is None or self._beat.done():
+            self._beat = asyncio.get_running_loop().create_task(self._renew())
+
+    async def release(self, session: LiveSession) -> None:
+        """Unregister a closed session."""
+        self.sessions.discard(session)
+        if not self.sessions and self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
+        if self.retired and not self.sessions:
+            await self.close()
+
+    async def _renew(self) -> None:
+        while self.sessions:
+            await asyncio.sleep(self.lease / 3)
+            named = {session.id: session for session in self.sessions}
+            if not named:
+                break
+            try:
+                seconds = min(PROBING, self.lease / 3)
+                reply = await self.ask("Renew", pb.RenewRequest(sessions=named), seconds)
+            except Broken as error:  # the next call of the session will report it
+                log.debug("environment server %s: %s", self.address, error)
+                continue
+            for name in reply.lost:
+                if name in named:
+                    named[name].lost = True
+
+    async def close(self) -> None:
+        """Close the channel."""
+        if self._probe is not None:
+            self._probe.cancel()
+        if self._channel is not None:
+            channel, self._channel, self._stub = self._channel, None, None
+            await channel.close()
