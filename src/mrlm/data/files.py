@@ -1,5 +1,4 @@
-"""Files of rows: JSONL, JSON, CSV and parquet, read one row after the other, each with its place in
-words. It does not know what rows are for."""
+"""Files of rows: JSONL, JSON, CSV and parquet, read row by row, each row with its location."""
 
 from __future__ import annotations
 
@@ -12,22 +11,22 @@ from typing import Any
 from mrlm.core.errors import DataError
 
 Located = tuple[str, Any]
-"""Where a row stands, in words, and the row; a row that could not be read is a `DataError`."""
+"""The location of a row as text, and the row; a row that could not be read is a `DataError`."""
 
 FILE_TYPES = (".jsonl", ".json", ".csv", ".parquet")
 NEEDS_EXTRA = 'needs the packages datasets and pyarrow: pip install "mrlm[data]"'
 
 
 def items(source: Any, word: str) -> Iterator[Located]:
-    """The items of a list, or of anything like one."""
+    """The items of a list or a similar sequence."""
     return ((f"{word} {index}", source[index]) for index in range(len(source)))
 
 
 def read_file(path: Path) -> Iterator[Located]:
-    """The rows of a file, one after the other; only `.json` is read as a whole.
+    """The rows of a file, one by one; only `.json` is read as a whole.
 
     Raises:
-        DataError: it is none that is known, or cannot be read.
+        DataError: the file type is unknown, or the file cannot be read.
     """
     readers: dict[str, Callable[[Path], Iterator[Located]]] = {
         ".jsonl": _jsonl,
@@ -67,7 +66,7 @@ def _json(path: Path) -> Iterator[Located]:
 
 
 def _parsed(text: bytes, where: Callable[[json.JSONDecodeError], str]) -> Any:
-    """The JSON value, or what is wrong with it."""
+    """The JSON value, or a `DataError`."""
     try:
         return json.loads(text.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -84,8 +83,7 @@ def _csv(path: Path) -> Iterator[Located]:
             names = next(reader, [])
             if not names or len(set(names)) != len(names):
                 raise DataError(
-                    f"{path}, line 1: the first line must name the columns, each once; it is "
-                    f"{names}"
+                    f"{path}, line 1: expected the names of the columns, each once, not {names}"
                 )
             for values in reader:
                 where = f"{path}, line {reader.line_num}"
@@ -116,7 +114,7 @@ def _parquet(path: Path) -> Iterator[Located]:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows one by one, each on a line; returns how many."""
+    """Write rows one by one, one per line; returns their number."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for count, row in enumerate(rows, start=1):  # noqa: B007
@@ -125,10 +123,10 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows as a parquet file; returns how many. All of them are in memory.
+    """Write rows as a parquet file; returns their number. All of them are held in memory.
 
     Raises:
-        DataError: the packages are missing, or a column holds values of different types.
+        DataError: the packages are missing, or a column contains values of different types.
     """
     try:
         import pyarrow.parquet
@@ -138,5 +136,7 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
         table = pyarrow.Table.from_pylist([dict(row) for row in rows])
         pyarrow.parquet.write_table(table, path)
     except pyarrow.ArrowException as error:
-        raise DataError(f"{path.name}: not possible as parquet, use jsonl ({error})") from error
+        raise DataError(
+            f"{path.name}: cannot be written as parquet; use jsonl ({error})"
+        ) from error
     return table.num_rows

@@ -1,15 +1,13 @@
-r"""Where the answer stands in a worked solution: after `####`, or in a `\boxed{}`. It does not know
-what makes an answer right."""
+r"""The answer in a worked solution: after `####`, or in a `\boxed{}`."""
 
 from __future__ import annotations
 
 MAX_TEXT = 100_000
-"""Longest text, in characters, that is searched for an answer; of a longer one the end is
-searched."""
+"""Number of characters at the end of a text that are searched for an answer."""
 
 
 def boxed(text: str) -> str | None:
-    r"""What the last `\boxed{...}` holds; `None` if there is none or its brace is never closed."""
+    r"""The content of the last `\boxed{...}`; `None` without one or if its brace is not closed."""
     text = text[-MAX_TEXT:]
     start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
     if start < 0:
@@ -24,6 +22,6 @@ def boxed(text: str) -> str | None:
 
 
 def after_hashes(text: str) -> str | None:
-    """What follows the last `####`, without the commas of thousands; `None` if nothing does."""
+    """The text after the last `####`, without thousands separators; `None` if there is none."""
     _, hashes, answer = text.rpartition("####")
     return answer.strip().replace(",", "") or None if hashes else None

@@ -1,5 +1,5 @@
-"""Data sets made ready for use without a network: their rows, checked and written as they are into
-a folder that says whose they are. It does not know how the folder gets its place."""
+"""Preparation of data sets for use without a network: their rows are checked and written unchanged
+into a folder that names the preset."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def prepare(
     on_bad_row: OnBadRow = "raise",
     known: Path | None = None,
 ) -> dict[str, int]:
-    """Write a file for each split, and beside them what they are.
+    """Write one file per split, and a description of the data set.
 
     Args:
         preset: the data set.
-        folder: where to; it exists.
-        source: a file, a folder, a snapshot or a hub id to take it from; its own place on the hub
-            when `None`.
-        splits: which ones; those to learn from and to hold out when empty.
-        limit: rows of each split at most.
-        format: of the files; parquet is written from memory.
-        on_bad_row: `raise`, or `skip` and count in the log.
-        known: a folder prepared before, whose other splits are kept.
+        folder: existing target folder.
+        source: a file, a folder, a snapshot or a hub id to read from; when `None`, the preset's own
+            hub id.
+        splits: splits to write; when empty, the training and held-out splits.
+        limit: maximum number of rows per split.
+        format: format of the files; parquet is written from memory.
+        on_bad_row: `raise`, or `skip` and log the number.
+        known: a previously prepared folder, whose other splits are kept.
 
     Returns:
-        Split -> rows.
+        Split -> number of rows.
 
     Raises:
-        DataError: it cannot be read, has no such split, or a row is malformed.
+        DataError: the source cannot be read, a split does not exist, or a row is malformed.
     """
     found = hub_source(preset) if source is None else with_preset(source, preset)
     wanted = list(splits) or list(found.preset.splits if found.preset else preset.splits)
@@ -67,14 +67,16 @@ def prepare(
 def _kept(
     known: Path, folder: Path, preset: DatasetPreset, wanted: Sequence[str]
 ) -> dict[str, int]:
-    """Copy the splits of an earlier preparation that are not written anew."""
+    """Copy the splits of an earlier preparation that are not rewritten."""
     try:
         about = json.loads((known / MARKER).read_text(encoding="utf-8"))
         counts = {split: int(count) for split, count in about["rows"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{known}: it was not prepared by mrlm data ({error})") from error
     if about.get("preset") != preset.name:
-        raise DataError(f"{known} holds {about.get('preset')!r}; give another folder with --out")
+        raise DataError(
+            f"{known} contains {about.get('preset')!r}; choose another folder with --out"
+        )
     kept = {split: count for split, count in counts.items() if split not in wanted}
     for split in kept:
         for file in known.glob(f"{split}.*"):

@@ -1,6 +1,5 @@
-r"""Data sets that are known by a short name: where they are on the hub, which of their columns are
-what, which split is for training and which is held out. A table, and no more: `build/sources.py`
-reads.
+r"""Data sets with short names: their hub ids, the meaning of their columns, their training and
+held-out splits. A table only; rows are read in `data/sources.py`.
 """
 
 from __future__ import annotations
@@ -14,24 +13,25 @@ from mrlm.core.errors import DataError
 from mrlm.data.final_answer import after_hashes, boxed
 
 Extract = Callable[[Any], Any]
-"""What is read out of a value; `None` leaves the column out."""
+"""Function that extracts a value from a column; `None` leaves the column out."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetPreset:
-    r"""A data set.
+    r"""A data set with a short name.
 
     Args:
-        name: what it is called here.
+        name: its short name.
         hub: its id on the hub.
-        about: in a few words.
+        about: a short description.
         columns: our name -> its name, of the columns that every row has.
-        keep: further columns, under their own names, where a row has them.
-        extract: our name -> what is read out of its column, such as the `42` of `... #### 42`.
+        keep: further optional columns, under their own names.
+        extract: our name -> function that extracts its value, such as the `42` of `... #### 42`.
         config: its configuration on the hub, also the folder in a snapshot of it.
-        train: the split to learn from.
-        held_out: the split that is held out; `None`: a tenth of the prompts of `train` is.
-        revision, files: of the hub, where the data are not in the main branch: split -> files.
+        train: the training split.
+        held_out: the held-out split; `None`: a tenth of the prompts of `train`.
+        revision, files: revision and files (split -> files) on the hub, if the data are not in the
+            main branch.
     """
 
     name: str
@@ -48,24 +48,24 @@ class DatasetPreset:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those that are used: to learn from, and held out."""
+        """The splits in use: training, and held out."""
         return (self.train, self.held_out) if self.held_out else (self.train,)
 
     def row(self, value: Mapping[str, Any], where: str) -> dict[str, Any]:
         """A row under our names.
 
         Args:
-            value: the row as the data set has it.
-            where: where it stands, for errors.
+            value: the original row.
+            where: its location, for errors.
 
         Raises:
-            DataError: a column is missing, or has no answer in it.
+            DataError: a column is missing, or contains no answer.
         """
         row: dict[str, Any] = {}
         for ours, theirs in self.columns.items():
             if value.get(theirs) is None:
                 raise DataError(
-                    f"{where}, column {theirs!r}: missing; the preset {self.name!r} reads it, and "
+                    f"{where}, column {theirs!r}: missing; the preset {self.name!r} needs it, and "
                     f"the row has {', '.join(map(str, value)) or 'none'}"
                 )
             read = self.extract.get(ours)
@@ -84,26 +84,26 @@ class DatasetPreset:
 def _hashes(text: str) -> str:
     found = after_hashes(text)
     if found is None:
-        raise ValueError("there is no answer after '####' in it")
+        raise ValueError("no answer after '####'")
     return found
 
 
 def _box(text: str) -> str:
     found = boxed(text)
     if not found:
-        raise ValueError("there is no answer in a \\boxed{} in it")
+        raise ValueError("no answer in a \\boxed{}")
     return found
 
 
 def _answers(value: Any) -> list[str]:
     found = [value] if isinstance(value, str) else [str(each) for each in value]
     if not any(each.strip() for each in found):
-        raise ValueError("there is no answer in it")
+        raise ValueError("no answer")
     return found
 
 
 def _first_program(value: str) -> str | None:
-    """The first of the solutions, which are a JSON list in a text; some rows have none."""
+    """The first solution of a JSON list in a text; `None` for rows without one."""
     found = json.loads(value) if value.strip() else []
     return found[0] if found else None
 

@@ -1,5 +1,5 @@
-"""Where rows stand: lists, files, folders, snapshots, presets and the hub, each row with its place
-in words. It reads one row after the other and does not know what rows are for."""
+"""Sources of rows: lists, files, folders, snapshots, presets and the hub, read row by row, each row
+with its location."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mrlm.data.files import FILE_TYPES, NEEDS_EXTRA, Located, items, read_file
 from mrlm.data.presets import PRESETS, DatasetPreset
 
 MARKER = "mrlm.json"
-"""The file of a prepared folder that says which preset's rows it holds."""
+"""The file of a prepared folder that names its preset."""
 NO_ROWS = {MARKER, "manifest.json", "dataset_infos.json", "dataset_info.json", "state.json"}
 """Files beside the data in prepared folders, snapshots and `save_to_disk` folders."""
 SHARD = re.compile(r"^(.+?)-\d{4,}(?:-of-\d{4,})?(?:-[0-9a-f]+)?$")
@@ -29,14 +29,14 @@ SHARD = re.compile(r"^(.+?)-\d{4,}(?:-of-\d{4,})?(?:-[0-9a-f]+)?$")
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """A data set that was found.
+    """A located data set.
 
     Args:
-        title: what errors call it.
-        rows: `rows(split, streaming)`: its rows with their places; the split is never `None` where
-            a preset says which one is for training.
-        preset: what its columns are, where it is known by name.
-        note: where it was found, if that is worth saying.
+        title: its name in errors.
+        rows: `rows(split, streaming)`: its rows with their locations; the split is never `None` if
+            a preset names the training split.
+        preset: its preset, if it has one.
+        note: its location for the log, if not obvious.
     """
 
     title: str
@@ -46,15 +46,15 @@ class DataSource:
 
 
 def find(source: Any) -> DataSource:
-    """A data set by what a user calls it: see `read_rows`.
+    """The data set of a user's setting: see `read_rows`.
 
     Raises:
-        DataError: it is nothing that can be a data set, or there is no such file or folder.
+        DataError: the type is not supported, or the file or folder does not exist.
     """
     if isinstance(source, DataSource):
         return source
     if isinstance(source, str) and not source.strip():
-        raise DataError("the data set has no name: give a list, a path or a hub id")
+        raise DataError("the name of the data set is empty; give a list, a path or a hub id")
     if isinstance(source, str) and source in PRESETS:
         return preset_source(PRESETS[source])
     if isinstance(source, str | Path):
@@ -64,14 +64,14 @@ def find(source: Any) -> DataSource:
         return DataSource("the data set", lambda split, _: items(rows(split), "row"))
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise DataError(
-            f"a data set is a list of dictionaries, a Dataset, a path or a hub id, not "
+            f"a data set must be a list of dictionaries, a Dataset, a path or a hub id, not "
             f"{type(source).__name__}"
         )
     return DataSource("the data set", lambda split, _: items(source, "row"))
 
 
 def data_folder() -> Path | None:
-    """Where prepared data sets are kept: `$MRLM_DATA`, else `data` in the cache folder."""
+    """The folder of prepared data sets: `$MRLM_DATA`, else `data` in the cache folder."""
     if own := os.environ.get("MRLM_DATA"):
         return Path(own).expanduser()
     cache = cache_folder()
@@ -79,8 +79,8 @@ def data_folder() -> Path | None:
 
 
 def preset_source(preset: DatasetPreset) -> DataSource:
-    """A preset: as it was prepared (a folder of its name here or in the data folder), else on the
-    hub."""
+    """A preset: in prepared form (a folder of its name in the current or the data folder), else on
+    the hub."""
     if (Path(preset.name) / MARKER).is_file():
         return _path(Path(preset.name), preset)
     folder = data_folder()
@@ -92,16 +92,16 @@ def preset_source(preset: DatasetPreset) -> DataSource:
 
 
 def hub_source(preset: DatasetPreset) -> DataSource:
-    """A preset on the hub, or as the hub's client has kept it."""
+    """A preset on the hub, or in the cache of the hub's client."""
     title = f"data set {preset.name!r}"
     return DataSource(title, lambda split, lazy: _hub_rows(preset, split, lazy), preset)
 
 
 def with_preset(source: str | Path, preset: DatasetPreset) -> DataSource:
-    """A local path or hub id whose rows are those of a preset.
+    """A local path or hub id with rows in the form of a preset.
 
     Raises:
-        DataError: there is no such file or folder.
+        DataError: the file or folder does not exist.
     """
     found = _local(source, preset)
     if found is not None:
@@ -111,7 +111,7 @@ def with_preset(source: str | Path, preset: DatasetPreset) -> DataSource:
 
 
 def _local(source: str | Path, preset: DatasetPreset | None = None) -> DataSource | None:
-    """A file or folder; `None` if the name may be that of the hub."""
+    """A file or folder; `None` if the name may be a hub id."""
     path = Path(source).expanduser()
     if path.exists():
         return _path(path, preset)
@@ -120,7 +120,10 @@ def _local(source: str | Path, preset: DatasetPreset | None = None) -> DataSourc
     if colon and (whole := Path(folder).expanduser()).is_dir():
         return _path(whole, preset, config)
     if path.suffix.lower() in FILE_TYPES or text.startswith(("/", ".", "~")):
-        raise DataError(f"data set {text!r}: there is no such file or folder")
+        raise DataError(
+            f"data set {text!r}: file or folder does not exist; give a path relative to the config "
+            "file or to the current folder"
+        )
     return None
 
 
@@ -145,7 +148,7 @@ def _path(path: Path, preset: DatasetPreset | None, config: str | None = None) -
 
 
 def _prepared(folder: Path) -> DatasetPreset | None:
-    """The preset whose rows a folder was prepared with."""
+    """The preset of a prepared folder."""
     try:
         name = json.loads((folder / MARKER).read_text(encoding="utf-8"))["preset"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -154,7 +157,7 @@ def _prepared(folder: Path) -> DatasetPreset | None:
 
 
 def _limited(preset: DatasetPreset | None, known: list[str]) -> DatasetPreset | None:
-    """A preset that names only splits that there are, perhaps by their usual names."""
+    """A preset limited to the existing splits, possibly under their usual names."""
     if preset is None or not known:
         return preset and replace(preset, held_out=None)
     usual = known[0] if len(known) == 1 else preset.train
@@ -165,13 +168,13 @@ def _limited(preset: DatasetPreset | None, known: list[str]) -> DatasetPreset | 
 
 
 def _picker(splits: Mapping[str, Any], title: str) -> Callable[[str | None], Any]:
-    """One split of several."""
+    """A function that selects one of several splits."""
 
     def pick(split: str | None) -> Any:
         name = split or "train"
         if name not in splits:
             raise DataError(
-                f"{title}: there is no split {name!r} (there are: {', '.join(map(str, splits))})"
+                f"{title}: split {name!r} does not exist; use {', '.join(map(str, splits))}"
             )
         return splits[name]
 
@@ -182,13 +185,13 @@ def _picker(splits: Mapping[str, Any], title: str) -> Callable[[str | None], Any
 
 
 def split_files(folder: Path, config: str | None = None) -> dict[str, list[Path]]:
-    """Split -> its data files, in a folder with a file for each split (`train.jsonl`), perhaps in
-    parts (`train-00000-of-00002.parquet`), or in a snapshot of a repository of the hub: as its
-    README says, else in the folder of the configuration, in `data/`, or in the folder itself.
+    """Split -> its data files, in a folder with one file per split (`train.jsonl`), possibly in
+    parts (`train-00000-of-00002.parquet`), or in a snapshot of a hub repository: according to its
+    README, else in the folder of the configuration, in `data/`, or in the folder itself.
 
     Args:
         folder: the folder.
-        config: which configuration, where the snapshot has several.
+        config: the configuration, if the snapshot has several.
     """
     listed = _listed_files(folder, config)
     if listed:
@@ -231,7 +234,7 @@ def _listed_files(folder: Path, config: str | None) -> dict[str, list[Path]]:
             patterns = entry.get("path") or []
             for pattern in [patterns] if isinstance(patterns, str) else patterns:
                 if str(pattern).startswith("/") or ".." in str(pattern).split("/"):
-                    continue  # it leads out of the snapshot
+                    continue  # it points outside the snapshot
                 found = [p for p in sorted(folder.glob(str(pattern))) if p.is_file()]
                 files.setdefault(str(entry.get("split", "train")), []).extend(found)
     return {split: paths for split, paths in files.items() if paths}
@@ -279,7 +282,7 @@ def _on_hub(name: str) -> DataSource:
 
 
 def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[Located]:
-    """Rows from the hub, or from what was downloaded of it before."""
+    """Rows from the hub, or from a previous download."""
     name = preset.hub if preset.config is None else f"{preset.hub}:{preset.config}"
     called = preset.name or name
     datasets = _datasets(f"data set {called!r}")
@@ -298,8 +301,8 @@ def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[
         except ConnectionError:
             if not lazy:
                 raise
-            loaded = load()  # what is in its cache is there as a whole only
-    except Exception as error:  # whatever the client raises, the user needs the id and the way out
+            loaded = load()  # cached data sets cannot be streamed
+    except Exception as error:  # for any error of the client, the user needs the id and the fix
         snapshot = _snapshot(preset.hub)
         files = split_files(snapshot, preset.config) if snapshot is not None else {}
         if snapshot is not None and wanted in files:
@@ -309,26 +312,25 @@ def _hub_rows(preset: DatasetPreset, split: str | None, lazy: bool) -> Iterator[
 
 
 def _snapshot(hub: str) -> Path | None:
-    """What was downloaded of a repository of the hub as it is."""
+    """The local snapshot of a hub repository."""
     try:
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(hub, repo_type="dataset", local_files_only=True))
-    except (ImportError, OSError, ValueError):  # there is none, or no client, or no such name
+    except (ImportError, OSError, ValueError):  # no snapshot, no client, or an invalid name
         return None
 
 
 def _unreachable(preset: DatasetPreset, name: str, error: Exception) -> str:
-    """What to do without a network."""
+    """The error message with the fix without a network."""
     reason = str(error).split("\n")[0] or type(error).__name__
     if not preset.name:
         local = preset.hub.rsplit("/", 1)[-1]
         near = "" if "/" in name else f"; {unknown(name, list(PRESETS), 'presets')}"
         return (
-            f"data set {name!r} is no local path and could not be loaded from the hub ({reason}); "
-            f"without a network give a "
-            f"local file instead, for example {local}.jsonl with one row per line, or a "
-            f"save_to_disk folder{near}"
+            f"data set {name!r} is not a local path and could not be loaded from the hub "
+            f"({reason}); without a network give a local file instead, for example "
+            f"{local}.jsonl with one row per line, or a save_to_disk folder{near}"
         )
     folder = data_folder()
     place = f"{preset.name}/" if folder is None else f"{folder / preset.name}/"

@@ -1,6 +1,5 @@
-"""Rows of data sets: reads lists, files, folders and hub ids into dictionaries, says exactly where
-a row is malformed, and holds rows out without leaking. It knows nothing of agents, worlds or
-tokens."""
+"""Rows of data sets: reads lists, files, folders and hub ids into dictionaries, reports the exact
+location of malformed rows, and splits off held-out rows without leakage."""
 
 from __future__ import annotations
 
@@ -22,33 +21,33 @@ log: logging.Logger = logging.getLogger("mrlm")
 OnBadRow = Literal["raise", "skip"]
 Row = dict[str, Any]
 CONVERSATIONS = ("prompt", "messages", "completion", "chosen", "rejected")
-"""Columns that hold text or messages and are checked wherever they occur."""
+"""Columns of text or messages, which are always checked."""
 ANSWERS = ("completion", "chosen", "rejected")
-"""Columns that may hold the answers of a team, as a mapping agent -> text."""
+"""Columns that may contain the answers of a team, as a mapping agent -> text."""
 QUESTIONS = ("prompt", "question", "problem")
-"""Columns that may hold what is asked, in the order in which they are looked for."""
+"""Columns that may contain the question, in order of precedence."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """A data set and how it is read. Every iteration over it reads it anew, row after row, from the
+    """A data set and the settings for reading it. Every iteration reads it row by row from the
     beginning.
 
     Args:
         source: a list of dictionaries; a `datasets.Dataset` or anything else with a length whose
             items are dictionaries; a path to a `.jsonl`, `.json` (a list of objects), `.csv` or
-            `.parquet` file; a folder that was prepared or made by `save_to_disk`, with a file for
-            each split, or a snapshot of a repository; the name of a preset; or a hub id, with the
+            `.parquet` file; a folder that was prepared or written by `save_to_disk`, with one file
+            per split, or a snapshot of a repository; the name of a preset; or a hub id, with the
             configuration after a colon if it has one (`org/name:main`).
-        split: which split, where the source has several; when `None`, the preset's, else `train`.
+        split: the split, if the source has several; when `None`, the preset's, else `train`.
         columns: our name -> the source's name, such as `{"prompt": "question"}`.
-        on_bad_row: `raise` stops at the first malformed row; `skip` drops such rows and logs how
-            many.
+        on_bad_row: `raise` stops at the first malformed row; `skip` drops such rows and logs their
+            number.
         required: columns (by our names) that every row must have and that may not be `None`.
-        max_rows: how many rows to read at most; all of them when `None`.
-        convert: makes of a row, and of where it stands in words, the row that is wanted; it raises
-            `DataError` for one that is malformed.
-        streaming: ask the hub for rows one by one, instead of for the whole data set.
+        max_rows: maximum number of rows; all of them when `None`.
+        convert: converts a row, called with the row and its location; it raises `DataError` for a
+            malformed row.
+        streaming: load rows from the hub one by one, instead of the whole data set.
 
     Raises:
         DataError: the source cannot be read, has no rows, or a row is malformed (the message names
@@ -78,7 +77,7 @@ class Reading:
         return (row for _, row in self.pairs())
 
     def pairs(self) -> Iterator[tuple[Mapping[str, Any], Row]]:
-        """Each row as the source has it, and as it is wanted."""
+        """Each original row with the converted row."""
         preset, split, count = self.found.preset, self.split, 0
         if preset is not None:
             split = split or preset.train
@@ -102,7 +101,7 @@ class Reading:
                 "%s: %d malformed rows were skipped; the first: %s", title, len(bad), bad[0]
             )
         if not count:
-            raise DataError(f"{title}: there is no {'usable ' if bad else ''}row in it")
+            raise DataError(f"{title}: contains no {'valid ' if bad else ''}rows")
 
 
 def read_rows(
@@ -120,25 +119,25 @@ def read_rows(
 
 
 def held_out_split(source: Any, split: str | None = None) -> str | None:
-    """The split that a preset holds out, where `split` is the one to learn from; `None` where rows
-    have to be held out by their prompts."""
+    """The held-out split of a preset, if `split` is its training split; `None` if rows have to be
+    held out by their prompts."""
     preset = find(source).preset
     return preset.held_out if preset is not None and split in (None, preset.train) else None
 
 
 def apart(rows: Sequence[Row], held: Sequence[Row]) -> list[Row]:
-    """Those of `rows` whose prompts are not those of held-out rows, too."""
+    """Those of `rows` whose prompts are not prompts of held-out rows."""
     places = {_place(row, 0) for row in held}
     return [row for row in rows if _place(row, 0) not in places]
 
 
 def row_messages(value: Any, where: str = "row") -> list[Message]:
-    """A conversation as a row holds it: text (one user message), or a list of messages or `{"role",
+    """The conversation in a column: text (one user message), or a list of messages or `{"role",
     "content"}` objects.
 
     Args:
         value: the text or the list; an object may also have `agent` and `tool_calls`.
-        where: named in the error.
+        where: its location, for errors.
 
     Raises:
         DataError: it is neither.
@@ -153,22 +152,22 @@ def row_messages(value: Any, where: str = "row") -> list[Message]:
 def split_rows(
     rows: Sequence[Mapping[str, Any]], held_out: float = 0.1, seed: int = 0
 ) -> tuple[list[Any], list[Any]]:
-    """Training rows and held-out rows, in their order. Rows with equal prompts fall on the same
-    side, and a row keeps its side when other rows come or go, because only a hash of its prompt
-    decides.
+    """Training rows and held-out rows, in their original order. Rows with equal prompts belong to
+    the same split, and a row keeps its split when other rows are added or removed, because the
+    split depends only on a hash of its prompt.
 
     Args:
         rows: the rows; the prompt is `prompt`, else `question`, `problem`, the messages before the
             first answer, or the row.
-        held_out: share of the prompts to hold out, between 0 and 1.
-        seed: another seed is another split.
+        held_out: fraction of the prompts to hold out, between 0 and 1.
+        seed: another seed gives another split.
 
     Returns:
-        `(train, held_out)`. Both have rows if there are two different prompts and `held_out` is
+        `(train, held_out)`. Both are non-empty if there are two different prompts and `held_out` is
         above 0.
     """
     if not 0.0 <= held_out < 1.0:
-        raise DataError(f"held_out is a share of the prompts, from 0 to below 1, not {held_out}")
+        raise DataError(f"held_out must be a fraction from 0 to below 1, not {held_out}")
     places = [_place(row, seed) for row in rows]
     distinct = sorted(set(places))
     if held_out == 0.0 or len(distinct) < 2:
@@ -179,7 +178,7 @@ def split_rows(
 
 
 def question_of(row: Mapping[str, Any]) -> Any:
-    """What a row asks: its `prompt`, `question` or `problem`; `None` if it has none of them."""
+    """The question of a row: its `prompt`, `question` or `problem`; `None` without any of them."""
     return next((row[name] for name in QUESTIONS if row.get(name) is not None), None)
 
 
@@ -201,8 +200,8 @@ def _checked(
     for ours, theirs in columns.items():
         if theirs not in value:
             raise DataError(
-                f"{where}, column {theirs!r}: missing (it was to become {ours!r}); it has "
-                f"{', '.join(value)}"
+                f"{where}, column {theirs!r}: missing, but columns renames it to {ours!r}; the row "
+                f"has {', '.join(value)}"
             )
     moved = {ours: value[theirs] for ours, theirs in columns.items()}
     if preset is None:
@@ -233,16 +232,14 @@ def _message(item: Any, where: str) -> Message:
     if not isinstance(content, str):
         raise DataError(f"{where}: 'content' must be text, not {_short(content)}")
     if item["role"] not in set(Role):
-        raise DataError(
-            f"{where}: there is no role {item['role']!r} (there are: {', '.join(Role)})"
-        )
+        raise DataError(f"{where}: unknown role {item['role']!r}; use {', '.join(Role)}")
     return Message(
         content, Role(item["role"]), item.get("agent"), tuple(item.get("tool_calls") or ())
     )
 
 
 def _place(row: Mapping[str, Any], seed: int) -> float:
-    """A number in (0, 1) that depends on the prompt and the seed alone."""
+    """A number in (0, 1) that depends only on the prompt and the seed."""
     value = question_of(row)
     if value is None and isinstance(row.get("messages"), Sequence):
         messages = row_messages(row["messages"])
@@ -265,12 +262,12 @@ def _short(value: Any) -> str:
 
 
 def joint_answer(answers: Mapping[str, Any], where: str = "row") -> str:
-    """The answers of a team (agent -> text) as one text, which a reward model reads.
+    """The answers of a team (agent -> text) as one text, the input of a reward model.
 
     Every line of an answer is indented, so that no answer can contain the heading of another.
 
     Raises:
-        DataError: an answer is no text.
+        DataError: an answer is not a text.
     """
     if not answers or not all(isinstance(text, str) for text in answers.values()):
         raise DataError(f"{where}: expected agent -> text, not {_short(answers)}")

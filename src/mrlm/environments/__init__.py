@@ -1,1 +1,1 @@
-"""Environments: the worlds agents play in. One file or folder each; none imports torch."""
+"""Environments that agents play in. One file or folder each; none imports torch."""

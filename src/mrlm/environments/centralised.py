@@ -1,6 +1,6 @@
-"""Another world with one seat instead of several: one agent writes everybody's part.
+"""Centralised control of a multi-agent environment: one agent writes the messages of all roles.
 
-What a team has to beat: a single agent that sees what all see, with as many tokens."""
+The baseline for a team: a single agent with all observations and the same number of tokens."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from mrlm.environments.shared.wrapped import Wrapped
 
 
 class CentralisedEnvironment(Wrapped):
-    """Plays `environment` with one agent in all its seats.
+    """A wrapper of `environment` in which one agent plays all roles.
 
-    The agent is shown what every seat is shown, each text after the seat's name in brackets, and
-    answers in the same form: `[row] A [column] B`. A part ends where the next name begins; a seat
-    without a part says nothing; of several parts of one seat the first counts. Where only one seat
-    has to speak, or where there are no names in the answer and `separator` is not set, the whole
-    answer is the first seat's.
+    The agent sees the observations of all roles, each after the role's name in brackets, and
+    answers in the same form: `[row] A [column] B`. A part ends at the next name; a role without a
+    part sends an empty message; of several parts of one role the first counts. If only one role has
+    to act, or the answer contains no names and `separator` is not set, the whole answer belongs to
+    the first role.
 
-    It is paid the team's reward, the mean over those who are paid; components are named
-    `<seat>/<component>`. For the same budget of tokens give it
-    `generation.max_new_tokens` times the number of seats.
+    Its reward is the team's: the mean over the roles with a known reward; components are named
+    `<role>/<component>`. For an equal token budget set `generation.max_new_tokens` to that of one
+    agent times the number of roles.
 
     Args:
-        environment: the world: an instance, or a section with `env_type` and its arguments.
-        agent: name of the one seat.
-        separator: the parts stand in the order of the seats and are divided by this instead of
-            being named (short answers of small models).
+        environment: an environment instance, or a section with `env_type` and its arguments.
+        agent: name of the single agent.
+        separator: delimiter between the parts, given in the order of the roles, instead of names
+            (short answers of small models).
 
     Example:
         >>> from mrlm.environments.matrix import MatrixEnvironment
@@ -52,76 +52,75 @@ class CentralisedEnvironment(Wrapped):
         self._speakers: tuple[str, ...] = ()
 
     def spawn(self) -> Environment:
-        """A fresh copy of the world underneath."""
+        """A wrapper of a fresh copy of the environment."""
         return CentralisedEnvironment(self.environment.spawn(), self.agents[0], self.separator)
 
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Start the world underneath."""
+        """Reset the wrapped environment."""
         return self._joined(await self.reset_underneath(task, seed))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Everybody's part to the world underneath, and what it answers in one."""
+        """Step the wrapped environment with the part of each role, and join its observations."""
         (message,) = actions.values()
         parts = self.parts(message.content, self._speakers)
-        said = {seat: Message(text, message.role, agent=seat) for seat, text in parts.items()}
-        return self._joined(await self.step_underneath(said))
+        messages = {role: Message(text, message.role, agent=role) for role, text in parts.items()}
+        return self._joined(await self.step_underneath(messages))
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """What the world's honest players would say, in one."""
-        said = {seat: self.environment.expert(seat, messages) for seat in self._speakers}
-        if not said or any(text is None for text in said.values()):
+        """The expert messages of all roles, joined into one."""
+        texts = {role: self.environment.expert(role, messages) for role in self._speakers}
+        if not texts or any(text is None for text in texts.values()):
             return None
         if self.separator is not None:
-            return self.separator.join(str(text) for text in said.values())
-        if len(said) == 1:
-            return next(iter(said.values()))
-        return " ".join(f"[{seat}] {text}" for seat, text in said.items())
+            return self.separator.join(str(text) for text in texts.values())
+        if len(texts) == 1:
+            return next(iter(texts.values()))
+        return " ".join(f"[{role}] {text}" for role, text in texts.items())
 
     def parts(self, text: str, speakers: tuple[str, ...]) -> dict[str, str]:
-        """What each of the seats that have to speak says in an answer."""
+        """Role -> its part of an answer, for the roles that have to act."""
         if self.separator is not None:
             pieces = text.split(self.separator)
             pieces += [""] * (len(speakers) - len(pieces))
-            return {seat: piece.strip() for seat, piece in zip(speakers, pieces, strict=False)}
-        names = "|".join(re.escape(seat) for seat in speakers)
+            return {role: piece.strip() for role, piece in zip(speakers, pieces, strict=False)}
+        names = "|".join(re.escape(role) for role in speakers)
         found = re.split(rf"\[({names})\]", text)
         if len(found) == 1:
-            return {seat: text.strip() if seat == speakers[0] else "" for seat in speakers}
+            return {role: text.strip() if role == speakers[0] else "" for role in speakers}
         named: dict[str, str] = {}
-        for seat, piece in zip(found[1::2], found[2::2], strict=True):
-            named.setdefault(seat, piece.strip())
-        return {seat: named.get(seat, "") for seat in speakers}
+        for role, piece in zip(found[1::2], found[2::2], strict=True):
+            named.setdefault(role, piece.strip())
+        return {role: named.get(role, "") for role in speakers}
 
     def _joined(self, result: StepResult) -> StepResult:
-        shown = {seat: seen for seat, seen in result.observations.items() if not seen.done}
+        shown = {role: seen for role, seen in result.observations.items() if not seen.done}
         self._speakers = tuple(shown)
         alone = len(shown) == 1 and len(self.seats) > 1
         (agent,) = self.agents
         observations = {}
         if shown:
             texts = {
-                seat: "\n".join(message.content for message in seen.messages)
-                for seat, seen in shown.items()
+                role: "\n".join(message.content for message in seen.messages)
+                for role, seen in shown.items()
             }
-            named = [text if alone else f"[{seat}] {text}" for seat, text in texts.items()]
+            named = [text if alone else f"[{role}] {text}" for role, text in texts.items()]
             observations = {agent: Observation([Message("\n".join(named))])}
         rewards = {agent: _team(result.rewards)} if result.rewards else {}
         return StepResult(observations, rewards, result.done, result.truncated, result.info)
 
 
 def _team(rewards: Mapping[str, Any]) -> Reward:
-    """The mean of what the seats are paid, with everybody's components; rewards that are not known
-    are left out."""
-    given = {seat: validated_reward(reward, f"seat {seat!r}") for seat, reward in rewards.items()}
-    paid = {seat: reward for seat, reward in given.items() if reward.known}
-    if not paid:
+    """The mean of the known rewards of the roles, with all their components."""
+    given = {role: validated_reward(reward, f"role {role!r}") for role, reward in rewards.items()}
+    known = {role: reward for role, reward in given.items() if reward.known}
+    if not known:
         return Reward(0.0, known=False)
     components = {
-        f"{seat}/{name}": value
-        for seat, reward in paid.items()
+        f"{role}/{name}": value
+        for role, reward in known.items()
         for name, value in reward.components.items()
     }
-    return Reward(sum(reward.value for reward in paid.values()) / len(paid), components)
+    return Reward(sum(reward.value for reward in known.values()) / len(known), components)
 
 
 PLUGIN = CentralisedEnvironment

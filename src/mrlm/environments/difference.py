@@ -1,4 +1,4 @@
-"""Another world in which every agent is paid the difference that its own words made."""
+"""Difference rewards: a wrapper that rewards every agent for the effect of its own message."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from mrlm.environments.shared.wrapped import Wrapped, settled
 
 
 class DifferenceEnvironment(Wrapped):
-    """Plays `environment` and pays agent i the difference reward `D_i = G(actions) - G(actions with
-    i's message replaced by the default)` (Wolpert and Tumer 2001), where G is the team's reward of
-    the step: the mean over those who are paid. Credit is given by the world itself, whatever the
-    algorithm.
+    """A wrapper of `environment` in which the reward of agent i is the difference reward `D_i =
+    G(actions) - G(actions with i's message replaced by the default)` (Wolpert and Tumer 2001),
+    where G is the team's reward of the step: the mean over agents with a known reward. Credit is
+    assigned by the environment itself, independently of the algorithm.
 
-    Each step is taken once more on a copy of the world for every agent that spoke; nothing follows
-    from the copies. So in worlds of several steps the difference is that of the step alone, and
-    what a message changes later is not seen; who is paid without having spoken in a step is paid as
-    the world does. The world must be one that can be copied, and seeded: the copies draw what the
-    original draws.
+    Each step is repeated on a copy of the environment for every agent that acted; the copies are
+    then discarded. In environments of several steps the difference is therefore that of the step
+    alone, without later effects of a message; an agent that did not act in a step keeps its
+    original reward. The environment must be copyable and seeded: the copies draw the same random
+    numbers as the original.
 
     `G` is the component `team` of every reward, so that the team's success is logged.
 
     Args:
-        environment: the world: an instance, or a section with `env_type` and its arguments.
-        default: what an agent that is taken out says.
-        share: part of G that is paid besides (1 with a default that earns nothing is the team's own
-            reward twice).
+        environment: an environment instance, or a section with `env_type` and its arguments.
+        default: message that replaces the agent's own.
+        share: fraction of G added to the reward (with 1, and a default of reward 0, the result is
+            twice the team's reward).
 
     Raises:
-        ConfigError: the world has one seat, or cannot be copied.
+        ConfigError: the environment has one agent, or cannot be copied.
     """
 
     def __init__(
@@ -45,23 +45,23 @@ class DifferenceEnvironment(Wrapped):
         super().__init__(environment)
         if len(self.agents) < 2:
             raise ConfigError(
-                "difference needs a world of several seats, and "
-                f"{self.environment.name or type(self.environment).__name__!r} has one: what one "
-                "agent does alone is the team's reward already"
+                "difference requires a multi-agent environment, and "
+                f"{self.environment.name or type(self.environment).__name__!r} has one agent; "
+                "use that environment itself"
             )
         self.default: str = default
         self.share: float = share
 
     def spawn(self) -> Environment:
-        """A fresh copy of the world underneath."""
+        """A wrapper of a fresh copy of the environment."""
         return DifferenceEnvironment(self.environment.spawn(), self.default, self.share)
 
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Start the world underneath."""
+        """Reset the wrapped environment."""
         return await self.reset_underneath(task, seed)
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Step the world, and a copy of it without each of those who spoke."""
+        """Step the environment, and for each acting agent a copy with its message replaced."""
         without: dict[str, float | None] = {}
         for agent, message in actions.items():
             twin = self._copied()
@@ -87,23 +87,23 @@ class DifferenceEnvironment(Wrapped):
         return result
 
     def _team(self, result: StepResult) -> float | None:
-        """The mean of the known rewards; `None` where there are rewards and none is known."""
+        """The mean of the known rewards; `None` if there are rewards and none is known."""
         given = [
             validated_reward(reward, f"environment {self.name!r}, agent {agent!r}")
             for agent, reward in result.rewards.items()
         ]
-        paid = [reward.value for reward in given if reward.known]
-        if given and not paid:
+        known = [reward.value for reward in given if reward.known]
+        if given and not known:
             return None
-        return sum(paid) / len(paid) if paid else 0.0
+        return sum(known) / len(known) if known else 0.0
 
     def _copied(self) -> Environment:
         try:
             return copy.deepcopy(self.environment)
         except Exception as error:
             raise ConfigError(
-                f"environment {self.name!r} cannot be copied ({error!r}), so nobody can tell what "
-                "it would have paid without an agent"
+                f"difference: environment {self.name!r} cannot be copied ({error!r}); its rewards "
+                "without an agent are computed on copies"
             ) from error
 
 

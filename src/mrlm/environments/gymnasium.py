@@ -1,5 +1,5 @@
-"""Environments of Gymnasium whose actions text can name: observations become text, answers
-actions."""
+"""Gymnasium environments with actions that text can name: observations are rendered as text, and
+answers are parsed as actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mrlm.environments.shared.spaces import Actions, legal_in, shown
 TITLE = "the world gymnasium"
 Render = Callable[..., str]
 NO_LIMIT = 100
-"""Steps of an environment that has no limit of its own."""
+"""Default step limit of an environment without one."""
 ACTIONS = {
     "FrozenLake": "left down right up",
     "Taxi": "south north east west pickup dropoff",
@@ -31,44 +31,44 @@ ACTIONS = {
     "MountainCar": "left none right",
     "Acrobot": "minus none plus",
 }
-"""Start of an id -> what its actions are called."""
+"""Prefix of an id -> names of its actions."""
 _MARKED = re.compile(r"\x1b\[(?:\d+;)*4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _CODES = re.compile(r"\x1b\[[\d;]*m")
 
 
 class GymnasiumEnvironment(Environment):
-    """One seat in an environment of Gymnasium. Every step pays what the environment pays.
+    """A Gymnasium environment with one agent. The reward of a step is that of the environment.
 
-    An answer that names no action costs `illegal`, the agent is told so, and an action drawn from
-    the action space (from the legal ones, where `action_mask` tells them) is taken in its place:
-    nothing unreadable is ever better than the same action said readably. `terminated` ends an
-    episode, `truncated` cuts it short; so does `max_turns`.
+    An answer that names no action costs `illegal`, the agent is notified, and a random action from
+    the action space (from the legal ones, if the environment reports an `action_mask`) is taken
+    instead: an unparseable answer is never better than a parseable one with the same action.
+    `terminated` ends an episode; `truncated` and `max_turns` truncate it.
 
-    Everything follows from the task if the environment draws from its `np_random`, from `random` or
-    from numpy's global generator. Training tasks have even seeds, held-out ones odd seeds; in an
-    environment with one beginning (FrozenLake, CliffWalking) they differ by what is drawn on the
-    way only. Where the environment has a table `P` of its transitions (FrozenLake, Taxi,
-    CliffWalking), `expert` plays what value iteration finds best in it.
+    Episodes are reproducible from the task if the environment draws from its `np_random`, from
+    `random` or from numpy's global generator. Training tasks have even seeds, held-out ones odd
+    seeds; in an environment with a single initial state (FrozenLake, CliffWalking) they differ only
+    in later random draws. If the environment has a transition table `P` (FrozenLake, Taxi,
+    CliffWalking), `expert` plays the best action by value iteration.
 
     Args:
-        id: of a registered environment, such as `FrozenLake-v1`; `module:Name-v0` imports the
+        id: id of a registered environment, such as `FrozenLake-v1`; `module:Name-v0` imports the
             module first.
         options: keyword arguments of `gymnasium.make`, such as `{is_slippery: false}`.
         actions: a word for every action; known for the toy-text environments, else numbers.
-        render: how an observation becomes text: `ansi` (the environment's own drawing; what is
-            marked in colour stands in brackets), `observation` (the numbers), `auto` (`ansi` where
-            there is one, with the numbers), or a function `f(observation, info, env) -> str`, which
-            a config names as `module:function`.
-        instructions: what the agent is told first; the actions, where not given.
-        illegal: what an answer costs that names no action.
-        max_turns: steps of an episode; the environment's own limit, else 100, where not given.
-        style: `short`: no instructions, and the observation alone, for small models.
-        agents: name of the seat.
+        render: text form of an observation: `ansi` (the environment's own drawing, with coloured
+            parts in brackets), `observation` (the numbers), `auto` (`ansi` if available, with the
+            numbers), or a function `f(observation, info, env) -> str`, in a config
+            `module:function`.
+        instructions: first message to the agent; by default the list of actions.
+        illegal: penalty of an answer that names no action.
+        max_turns: steps of an episode; by default the environment's own limit, else 100.
+        style: `short`: only the observation, without instructions, for small models.
+        agents: name of the agent.
         seed: another seed gives other tasks for the same task seed.
 
     Raises:
-        ConfigError: the library is not installed, there is no such environment, or text cannot name
-            its actions.
+        ConfigError: the library is not installed, the environment does not exist, or its actions
+            cannot be named by text.
     """
 
     def __init__(
@@ -197,14 +197,14 @@ class GymnasiumEnvironment(Environment):
             if "ansi" in modes:
                 options["render_mode"] = "ansi"
             elif self.render == "ansi":
-                raise ConfigError(f"gymnasium: {self.id} draws nothing in ansi; it has {modes}")
+                raise ConfigError(f"gymnasium: {self.id} has no render mode ansi; it has {modes}")
         try:
             return gymnasium.make(self.id, **options)
         except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-            raise ConfigError(f"gymnasium: {self.id} cannot be made: {error}") from error
+            raise ConfigError(f"gymnasium: {self.id} cannot be created: {error}") from error
 
     def _noted(self, observation: Any, info: Any) -> str:
-        """What the agent sees of an observation."""
+        """Record an observation; returns its text for the agent."""
         self._now = observation if isinstance(observation, int) else _plain(observation)
         self._legal = legal_in(info, None)
         self._text = self._rendered(observation, info)
@@ -223,8 +223,8 @@ class GymnasiumEnvironment(Environment):
         return marked.strip("\n") if self.render == "ansi" else f"{marked.strip(chr(10))}\n{plain}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GymnasiumEnvironment:
-        """A copy at the same place: many environments forget theirs when copied, so that what was
-        done is done again."""
+        """A copy in the same state, by replaying the actions: many environments do not copy their
+        state."""
         twin = copy.copy(self)
         twin._draws, twin._done = copy.deepcopy(self._draws), list(self._done)
         if self._env is not None:
@@ -259,8 +259,8 @@ def planned(table: Mapping[Any, Any], discount: float = 0.999) -> dict[Any, int]
     ended), ...]`, by value iteration.
 
     Args:
-        table: of the transitions.
-        discount: of what comes a step later.
+        table: the transition table.
+        discount: discount factor per step.
     """
 
     def worth(outcomes: Any) -> float:
@@ -281,7 +281,7 @@ def planned(table: Mapping[Any, Any], discount: float = 0.999) -> dict[Any, int]
 
 
 def _spec(gymnasium: Any, id: str) -> Any:
-    """The class or function that makes an environment; `None` where it is not known before."""
+    """The class or function that creates an environment; `None` if not known in advance."""
     from importlib import import_module
 
     try:
@@ -295,7 +295,7 @@ def _spec(gymnasium: Any, id: str) -> Any:
 
 
 def _plain(observation: Any) -> Any:
-    """An observation as a key of a table, where it is a whole number."""
+    """An observation as a key of a table, if it is a whole number."""
     try:
         return int(observation)
     except (TypeError, ValueError):

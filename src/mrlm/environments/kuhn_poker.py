@@ -1,4 +1,4 @@
-"""Kuhn poker: a card each out of three, one bet; what one player wins the other loses."""
+"""Kuhn poker: a zero-sum game with three cards, one card per player and a single bet."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ TOLD = {"p": ("check", "fold"), "b": ("bet", "call")}
 
 
 def words_after(said: str) -> tuple[str, str]:
-    """The two moves there are, the passive one first."""
+    """The two legal moves, the passive one first."""
     return ("fold", "call") if "b" in said else ("check", "bet")
 
 
 class KuhnPokerEnvironment(TwoSeats):
-    """Poker with three cards (Kuhn 1950). Both put in a chip and get a card, which the other never
-    sees; the first checks or bets one chip, against a bet one folds or calls. Each is paid the
-    chips it wins: 1 or 2, or as many less.
+    """A game of poker with three cards (Kuhn 1950). Both players put in a chip and get a card that
+    the other never sees; the first checks or bets one chip, and against a bet a player folds or
+    calls. The reward is the number of chips won: 1 or 2, or -1 or -2.
 
-    An answer is read as a move if it is one of the two words that are asked for, or holds exactly
-    one of them as a whole word. Any other answer folds the hand, and costs `illegal` besides:
-    less than any legal move can come to. What `illegal` takes goes to nobody.
+    An answer is a move if it is one of the two words in the question, or contains exactly one of
+    them as a whole word. Any other answer folds the hand and costs `illegal` in addition, which is
+    worse than any legal move. The other player does not receive the penalty.
 
-    With best play the first player loses 1/18 chip a hand. The `expert` plays an equilibrium: it
-    cannot be beaten, whoever plays against it.
+    With best play the first player loses 1/18 chip per hand. The `expert` plays an equilibrium and
+    cannot be exploited by any opponent.
 
-    There are only six deals, so that held-out tasks are deals of the same kind.
+    There are only six deals, so that training and held-out tasks contain the same deals.
 
     Args:
-        agents: names of the seats; `first` and `second` (`player` against a script).
+        agents: names of the agents; `first` and `second` (`player` against a script).
         num_hands: hands in an episode; the same player is first in all of them.
-        illegal: chips an illegal answer costs besides the hand.
-        alpha: how often the expert, being first, bets with J; from 0 to 1/3. It bets with K three
-            times as often. All of them are equilibria.
-        opponent, seat, teaches, style: as for every game of two seats. In the `short` style `p`
+        illegal: chips that an illegal answer costs in addition to the hand.
+        alpha: probability that the expert as first player bets with J; from 0 to 1/3. It bets with
+            K three times as often. All values are equilibria.
+        opponent, seat, teaches, style: as for every two-player game. In the `short` style `p`
             (pass) is check or fold, `b` is bet or call, and a question is the card with the moves
             so far: `Kpb?`.
         seed: another seed gives other deals for the same task seed.
@@ -56,6 +56,8 @@ class KuhnPokerEnvironment(TwoSeats):
     Raises:
         ConfigError: a number out of its range.
     """
+
+    reward_range: tuple[float, float] | None = (-2.0, 2.0)
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class KuhnPokerEnvironment(TwoSeats):
                 self.tell(role, RULES)
 
     def words(self) -> tuple[str, str]:
-        """The two moves there are now: the passive one first."""
+        """The two legal moves now, the passive one first."""
         if self.style == "short":
             return ("p", "b")
         return words_after(self._history)
@@ -139,7 +141,7 @@ class KuhnPokerEnvironment(TwoSeats):
             self.mover = 1 - role
 
     def _settle(self, winner: int, chips: int) -> None:
-        """Pay a hand, and deal the next."""
+        """Reward a hand, and deal the next."""
         for role, won in ((winner, chips), (1 - winner, -chips)):
             self.pay(role, won, chips=won)
             full = f"You {'win' if won > 0 else 'lose'} {chips}. Next hand."
@@ -149,7 +151,7 @@ class KuhnPokerEnvironment(TwoSeats):
 
     @property
     def seen(self) -> tuple[str, str]:
-        """What who has the move sees: its card and the moves so far."""
+        """The information set of the player to move: its card and the moves so far."""
         assert self.mover is not None
         return self._deals[self._hand][self.mover], self._history
 
@@ -160,7 +162,7 @@ class KuhnPokerEnvironment(TwoSeats):
         return f"{hand}: {self._deals[self._hand]} {self._history}".rstrip()
 
     def chance(self, card: str, history: str) -> float:
-        """How often the expert bets or calls, given what it sees."""
+        """Probability that the expert bets or calls, given its information set."""
         return equilibrium(self.alpha)[card, history]
 
     def best(self, role: int) -> str:
@@ -175,7 +177,7 @@ class KuhnPokerEnvironment(TwoSeats):
 
 
 def conversations(world: KuhnPokerEnvironment) -> dict[tuple[str, str], list[Message]]:
-    """What a player of a world reads in each of the twelve situations that there are."""
+    """The conversation of a player in each of the twelve information sets."""
     found: dict[tuple[str, str], list[Message]] = {}
     for card, said in SEEN:
         other = CARDS.replace(card, "")[0]
@@ -199,12 +201,12 @@ def read_strategy(
     world: KuhnPokerEnvironment,
     scores: Callable[[list[Message], tuple[str, str]], Sequence[float]],
 ) -> dict[tuple[str, str], float]:
-    """How often a player bets or calls in every situation, from how likely it is to say so.
+    """A player's probability of a bet or call in every information set, from its answer
+    probabilities.
 
     Args:
-        world: for two agents; it says how questions look.
-        scores: (conversation, the two words to say) -> how likely each is, as chances that need not
-            come to 1; `mrlm.learn.answers` gives those of a policy.
+        world: environment with two agents, which defines the prompts.
+        scores: (conversation, the two moves) -> their probabilities, which need not be normalised.
     """
     chances: dict[tuple[str, str], float] = {}
     for seen, messages in conversations(world).items():
@@ -217,14 +219,14 @@ def read_strategy(
 def played_strategy(
     world: KuhnPokerEnvironment, episodes: Iterable[Episode], policy: str | None = None
 ) -> dict[tuple[str, str], float]:
-    """The same from what was played: how often a bet or call followed. Illegal answers are left
-    out, and a situation that never came counts as 0.5; few games make anybody look easier to beat
-    than it is.
+    """The empirical strategy of a player: relative frequency of a bet or call in every information
+    set. Illegal answers are left out, and an information set that never occurred counts as 0.5;
+    with few games a player appears more exploitable than it is.
 
     Args:
-        world: what was played, for two agents.
-        episodes: of it.
-        policy: only what this one said.
+        world: environment of the episodes, with two agents.
+        episodes: the episodes.
+        policy: count only this policy's moves.
     """
     moves: dict[tuple[str, str], list[int]] = {seen: [] for seen in SEEN}
     for episode in episodes:

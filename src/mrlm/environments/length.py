@@ -1,4 +1,4 @@
-"""Length: two agents speak at once; both are paid if one writes two to three times as much."""
+"""Length: two agents act at once; both are rewarded if one writes two to three times as much."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MIDDLE = 2.5
 
 
 class LengthEnvironment(Environment):
-    """Two agents write about one word, the first briefly and the second at length. With r the
-    second's number of words over the first's, both earn the share of real words of the agent that
-    has fewer of them, times 1 for 2 <= r <= 3, else max(0, 1 - |r - 2.5| / 2.5). Silence of either
-    earns 0.
+    """A cooperative environment in which two agents write about one word, the first briefly and the
+    second at length. With r the ratio of the second's number of words to the first's, the reward of
+    both is the smaller of their fractions of lexicon words, times 1 for 2 <= r <= 3, else
+    max(0, 1 - |r - 2.5| / 2.5). An empty message of either gives 0.
 
     Args:
-        agents: names of the two seats, the short one first.
+        agents: names of the two agents, the short one first.
         words: the lexicon; a quarter of it (at least one word) is held out as subjects.
         seed: another seed gives another word for the same task seed.
 
@@ -32,6 +32,7 @@ class LengthEnvironment(Environment):
         ConfigError: not two names, or fewer than two different words.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
     max_turns: int | None = 1
 
     blocking: bool = False
@@ -68,7 +69,7 @@ class LengthEnvironment(Environment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
         if "word" not in self._task.info:
-            raise ConfigError(f"length: task {self._task.id!r} has no word in its info")
+            raise ConfigError(f"length: task {self._task.id!r} has no 'word' in its info")
         word = self._task.info["word"]
         wanted = zip(self.agents, ("short", "long"), strict=True)
         return StepResult(

@@ -1,4 +1,4 @@
-"""Matrix: everybody names one action at once; a table says what the joint action pays them all."""
+"""Matrix games: all agents choose an action at once; a table gives the joint action's reward."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ Joint = tuple[int, ...]
 
 
 class MatrixEnvironment(Environment):
-    """A cooperative matrix game: every agent says one word, its action, without knowing what the
-    others say, and all are paid what the table holds for the joint action.
+    """A cooperative matrix game: every agent answers with one word, its action, without seeing the
+    others' answers, and all agents receive the table's reward of the joint action.
 
     `climbing` is `[[11, -30, 0], [-30, 7, 6], [0, 0, 5]]` and `penalty` is `[[10, 0, k], [0, 2, 0],
-    [k, 0, 10]]` (Claus and Boutilier 1998); in both the best joint action is ruined by a partner
-    who is not there yet. `xor` pays 1 if an odd number of agents takes the second of two actions:
-    no sum of what each agent did alone can tell what a joint action is worth. `bandit` has one seat
-    and pays `[0, 0.5, 1]`. `custom` takes any table.
+    [k, 0, 10]]` (Claus and Boutilier 1998); in both, miscoordination on the best joint action is
+    punished. The reward of `xor` is 1 if an odd number of agents takes the second of two actions,
+    which no sum of individual utilities can represent. `bandit` has one agent and the rewards `[0,
+    0.5, 1]`. `custom` takes any table.
 
-    An answer is read as an action if it is one of the words, whatever its case and the punctuation
-    around it, or if it holds exactly one of them as a whole word. Any other answer of anybody is
-    illegal, and pays everybody `illegal`.
+    An answer is an action if it is one of the words, ignoring case and surrounding punctuation, or
+    if it contains exactly one of them as a whole word. Any other answer is illegal, and then the
+    reward of all agents is `illegal`.
 
-    The game has one situation only, so that held-out tasks are the training task.
+    The game has a single state, so that held-out tasks equal the training task.
 
     Args:
-        game: which table.
-        agents: names of the seats; `row` and `column` (one seat: `player`) where not given. `xor`
-            takes any number of them.
-        payoffs: table of `custom` (and of `bandit`, where another is wanted): as many levels of
-            lists as there are agents, numbers at the bottom.
-        k: what `penalty` pays for a miss; at most 0.
-        actions: the words; letters from `A` on where not given. An agent with n actions has the
+        game: name of the table.
+        agents: names of the agents; by default `row` and `column` (one agent: `player`). `xor`
+            accepts any number of them.
+        payoffs: table of `custom` (and optionally of `bandit`): lists nested as deep as the number
+            of agents, with numbers at the innermost level.
+        k: reward of `penalty` for a miss; at most 0.
+        actions: words of the actions; by default letters from `A`. An agent with n actions uses the
             first n.
-        illegal: what an illegal answer pays; the lowest number of the table where not given.
-        normalized: pay `(x - low) / (high - low)`, over the table's lowest and highest number, and
-            the same share of it in every round, so that the best episode earns 1.
-        rounds: how often the game is played in an episode; every agent is shown the last joint
-            action.
-        teaches: what its `expert` says: the `best` joint action, or `any` of the words, whatever
-            they pay: a model that learns from it knows how answers look and nothing else.
+        illegal: reward of an illegal answer; by default the lowest number of the table.
+        normalized: scale rewards to `(x - low) / (high - low)`, over the table's lowest and highest
+            number, divided by the number of rounds, so that the maximum return is 1.
+        rounds: repetitions of the game in an episode; every agent sees the last joint action.
+        teaches: behaviour of `expert`: the `best` joint action, or `any` legal word, which
+            demonstrates only the answer format.
 
     Raises:
-        ConfigError: the table, the seats and the words do not fit together.
+        ConfigError: the table, the agents and the words do not match.
     """
 
+    reward_range: tuple[float, float] | None = (-30.0, 11.0)
     blocking: bool = False
 
     def __init__(
@@ -91,7 +91,7 @@ class MatrixEnvironment(Environment):
         if not math.isfinite(self.illegal):
             raise ConfigError(f"illegal must be a finite number, not {illegal!r}")
         if normalized and low == high:
-            raise ConfigError("normalized=true needs a table with two different numbers")
+            raise ConfigError("normalized=true requires a table with two different numbers")
         self._low, self._span = (low, (high - low) * rounds) if normalized else (0.0, 1.0)
         self.best: Joint = max(self.payoffs, key=lambda joint: self.payoffs[joint])
         self.teaches: Literal["best", "any"] = teaches
@@ -134,7 +134,7 @@ class MatrixEnvironment(Environment):
         return None if named is None else words.index(named)
 
     def question(self, agent: str) -> str:
-        """What an agent is asked."""
+        """The prompt of an agent."""
         words = self.words[: self.sizes[self.agents.index(agent)]]
         return f"{agent}: {' '.join(words)}?"
 
@@ -158,8 +158,8 @@ class MatrixEnvironment(Environment):
         ]
 
     def pairs(self) -> list[dict[str, str]]:
-        """Preference pairs: for every agent, its part of the best joint action over each of its
-        other actions."""
+        """Preference pairs: for every agent, its part of the best joint action is preferred to each
+        of its other actions."""
         return [
             {
                 "agent": row["agent"],
@@ -178,13 +178,13 @@ class MatrixEnvironment(Environment):
 
 
 def _table(game: Game, seated: int | None, payoffs: Sequence[Any] | None, k: float) -> Any:
-    """The pay-offs of a game as nested lists."""
+    """The rewards of a game as nested lists."""
     if game not in get_args(Game):
         raise ConfigError(f"game must be one of {', '.join(get_args(Game))}, not {game!r}")
     if payoffs is not None and game not in ("custom", "bandit"):
-        raise ConfigError(f"game={game!r} has its own table; payoffs goes with game='custom'")
+        raise ConfigError(f"game={game!r} has its own table; payoffs requires game='custom'")
     if game == "custom" and payoffs is None:
-        raise ConfigError("game='custom' needs payoffs, such as [[1, 0], [0, 1]]")
+        raise ConfigError("game='custom' requires payoffs, such as [[1, 0], [0, 1]]")
     if payoffs is not None:
         return payoffs
     if game == "penalty":
@@ -201,7 +201,7 @@ def _parity(levels: int, ones: int) -> Any:
 
 
 def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
-    """How many actions each agent has, and joint action -> pay-off."""
+    """Numbers of actions of the agents, and joint action -> reward."""
     sizes, level = [], table
     while isinstance(level, list | tuple) and level:
         sizes.append(len(level))
@@ -212,7 +212,7 @@ def _flattened(table: Any) -> tuple[tuple[int, ...], dict[Joint, float]]:
         for index, size in zip(joint, sizes, strict=True):
             if not isinstance(value, list | tuple) or len(value) != size:
                 raise ConfigError(
-                    f"payoffs must be a full table, every list of a level as long: {table!r}"
+                    f"payoffs must be a full table with lists of equal length per level: {table!r}"
                 )
             value = value[index]
         if (

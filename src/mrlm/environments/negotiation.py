@@ -1,4 +1,4 @@
-"""Negotiation: two agents divide items that each values by itself; no deal, no pay."""
+"""Negotiation: two agents divide items that each values privately; without a deal both get 0."""
 
 from __future__ import annotations
 
@@ -17,63 +17,64 @@ from mrlm.environments.shared.rows import at_least, is_held_out
 
 NAMES = ("books", "hats", "balls", "pens")
 POINTS = 10
-"""What all items together are worth to each."""
+"""Total value of all items for each agent."""
 MOST = 4
-"""Items of a kind."""
+"""Maximum number of items of a kind."""
 LONGEST = 200
-"""Characters of an answer in which a proposal is looked for; a longer one is malformed."""
+"""Maximum number of characters of an answer; a longer one is malformed."""
 Division = tuple[int, ...]
-"""How many items of each kind who proposed gets; the other gets the rest."""
+"""Numbers of items of each kind for the proposer; the other agent gets the rest."""
 _VERB = re.compile(r"\b(propose|accept|reject)\b", re.IGNORECASE)
 _NEGATIVE = re.compile(r"(?<!\S)-[0-9]")
 
 
 class NegotiationEnvironment(TwoSeats):
-    """Two agents divide items (the game of Lewis et al. 2017). There are one to four of each kind;
-    what an item is worth differs for the two, and neither is told the other's values. All items
-    together are worth 10 points to each.
+    """A game in which two agents divide items (Lewis et al. 2017). There are one to four items of
+    each kind; their values differ for the two agents, and neither sees the other's values. The
+    total value of all items is 10 points for each.
 
-    They speak in turns. Who has the turn proposes a division (how many items of each kind it wants
-    for itself; the other would get the rest), accepts what was proposed to it just before, which
-    ends the game, or rejects it. Without a deal after `max_turns` turns both get 0.
+    The agents take turns. In its turn an agent proposes a division (the numbers of items of each
+    kind for itself; the other gets the rest), accepts the other's last proposal, which ends the
+    game, or rejects it. Without a deal after `max_turns` turns both get 0.
 
     An answer is `propose 2 0 1`, `accept` or `reject` (`201`, `a`, `r` in the `short` style); it
-    begins with its verb and holds no other. Whatever else, more items than there are, or to accept
-    where nothing is proposed, is malformed: it costs `illegal`, counts as a turn, and takes the
-    offer off the table.
+    begins with its verb and contains no other. Any other answer, a proposal of more items than
+    exist, or acceptance without a proposal is malformed: it costs `illegal`, counts as a turn, and
+    withdraws the offer.
 
-    What a deal pays, with `u` the points of each:
+    The reward of a deal, with `u` the points of each agent:
 
     - `selfish`: each its own `u / 10`;
-    - `cooperative`: both the sum, as a share of the largest sum that a division of these items has;
-    - `fair`: both the Nash product `u_1 u_2`, as a share of the largest.
+    - `cooperative`: both the sum, as a fraction of the largest possible sum for these items;
+    - `fair`: both the Nash product `u_1 u_2`, as a fraction of the largest.
 
-    Components: `points`, `deal`, `illegal`, and `sum` and `product`, the two shares, whatever is
-    paid.
+    Components: `points`, `deal`, `illegal`, and the fractions `sum` and `product`, independently of
+    the reward.
 
-    The `expert` knows both values, as no agent does: it proposes the division with the largest
-    product (`cooperative`: the largest sum), and accepts a division that is as good by that
-    measure, or pays it as much. At the last turn it takes whatever pays it anything. It does not
-    drive a hard bargain.
+    The `expert`, unlike an agent, knows both agents' values: it proposes the division with the
+    largest product (`cooperative`: the largest sum), and accepts a division that is as good by that
+    measure, or gives it the same reward. In the last turn it accepts any division with a positive
+    reward. It is not a hard bargainer.
 
-    No view of a held-out task, neither seat's, is ever shown in training.
+    No observation of either agent in a held-out task occurs in training.
 
     Args:
-        agents: names of the seats; `opener` and `partner` (`player` against a script).
+        agents: names of the agents; `opener` and `partner` (`player` against a script).
         reward: `selfish`, `cooperative` or `fair`.
         kinds: kinds of items, 2 to 4.
         max_turns: turns of both together, at least 2.
-        illegal: what a malformed answer costs.
-        opponent, seat, teaches, style: as for every game of two seats. In the `short` style a
-            question is how many items there are, what they are worth, and what the other wants for
-            itself: `213 105 011?`.
+        illegal: penalty of a malformed answer.
+        opponent, seat, teaches, style: as for every two-player game. In the `short` style a
+            question consists of the numbers of items, their values, and the items that the other
+            wants for itself: `213 105 011?`.
         seed: another seed gives other items and values for the same task seed.
 
     Raises:
         ConfigError: a setting out of its range.
     """
 
-    roles = ("opener", "partner")
+    reward_range: tuple[float, float] | None = (-0.6, 1.0)
+    roles: tuple[str, ...] = ("opener", "partner")
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class NegotiationEnvironment(TwoSeats):
         if not pool or not values or [len(row) for row in values] != [len(pool)] * 2:
             raise ConfigError(
                 f"negotiation: task {task.id!r} needs info['pool'] (a number for each kind) and "
-                "info['values'] (such a list for each seat)"
+                "info['values'] (such a list for each agent)"
             )
         self._pool = tuple(pool)
         self._values = (tuple(values[0]), tuple(values[1]))
@@ -137,7 +138,7 @@ class NegotiationEnvironment(TwoSeats):
             for role in (0, 1):
                 self.tell(role, self._rules())
 
-    # -- what is said ------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def _rules(self) -> str:
         return (
@@ -167,7 +168,7 @@ class NegotiationEnvironment(TwoSeats):
         return f"Items: {'; '.join(items)}. {asked}"
 
     def said(self, text: str) -> str | Division | None:
-        """`accept`, `reject` or a division of the items; `None` for what is malformed."""
+        """`accept`, `reject` or a division of the items; `None` for a malformed answer."""
         if len(text) > LONGEST:
             return None
         if self.style == "short":
@@ -209,17 +210,17 @@ class NegotiationEnvironment(TwoSeats):
                 self.pay(each, 0.0, deal=0.0)
             self.mover = None
 
-    # -- what it is worth --------------------------------------------------------------------------
+    # -- rewards -----------------------------------------------------------------------------------
 
     def _close(self, accepted_by: int, offer: Division) -> None:
-        """Pay a deal."""
+        """End the game with the rewards of a deal."""
         for role in (0, 1):
             got, parts = self._worth(role, 1 - accepted_by, offer)
             self.pay(role, got, deal=1.0, **parts)
         self.mover = None
 
     def _worth(self, role: int, proposer: int, offer: Division) -> tuple[float, dict[str, float]]:
-        """What a role is paid for a division, and the components."""
+        """A role's reward for a division, and the components."""
         points = divided(self._pool, self._values[proposer], self._values[1 - proposer], offer)
         mine = points[0] if role == proposer else points[1]
         parts = {"points": float(mine)}
@@ -260,17 +261,17 @@ class NegotiationEnvironment(TwoSeats):
 
 
 def written(numbers: Division) -> str:
-    """Digits without spaces."""
+    """The numbers as digits without spaces."""
     return "".join(map(str, numbers))
 
 
 def held_out(pool: Division, values: Division) -> bool:
-    """Whether what one seat sees belongs to the held-out tenth."""
+    """Whether the observation of a role belongs to the held-out tenth."""
     return is_held_out(f"negotiation {written(pool)} {written(values)}")
 
 
 def divided(pool: Division, mine: Division, other: Division, taken: Division) -> tuple[int, int]:
-    """Points of who takes, and of the other, who gets the rest."""
+    """Points of the agent that takes `taken`, and of the other, which gets the rest."""
     rest = [count - out for count, out in zip(pool, taken, strict=True)]
     return (
         sum(v * n for v, n in zip(mine, taken, strict=True)),
@@ -280,7 +281,7 @@ def divided(pool: Division, mine: Division, other: Division, taken: Division) ->
 
 @functools.lru_cache(maxsize=4096)
 def valuations(pool: Division) -> tuple[Division, ...]:
-    """All values from 0 to 9 with which these items are worth 10 points."""
+    """All valuations from 0 to 9 with a total of 10 points for these items."""
     choices = itertools.product(*(range(min(9, POINTS // count) + 1) for count in pool))
     return tuple(
         values
@@ -293,9 +294,9 @@ def valuations(pool: Division) -> tuple[Division, ...]:
 def best_division(
     pool: Division, mine: Division, other: Division, goal: str
 ) -> tuple[Division, int]:
-    """What one takes in the division with the largest sum or product of points, and how large that
-    is; of several the one with the largest product, then the most even, then the one that gives who
-    takes more."""
+    """The taker's items in the division with the largest sum or product of points, and that
+    maximum; ties are broken by the largest product, then the most even division, then the most
+    points for the taker."""
 
     def rank(taken: Division) -> tuple[int, int, int, int]:
         a, b = divided(pool, mine, other, taken)

@@ -1,4 +1,4 @@
-"""Environments behind an OpenEnv server: a session for every episode, actions by the server's own
+"""Environments behind an OpenEnv server, with one session per episode and actions by the server's
 schema."""
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ TITLE = "the world openenv"
 OWN = ("done", "reward", "metadata")
 """Fields of an observation that are not shown."""
 MOST_BYTES = 16 << 20
-"""Bytes of a message of the server."""
+"""Maximum size of a message of the server, in bytes."""
 
 
 class OpenEnvEnvironment(Environment):
-    """One seat in an environment of an OpenEnv server. Every step pays the observation's reward.
+    """An environment of an OpenEnv server with one agent. The reward of a step is that of the
+    observation.
 
-    How an answer becomes an action follows from the schema that the server publishes: where the
-    action has one field, text is taken as it is and a number is read; where it has several, an
-    answer is a JSON object. An answer that is none, and one that the server finds malformed, costs
-    `malformed` and a turn; the agent is told why, and asked again. A server that fails, or is full,
-    makes an episode with an error, never a reward.
+    Answers are parsed by the schema that the server publishes: for an action with one field, the
+    answer is that field's text or number; for several fields, a JSON object. An answer that cannot
+    be parsed, or that the server rejects, costs `malformed` and a turn; the agent sees the reason
+    and may answer again. If the server fails or is full, the episode ends with an error and has no
+    reward.
 
-    An episode is a session: as many episodes as are open at once (tasks times siblings) have to fit
-    into the server's `max_concurrent_envs`. `reset` sends the seed of the task; whether everything
-    follows from it, only the server can promise, and `check_environment` tells. Training tasks have
-    even seeds, held-out ones odd seeds.
+    Each episode has its own session, so that all concurrent episodes (tasks times siblings) must
+    fit into the server's `max_concurrent_envs`. `reset` sends the seed of the task; reproducibility
+    depends on the server and is tested by `check_environment`. Training tasks have even seeds,
+    held-out ones odd seeds.
 
     Args:
-        url: of the server, such as `http://127.0.0.1:8000`.
+        url: URL of the server, such as `http://127.0.0.1:8000`.
         reset: further arguments of `reset`.
-        field: of several fields of an action the one that an answer is; the others keep their
+        field: the field that an answer sets, if an action has several; the others keep their
             defaults.
-        render: function `f(observation) -> str` of the observation as a dictionary, which a config
-            names as `module:function`; all its fields where not given.
-        instructions: what the agent is told first; what an action is, where not given.
-        malformed: what an answer costs that is no action. Where steps cost something, take more.
-        max_turns: answers, after which an episode is cut short.
-        timeout: seconds the server may take for one answer.
-        agents: name of the seat.
+        render: function `f(observation) -> str` of the observation as a dictionary, in a config
+            `module:function`; by default all its fields.
+        instructions: first message to the agent; by default a description of actions.
+        malformed: penalty of an answer that is not an action; choose more than the cost of a step.
+        max_turns: answers after which an episode is truncated.
+        timeout: time limit of the server for one answer, in seconds.
+        agents: name of the agent.
         seed: another seed gives other tasks for the same task seed.
 
     Raises:
-        ConfigError: the library is not installed, the server cannot be reached, or its actions have
-            no such field.
+        ConfigError: the library is not installed, the server cannot be reached, or its actions do
+            not have the field.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class OpenEnvEnvironment(Environment):
         if field is not None and field not in self.fields:
             known = ", ".join(self.fields) or "none"
             raise ConfigError(
-                f"openenv {url}: actions have no field {field!r} (there are: {known})"
+                f"openenv {url}: actions have no field {field!r}; their fields are {known}"
             )
         self.field: str | None = field or only
         told = self._explained() if instructions is None else instructions
@@ -156,7 +157,7 @@ class OpenEnvEnvironment(Environment):
             client.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OpenEnvEnvironment:
-        """A copy at the same place, in a session of its own: what was done is done again."""
+        """A copy in the same state, in its own session, by replaying the actions."""
         twin = copy.copy(self)
         twin._done = list(self._done)
         if self._client is not None:
@@ -169,7 +170,7 @@ class OpenEnvEnvironment(Environment):
     # -- actions and observations ------------------------------------------------------------------
 
     def _action(self, text: str) -> tuple[dict[str, Any] | None, str]:
-        """The action that an answer is, or `None` and what is wrong with it."""
+        """The action in an answer, or `None` and the reason of refusal."""
         if self.field is not None:
             value = _value(text.strip(), self.fields[self.field])
             if value is None:
@@ -205,7 +206,7 @@ class OpenEnvEnvironment(Environment):
         return self._text
 
     def _explained(self) -> str:
-        """What an answer has to be, in words."""
+        """Description of a valid answer."""
         if self.field is not None:
             about = self.fields[self.field].get("description")
             return f"Answer with one {_kind(self.fields[self.field])}" + (
@@ -247,7 +248,7 @@ class OpenEnvEnvironment(Environment):
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """What a field holds, in words."""
+    """Description of a field's type."""
     if "enum" in schema:
         return f"of {', '.join(map(str, schema['enum']))}"
     words = {"integer": "whole number", "string": "text", "boolean": "true or false"}
@@ -256,7 +257,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """An answer as the value of a field; `None` where it is none."""
+    """An answer as the value of a field; `None` if it is not valid."""
     kind = schema.get("type")
     if "enum" in schema:
         return next((one for one in schema["enum"] if str(one) == text), None)

@@ -1,5 +1,5 @@
-"""Environments of PettingZoo, turn by turn (AEC) or all at once (Parallel): observations become
-text, answers actions."""
+"""PettingZoo environments, turn by turn (AEC) or simultaneous (Parallel): observations are rendered
+as text, and answers are parsed as actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mrlm.environments.shared.spaces import Actions, legal_in, shown
 
 TITLE = "the world pettingzoo"
 MOST_SHOWN = 4_000
-"""Characters of an observation; longer ones need a `render` of their own."""
+"""Maximum number of characters of an observation; longer ones need a custom `render`."""
 HOLDEM = "call raise fold check"
 ACTIONS = {
     "rps": "rock paper scissors",
@@ -31,7 +31,7 @@ ACTIONS = {
     "texas_holdem_v": HOLDEM,
     "texas_holdem_no_limit": "fold check_call raise_half raise_full all_in",
 }
-"""Start of an id -> what its actions are called."""
+"""Prefix of an id -> names of its actions."""
 LEGENDS = {
     "tictactoe": "X is you, O the other; free cells are numbers.",
     "connect_four": "X is you, O the other; columns are 0 to 6 from the left.",
@@ -39,39 +39,39 @@ LEGENDS = {
 
 
 class PettingZooEnvironment(Environment):
-    """A seat for every agent of a PettingZoo environment. Everybody is paid what the environment
-    pays it, in the step in which it does.
+    """A PettingZoo environment with all its agents. The reward of each agent for a step is that of
+    the environment.
 
-    In an AEC environment whoever is selected speaks; in a Parallel one all agents at once. The
-    legal actions are told wherever the environment has an `action_mask`. An answer that names no
-    action, or an illegal one, costs `illegal`, the agent is told so, and a legal action drawn from
-    the task is taken in its place: nothing unreadable is ever better than the same action said
-    readably. An episode that the environment terminates is done; one that it truncates, or that
-    takes `max_turns` steps, is cut short.
+    In an AEC environment the selected agent acts; in a Parallel one all agents at once. Prompts
+    list the legal actions if the environment has an `action_mask`. An answer that names no legal
+    action costs `illegal`, the agent is notified, and a legal action is drawn instead, determined
+    by the task: an unparseable answer is never better than a parseable one with the same action. An
+    episode that the environment terminates is done; one that it truncates, or that reaches
+    `max_turns` steps, is truncated.
 
-    Everything follows from the task if the environment draws from the seed of its `reset`, from
-    `random` or from numpy's global generator. Training tasks have even seeds, held-out ones odd
-    seeds; a game with one beginning (connect four) has nothing to hold out.
+    Episodes are reproducible from the task if the environment draws from the seed of its `reset`,
+    from `random` or from numpy's global generator. Training tasks have even seeds, held-out ones
+    odd seeds; a game with a single initial state (connect four) has no distinct held-out tasks.
 
     Args:
         id: a game of `pettingzoo.classic`, such as `tictactoe_v3`; a module with `env` or
-            `parallel_env`, such as `my_package.game_v0`; or `module:function` of what makes one.
+            `parallel_env`, such as `my_package.game_v0`; or `module:function` of a factory.
         options: keyword arguments of `env` or `parallel_env`.
-        parallel: which of the two; where not given, Parallel where the module has it.
+        parallel: use the Parallel API; by default if the module has it.
         actions: a word for every action; known for some games, else numbers.
-        render: how an observation becomes text: a function `f(observation, agent, env) -> str`,
-            which a config names as `module:function`; where not given, the game's own drawing
-            (`ansi`) or boards and numbers.
-        instructions: what everybody is told first; the actions, where not given.
-        illegal: what an answer costs that names no legal action.
-        max_turns: joint steps of an episode at most.
-        style: `short`: no instructions, and the observation with the legal actions alone.
-        agents: names of the seats; those of the environment where not given.
+        render: text form of an observation: a function `f(observation, agent, env) -> str`, in a
+            config `module:function`; by default the game's own drawing (`ansi`), or boards and
+            numbers.
+        instructions: first message to all agents; by default the list of actions.
+        illegal: penalty of an answer that names no legal action.
+        max_turns: maximum number of joint steps of an episode.
+        style: `short`: only the observation and the legal actions, without instructions.
+        agents: names of the agents; by default those of the environment.
         seed: another seed gives other tasks for the same task seed.
 
     Raises:
-        ConfigError: the library is not installed, there is no such environment, or text cannot name
-            its actions.
+        ConfigError: the library is not installed, the environment does not exist, or its actions
+            cannot be named by text.
     """
 
     def __init__(
@@ -179,10 +179,10 @@ class PettingZooEnvironment(Environment):
             self._env.close()
             self._env = None
 
-    # -- what is shown -----------------------------------------------------------------------------
+    # -- observations ------------------------------------------------------------------------------
 
     def _observed(self, observations: Any, infos: Any) -> dict[str, Observation]:
-        """What everybody sees who speaks next."""
+        """Observations of the agents that act next."""
         self._asked, self._seen = {}, {}
         found: dict[str, Observation] = {}
         for player in self._env.agents if self.parallel else [self._env.agent_selection]:
@@ -214,14 +214,14 @@ class PettingZooEnvironment(Environment):
         if len(text) > MOST_SHOWN:
             raise ConfigError(
                 f"pettingzoo {self.id}: an observation has {len(text)} characters as text; "
-                "set render to a function that says what matters"
+                "set render to a function that writes a shorter one"
             )
         return text
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------
 
     def _chosen(self, player: str, spoken: Mapping[str, str], rewards: dict[str, Reward]) -> Any:
-        """The action of a player, or one drawn in its place."""
+        """The action of a player, or a random one instead."""
         actions, legal = self.actions[player], self._asked[player]
         action = actions.named(spoken.get(player, ""), legal)
         self._pay(rewards, player, 0.0)
@@ -248,8 +248,8 @@ class PettingZooEnvironment(Environment):
         reward.components["illegal"] += float(illegal)
 
     def _stepped(self, chosen: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """What the environment says to a joint action, by player: observations, rewards, who is
-        terminated, who truncated, infos; an AEC environment is asked for the first and the last."""
+        """Step the environment; returns observations, rewards, terminations, truncations and infos
+        by player. An AEC environment is queried for the first and the last."""
         env = self._env
         if self.parallel:
             return called(self._where, lambda: env.step(chosen))
@@ -259,12 +259,12 @@ class PettingZooEnvironment(Environment):
         while env.agents and (
             env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
         ):
-            called(self._where, lambda: env.step(None))  # who is out passes
+            called(self._where, lambda: env.step(None))  # finished agents must step with None
         return answer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PettingZooEnvironment:
-        """A copy at the same place: many environments forget theirs when copied, so that what was
-        done is done again."""
+        """A copy in the same state, by replaying the actions: many environments do not copy their
+        state."""
         twin = copy.copy(self)
         for name in ("_draws", "_asked", "_told", "_seen", "_done"):
             setattr(twin, name, copy.deepcopy(getattr(self, name), memo))
@@ -296,12 +296,12 @@ class PettingZooEnvironment(Environment):
             if self.render is None and "ansi" in modes and "render_mode" not in self.options:
                 env = self._make(**self.options, render_mode="ansi")
         except (ImportError, TypeError, ValueError, AssertionError) as error:
-            raise ConfigError(f"pettingzoo: {self.id} cannot be made: {error}") from error
+            raise ConfigError(f"pettingzoo: {self.id} cannot be created: {error}") from error
         return env
 
 
 def _maker(id: str, parallel: bool | None) -> tuple[Callable[..., Any], bool]:
-    """What makes the environment, and whether that is a Parallel one."""
+    """The factory of the environment, and whether it creates a Parallel one."""
     import pettingzoo  # pyright: ignore[reportMissingImports]
 
     if ":" in id:
@@ -324,8 +324,8 @@ def _maker(id: str, parallel: bool | None) -> tuple[Callable[..., Any], bool]:
 
 
 def _board(id: str, seen: Any) -> str | None:
-    """The board of tic-tac-toe with its free cells as numbers, the cards of hold'em, and what was
-    last played in rock, paper, scissors; `None` for other games."""
+    """The board of tic-tac-toe with its free cells as numbers, the cards of hold'em, or the last
+    move in rock, paper, scissors; `None` for other games."""
     name = id.rsplit(".", 1)[-1]
     if name.startswith("tictactoe"):
         planes = np.asarray(seen["observation"])
@@ -346,7 +346,7 @@ def _board(id: str, seen: Any) -> str | None:
 
 
 def _cards(name: str, numbers: list[Any]) -> str:
-    """The cards that a player of hold'em knows, and what is in."""
+    """The cards that a player of hold'em sees, and the chips bet."""
     if name.startswith("leduc"):
         mine, public, chips = numbers[:3], numbers[3:6], (numbers[6:21], numbers[21:36])
         held = " ".join(card for card, known in zip("JQK", mine, strict=True) if known)

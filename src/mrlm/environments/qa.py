@@ -1,4 +1,4 @@
-"""QA: a question from a data set and a short answer, paid by exact match or F1 after SQuAD
+"""QA: questions from a data set with short answers, scored by exact match or F1 after SQuAD
 normalisation."""
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from mrlm.environments.shared.text import exact_match, f1
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
 ANSWERS = ("answer", "answers", "golden_answers")
 MAX_TEXT = 20_000
-"""Characters of a message, from its end, that are searched for the answer."""
+"""Number of characters at the end of a message that are searched for the answer."""
 _ANCHORED = re.compile(r"\banswer(?:\s{1,5}is)?\s{0,5}:\s{0,5}(.+)", re.IGNORECASE)
 
 
 class QASolverEnv(Environment):
-    """Questions with short answers. The answer is what stands in the last `<answer>` tag, else
-    after the last `answer:`, else the whole message.
+    """An environment of questions with short answers. The answer is the text of the last `<answer>`
+    tag, else after the last `answer:`, else the whole message.
 
     Args:
         custom_sys_prompt: system prompt instead of the built-in one; an empty one is left out.
         dataset: rows with `question` (or `prompt`) and `answer` (or `answers`, `golden_answers`;
-            text, a list, or SQuAD's `{"text": [...]}`); anything `read_rows` takes. `None` where
+            text, a list, or SQuAD's `{"text": [...]}`); anything `read_rows` accepts. `None` if
             only `setup` is used.
         eval_dataset: held-out rows; a tenth of the questions of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
         reward: `em` (exact match) or `f1`; the other one is logged.
-        seed: of the split into training and held-out rows.
-        agents: name of the seat.
+        seed: seed of the split into training and held-out rows.
+        agents: name of the agent.
 
     Raises:
         ConfigError: impossible arguments, or a row without an answer.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
     max_turns: int | None = 1
 
     blocking: bool = False
@@ -116,7 +117,7 @@ class QASolverEnv(Environment):
         task = task or self.task(seed or 0)
         accepted = accepted_answers(task.answer)
         if not accepted:
-            raise ConfigError(f"QA: task {task.id!r} has no answer to compare with")
+            raise ConfigError(f"environment qa: task {task.id!r} has no answer")
         self._state = {
             "question": task.prompt[-1].content if task.prompt else "",
             "answer": accepted,
@@ -139,9 +140,7 @@ class QASolverEnv(Environment):
 
     def _rows(self) -> Table:
         if self._table is None:
-            raise ConfigError(
-                "the QA world has no questions: give it dataset= (a list, a file or a hub id)"
-            )
+            raise ConfigError("environment qa: dataset is missing; give a list, a file or a hub id")
         return self._table
 
 

@@ -1,4 +1,4 @@
-"""Tasks of the library reasoning-gym: any of its generators by name, paid with its own score."""
+"""Tasks of the library reasoning-gym: any of its generators by name, with its score as reward."""
 
 from __future__ import annotations
 
@@ -26,40 +26,39 @@ SYSTEM_PROMPT = (
     "Think as long as you need, then put your final answer between <answer> and </answer>."
 )
 DRAWS = 200
-"""How many problems are drawn until one belongs to the side that is asked for."""
+"""Maximum number of problems sampled to find one of the requested split."""
 _NAN = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
 
 
 class ReasoningGymEnvironment(Environment):
-    """One question of a generator of `reasoning_gym`, answered at once or in several attempts, and
-    paid with the score of the generator, from 0 to 1: the episode earns what its best attempt is
-    worth, each attempt what it adds.
+    """An environment of questions from a generator of `reasoning_gym`, answered in one or several
+    attempts. The return of an episode is the generator's score of its best attempt, from 0 to 1;
+    the reward of an attempt is its improvement.
 
     The library runs in a child process, which is killed when a question or a score takes longer
-    than `timeout`. Some of its scorers evaluate an answer as Python: there, only plain values and
-    plain mathematics are handed over. An answer that is not, one without the tags, one that the
-    scorer raises an error for and one with NaN or infinity in it cannot be read: it costs
-    `malformed`.
+    than `timeout`. Some of its scorers evaluate an answer as Python; they receive only literals and
+    plain mathematics. Any other answer for them, an answer without the tags, one on which the
+    scorer raises an error, and one with NaN or infinity is malformed and costs `malformed`.
 
-    Everything follows from the task's id and the library's version. A tenth of the questions is
-    held out, told apart by their text, so that no seed can leak one.
+    Tasks are determined by their id and the library's version. A tenth of the questions is held
+    out by their text, so that no seed can leak one.
 
     Args:
         dataset: name of the generator, such as `chain_sum`.
         config: its settings, such as `{max_terms: 3}`.
-        tags: the answer stands between `<answer>` and `</answer>` (the last such pair); `False`:
-            it is the whole message.
-        system_prompt: instead of the built-in one; an empty one is left out. Without `tags` there
-            is none unless given.
-        malformed: what an answer costs that cannot be read.
-        max_attempts: how often the agent may answer (`max_turns` means the same).
-        timeout: seconds the library may take for one question or score.
-        agents: name of the seat.
+        tags: the answer is the text between the last `<answer>` and `</answer>`; `False`: the whole
+            message.
+        system_prompt: system prompt instead of the built-in one; an empty one is left out. Without
+            `tags` there is none by default.
+        malformed: penalty of a malformed answer.
+        max_attempts: maximum number of answers (alias: `max_turns`).
+        timeout: time limit of the library for one question or score, in seconds.
+        agents: name of the agent.
         seed: another seed gives other questions for the same task seed.
 
     Raises:
-        ConfigError: the library is not installed, there is no such generator, or it does not take
-            the settings.
+        ConfigError: the library is not installed, the generator does not exist, or it does not
+            accept the settings.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class ReasoningGymEnvironment(Environment):
         self.seed = seed
         clash = next((name for name in ("seed", "size") if name in self.config), None)
         if clash:
-            raise ConfigError(f"reasoning_gym: config.{clash} is set by the world; leave it out")
+            raise ConfigError(f"reasoning_gym: config.{clash} is set by the environment; remove it")
         reply = self._ask({"check": dataset})
         if "refused" in reply:
             raise ConfigError(f"reasoning_gym: {reply['refused']}")
@@ -108,8 +107,8 @@ class ReasoningGymEnvironment(Environment):
                 prompt = [*system, Message(found["question"])]
                 return Task(name, prompt, found["answer"], seed, {"entry": entry})
         raise ConfigError(
-            f"reasoning_gym: {DRAWS} questions of {self.dataset} gave none for the split "
-            f"{split!r}; with these settings there are too few different ones"
+            f"reasoning_gym: none of {DRAWS} questions of {self.dataset} belongs to the split "
+            f"{split!r}; change config so that it yields more different questions"
         )
 
     def spawn(self) -> ReasoningGymEnvironment:
@@ -147,14 +146,14 @@ class ReasoningGymEnvironment(Environment):
         return f"{asked}\nattempt {self._asked + 1} of {self.max_attempts}"
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """The library's own answer; `None` for generators that give none."""
+        """The library's own answer; `None` for generators without one."""
         answer = self._task.answer
         if answer is None:
             return None
         return f"<answer>{answer}</answer>" if self.tags else str(answer)
 
     def _score(self, answer: str | None) -> float | None:
-        """What an answer is worth; `None` if it cannot be read."""
+        """The score of an answer; `None` if it is malformed."""
         if answer is None or not answer or _NAN.search(answer):
             return None
         try:
@@ -162,7 +161,7 @@ class ReasoningGymEnvironment(Environment):
         except TooLate:
             return None
         if score is not None and not 0.0 <= score <= 1.0:
-            raise EpisodeError(f"reasoning_gym: {self.dataset} gave the score {score}")
+            raise EpisodeError(f"reasoning_gym: {self.dataset} returned the score {score}")
         return score
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +170,7 @@ class ReasoningGymEnvironment(Environment):
 
 
 def stated(text: str, tags: bool) -> str | None:
-    """The answer in a message; `None` if tags are asked for and there are none."""
+    """The answer in a message; `None` if tags are required and missing."""
     if not tags:
         return text.strip()
     before, closed, _ = text.rpartition("</answer>")
@@ -220,19 +219,18 @@ def serve() -> None:
 
 
 def scored(made: Any, entry: dict[str, Any], answer: str) -> float | None:
-    """The library's score of an answer; `None` where it may not be handed over or cannot be
-    read."""
+    """The library's score of an answer; `None` if the answer is unsafe or malformed."""
     if answer != entry["answer"] and not harmless(type(made).__module__, answer):
         return None
     try:
         score = float(made.score_answer(answer, entry))
-    except (Exception, RecursionError, MemoryError):  # whatever a scorer trips over
+    except (Exception, RecursionError, MemoryError):  # scorers raise all kinds of errors
         return None
     return score if math.isfinite(score) else None
 
 
 def harmless(module: str, answer: str) -> bool:
-    """Whether the scorer in a module of the library may see an answer."""
+    """Whether an answer is safe for the scorer in a module of the library."""
     text = source(module)
     if re.search(r"\bparse_expr\b|\bsympify\b", text) and "sympy" in text:
         return is_mathematics(answer)
@@ -241,7 +239,7 @@ def harmless(module: str, answer: str) -> bool:
 
 @functools.cache
 def source(module: str) -> str:
-    """What stands in a module."""
+    """The source code of a module."""
     return inspect.getsource(inspect.importlib.import_module(module))  # type: ignore[attr-defined]
 
 

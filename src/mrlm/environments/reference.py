@@ -1,5 +1,5 @@
-"""Reference: the prompts of preferences or demonstrations are played, and answers are compared with
-those of the rows."""
+"""Reference: prompts from preference or demonstration data, with answers scored by similarity to
+the data set's."""
 
 from __future__ import annotations
 
@@ -20,35 +20,37 @@ _LENGTH = LengthSpan(0.0, 0.25, 2.0, 4.0)
 
 
 class ReferenceEnvironment(TextEnvironment):
-    """The prompts of rows of preferences or demonstrations, played: one seat answers, and is paid
-    for what its answer has in common with the row's. That measures words and not quality; for a
-    trained reward model, or a function, take the world `reward`, or a judge here.
+    """An environment of prompts from preference or demonstration data: one agent answers, and its
+    reward is the similarity of its answer to the row's. This measures words instead of quality; for
+    a trained reward model or a reward function use the environment `reward`, or a judge here.
 
-    The pay is the weighted mean of the scores, from 0 to 1, times three gates that are 1 for honest
-    answers. `length`: characters over those of the reference, 1 from 0.25 to 2, and 0 from 4.
-    `repetition`: pairs of words are said once. `own_words`: the prompt is not repeated.
+    The reward is the weighted mean of the scores, from 0 to 1, times three gates that are 1 for
+    genuine answers. `length`: ratio of characters to the reference, 1 from 0.25 to 2, and 0 from 4.
+    `repetition`: no repeated pairs of words. `own_words`: no copies of the prompt.
 
     Args:
         dataset: rows with `prompt`, `chosen` and `rejected`; with `prompt` and `completion`; or
             with `messages`, the last of which is an assistant's. Prompts and answers are text or
             messages; `chosen` and `rejected` may be whole conversations without a `prompt`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        weights: score -> weight: `f1` (of words, with the reference), `preferred` (how much nearer
-            the answer is to what was chosen than to what was rejected: 1 for the first, 0 from half
-            way on), `exact`, `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `judge`;
-            `preferred` alone for rows of preferences and `f1` for others when `None`.
-        judge: an agent that grades (its name, or `{agent: judge, retries: 1}`), or in Python
-            something that can be asked; it needs a weight.
-        seed: of the split.
-        agents: name of the writer's seat.
+        weights: score -> weight: `f1` (of words, with the reference), `preferred` (relative
+            closeness to the chosen answer: 1 if equal to it, 0 from half way to the rejected one),
+            `exact`, `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `judge`; `None`:
+            `preferred` for preference rows and `f1` for others.
+        judge: a judging agent (its name, or `{agent: judge, retries: 1}`), or in Python a callable;
+            it needs a weight.
+        seed: seed of the split.
+        agents: name of the writing agent.
 
     Raises:
         ConfigError: impossible arguments.
-        DataError: a row without a prompt or an answer, or without a rejected one where it counts.
+        DataError: a row without a prompt or an answer, or without a required rejected one.
     """
+
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class ReferenceEnvironment(TextEnvironment):
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        self._table = Table(
+        self._table: Table = Table(
             dataset,
             eval_dataset=eval_dataset,
             split=split,
@@ -84,10 +86,7 @@ class ReferenceEnvironment(TextEnvironment):
         )
         if "preferred" in self.weights and not pairs:
             index = next(index for index, row in rows if row["worse"] is None)
-            raise DataError(f"row {index}: weights.preferred needs a rejected answer in every row")
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return self._table.count(split)
+            raise DataError(f"row {index}: rejected is missing, which weights.preferred requires")
 
     def task(self, seed: int, split: Split = "train") -> Task:
         index, row = self._table.row(seed, split)
@@ -96,22 +95,22 @@ class ReferenceEnvironment(TextEnvironment):
         info = {**kept, "source": "\n".join(message.content for message in prompt)}
         return Task(f"reference-{split}-{index}", prompt, [row["better"]], seed, info)
 
-    # -- what is paid ------------------------------------------------------------------------------
+    # -- rewards -----------------------------------------------------------------------------------
 
     def length(self, text: str) -> float:
-        """Not much longer or shorter than the reference."""
+        """Length gate: 1 unless much longer or shorter than the reference."""
         long = len(text.strip())
         return max((_LENGTH(long / len(each)) for each in self.references), default=1.0)
 
     def foreign(self, said: Sequence[str]) -> float:
-        """Share of the runs of words that are the prompt's and not the reference's."""
+        """Fraction of word runs copied from the prompt and not in the reference."""
         right = {run for each in self.references for run in grams(tokens(each), COPIED)}
         asked = set(grams(tokens(self._task.info["source"]), COPIED)) - right
         runs = grams(said, COPIED)
         return sum(run in asked for run in runs) / len(runs)
 
     def known(self, text: str) -> dict[str, float]:
-        """`f1`, and `preferred` where something was rejected."""
+        """`f1`, and `preferred` for rows with a rejected answer."""
         near = f1(text, self.references)
         worse = self._task.info.get("worse")
         if worse is None:
@@ -125,7 +124,7 @@ def _converted(row: Row, where: str) -> Row:
     """A row with its prompt as messages, and its answers in `better` and `worse`.
 
     Raises:
-        DataError: it has no prompt, or no answer.
+        DataError: the row has no prompt or no answer.
     """
     asked, worse = question_of(row), None
     if row.get("messages") is not None:
@@ -141,7 +140,7 @@ def _converted(row: Row, where: str) -> Row:
     prompt = before if asked is None else row_messages(asked, where)
     if not prompt or not better.strip():
         raise DataError(
-            f"{where}: it needs prompt and completion, prompt, chosen and rejected, or messages "
+            f"{where}: needs prompt and completion; prompt, chosen and rejected; or messages "
             f"that end with an assistant's; it has {', '.join(row)} (rename with columns)"
         )
     shown = [{"role": str(each.role), "content": each.content} for each in prompt]
@@ -149,7 +148,7 @@ def _converted(row: Row, where: str) -> Row:
 
 
 def _last(given: Any, where: str) -> tuple[list[Message], str]:
-    """What stands before the answer in a column, and the answer: its last message."""
+    """The messages of a column before the answer, and the answer, its last message."""
     if isinstance(given, str):
         return [], given
     messages = row_messages(given, where)

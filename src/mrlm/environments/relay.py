@@ -1,4 +1,4 @@
-"""Relay: one agent sees `a+b=`, the next what it said and `+c=`; both are paid for the total."""
+"""Relay: one agent sees `a+b=`, the next its answer and `+c=`; both are rewarded for the total."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared.rows import at_least, is_held_out, seats
 
 LONGEST = 16
-"""Characters of the first agent's message that the second is shown."""
+"""Maximum number of characters of the first agent's message shown to the second."""
 
 
 class RelayEnvironment(Environment):
-    """Two agents add three numbers, one after the other. The one shared reward, at the end, is 1.0
-    if the second says exactly `a+b+c` (spaces around it aside) and 0.0 otherwise.
+    """An environment in which two agents add three numbers one after the other. The shared reward
+    at the end is 1.0 if the second answers exactly the value of `a+b+c` (ignoring surrounding
+    spaces) and 0.0 otherwise.
 
     Args:
-        agents: names of the two seats, in the order in which they speak.
-        max_number: the numbers are 0 to this one.
+        agents: names of the two agents, in the order in which they act.
+        max_number: the largest number; the smallest is 0.
         seed: another seed gives other numbers for the same task seed.
 
     Raises:
         ConfigError: not two names, or `max_number` below 1.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
     max_turns: int | None = 2
 
     blocking: bool = False
@@ -40,12 +42,12 @@ class RelayEnvironment(Environment):
         self.max_number = max_number
         self.seed = seed
         if not any(_held_out(a, b, c) for a, b, c in self._corner()):
-            raise ConfigError(f"max_number={max_number} leaves no held-out task; take at least 3")
+            raise ConfigError(f"max_number={max_number} leaves no held-out task; set at least 3")
         self._numbers = (0, 0, 0)
         self._passed: str | None = None
 
     def _corner(self) -> list[tuple[int, int, int]]:
-        """All tasks, or enough of them to know that both splits have some."""
+        """All tasks, or enough of them to check that both splits are non-empty."""
         values = range(min(self.max_number, 3) + 1)
         return [(a, b, c) for a in values for b in values for c in values]
 

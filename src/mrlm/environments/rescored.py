@@ -1,4 +1,4 @@
-"""Another world with its rewards replaced by a reward function's."""
+"""A wrapper that replaces an environment's rewards by those of a reward function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mrlm.environments.shared.wrapped import Wrapped
 
 
 class RescoredEnvironment(Wrapped):
-    """Plays `environment` and pays what `reward_fn` says about the messages of each step. The
-    expert of the world does not know the new reward.
+    """A wrapper of `environment` in which rewards are those of `reward_fn` for the messages of each
+    step. The expert of the environment does not know the new reward.
 
     Args:
-        environment: the world.
+        environment: the environment.
         reward_fn: `reward_fn(prompts, completions, **columns) -> list[float]`, called once per step
-            with one entry per agent that spoke; columns are the task's `answer` and other fields,
+            with one entry per agent that acted; columns are the task's `answer` and other fields,
             one entry per agent.
     """
 
@@ -30,16 +30,16 @@ class RescoredEnvironment(Wrapped):
         self._seen: dict[str, list[Message]] = {}
 
     def spawn(self) -> Environment:
-        """A fresh copy of the world underneath, with the same function."""
+        """A wrapper of a fresh copy of the environment, with the same function."""
         return RescoredEnvironment(self.environment.spawn(), self.reward_fn)
 
     async def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Start the world underneath."""
+        """Reset the wrapped environment."""
         self._task, self._seen = task, {}
         return self._noted(await self.reset_underneath(task, seed))
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Step the world underneath and replace its rewards."""
+        """Step the wrapped environment and replace its rewards."""
         prompts = [list(self._seen.get(agent, [])) for agent in actions]
         completions = [message.content for message in actions.values()]
         result = self._noted(await self.step_underneath(actions))
@@ -55,7 +55,8 @@ class RescoredEnvironment(Wrapped):
         values = await values if inspect.isawaitable(values) else values
         if len(values) != len(actions):
             raise RewardError(
-                f"reward function {name}: {len(values)} rewards for {len(actions)} completions"
+                f"reward function {name}: returned {len(values)} rewards for {len(actions)} "
+                "completions"
             )
         result.rewards = {
             agent: validated_reward(

@@ -1,5 +1,5 @@
-"""Reward function: rows of a data set as prompts, answered by every agent in one turn or several,
-and the user's own function gives the reward of each."""
+"""Reward function: rows of a data set as prompts, answered by every agent in one or several turns,
+and scored by the user's own function."""
 
 from __future__ import annotations
 
@@ -22,47 +22,48 @@ Formatter = Callable[..., Any]
 
 
 class RewardEnvironment(Environment):
-    """Every agent gets a prompt made from the row and answers it, all side by side; all of them get
-    the same reward. With `max_turns` they answer again: the reward function is called after every
-    turn with the answers of that turn, and `external_transition` writes the next prompts.
+    """An environment in which every agent answers a prompt made from the row, concurrently, and all
+    of them receive the same reward. With `max_turns` they answer several times: the reward function
+    is called after every turn with the answers of that turn, and `external_transition` writes the
+    next prompts.
 
     A reward function with parameters named `prompts` or `completions` is called in the batched form
-    `f(prompts, completions, **columns) -> list[float | None]`: columns come as lists, and all
-    episodes that wait at the same time are in one call (with several agents each completion is a
-    sample of its own, the column `agent` says whose, and the team earns the mean). `None` means
-    that this function adds nothing; where all functions return `None` the reward is missing: the
-    episode counts in no baseline and is not trained. A number that is not finite fails its episode.
-    Any other function is called once per joint action with one list per agent, `f(["..."],
-    ["..."]) -> [float]`; columns go to parameters of their name after these.
-    Either may be a coroutine.
+    `f(prompts, completions, **columns) -> list[float | None]`: columns are lists, and all waiting
+    episodes are scored in one call (with several agents each completion is a separate sample, the
+    column `agent` names its agent, and the team's reward is the mean). `None` means that this
+    function does not contribute; if all functions return `None` the reward is missing: the episode
+    counts in no baseline and is not trained on. A non-finite number fails its episode. Any other
+    function is called once per joint action with one list per agent, `f(["..."], ["..."]) ->
+    [float]`; columns are passed to further parameters of their names. Both forms may be coroutine
+    functions.
 
     Args:
-        dataset: the rows; anything `read_rows` takes.
+        dataset: the rows; anything `read_rows` accepts.
         reward_func: one function, a list whose values are added (each is logged by its name), or
             `module:name`.
         formatters: row -> the agent's prompt (text or messages): one for all, a list in the order
             of the agents, or a dictionary by agent. The row's `prompt` when `None`.
-        agents: names of the seats.
-        num_agents: how many seats `agent_0`, `agent_1`, ... there are, instead of `agents`.
-        reward_processor: number -> number, applied to the sum of what the functions return, or
+        agents: names of the agents.
+        num_agents: number of agents `agent_0`, `agent_1`, ..., instead of `agents`.
+        reward_processor: number -> number, applied to the sum of the functions' values, or
             `module:name`.
-        max_turns: turns of an episode; 1 where neither it nor the workflow's `max_turns` is set.
-        external_transition: writes the prompts of the next turn, as the setting of that name of the
-            workflow `turns` says; the workflow's where it is set there. `prompt` is the row's.
-        transition_mode: `replace`: what it returns stands in the place of the row's `prompt`, goes
-            through `formatters`, and begins a new conversation. `append`: it is added to the
-            conversation as it is.
+        max_turns: turns of an episode; 1 if neither this nor the workflow's `max_turns` is set.
+        external_transition: function that writes the prompts of the next turn, as in the workflow
+            `turns`, whose setting it defaults to. Its `prompt` is the row's.
+        transition_mode: `replace`: the returned text replaces the row's `prompt`, is passed through
+            `formatters`, and starts a new conversation. `append`: it is added to the conversation
+            unchanged.
         external_prompt_passthrough: with `replace`, do not pass it through `formatters`.
         reward_model: folder of a trained reward model (the algorithm `reward_model`), whose scores
-            are added like those of another function. A name `stage:<name>` in a pipeline is what
-            that stage trained.
-        reward_model_reads: each `agent`'s answer by itself, or the `team`'s as one text.
-        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (of fewer than
-            ten rows, all).
-        split: which split of the data set.
+            are added like those of another function. In a pipeline, `stage:<name>` is the model
+            trained by that stage.
+        reward_model_reads: score each `agent`'s answer by itself, or the `team`'s as one text.
+        eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None` (with fewer
+            than ten rows, all).
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        seed: of the split into training and held-out rows.
+        seed: seed of the split into training and held-out rows.
 
     Raises:
         ConfigError: impossible arguments.
@@ -72,11 +73,12 @@ class RewardEnvironment(Environment):
     matters: ClassVar[Mapping[str, Matters]] = {
         "transition_mode": Matters(
             lambda s, run: s.external_transition or run.config.workflow.parameters,
-            "there is no external_transition whose prompts it is about; set one, or remove it",
+            "it applies to the prompts of external_transition, which is not set; set one, or "
+            "remove it",
         ),
         "external_prompt_passthrough": Matters(
             lambda s, run: s.formatters is not None and s.transition_mode == "replace",
-            "no formatter would see the prompts of external_transition; remove it",
+            "the prompts of external_transition are passed to no formatter; remove it",
         ),
     }
 
@@ -114,8 +116,8 @@ class RewardEnvironment(Environment):
         if dataset is None or reward_func is None:
             missing = "dataset" if dataset is None else "reward_func"
             raise ConfigError(
-                f"the reward-function world needs a dataset and a reward_func (or a reward_model); "
-                f"{missing} is missing"
+                f"environment reward: {missing} is missing; set dataset, and reward_func or "
+                "reward_model"
             )
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
@@ -155,11 +157,11 @@ class RewardEnvironment(Environment):
         return copy.copy(self)
 
     def with_turns(self, settings: Mapping[str, Any]) -> RewardEnvironment:
-        """A copy with the turns of the workflow, where it has none of its own.
+        """A copy with the workflow's turn settings, unless it has its own.
 
         Raises:
-            ConfigError: a setting has one value here and another in the workflow, there are several
-                turns and no `external_transition`, or the other way round.
+            ConfigError: a setting differs from the workflow's, there are several turns and no
+                `external_transition`, or vice versa.
         """
         found = copy.copy(self)
         found._turns = self._turns.joined(settings)
@@ -184,8 +186,8 @@ class RewardEnvironment(Environment):
         silent = [agent for agent in self.agents if agent not in actions]
         if silent:
             raise EpisodeError(
-                f"task {self._task.id!r}: the reward function needs a message of every agent; "
-                f"{silent[0]!r} has none"
+                f"task {self._task.id!r}: agent {silent[0]!r} sent no message; the reward function "
+                "requires one of every agent"
             )
         texts = {agent: actions[agent].content for agent in self.agents}
         sample = JointSample(
@@ -207,7 +209,7 @@ class RewardEnvironment(Environment):
         return StepResult(await self._following(self._turns.transition, actions), rewards)
 
     def _reward(self, components: Mapping[str, float]) -> Reward:
-        """What the functions said together; it is missing where none of them said anything."""
+        """The sum of the functions' values; missing if none of them returned one."""
         if not components:
             return Reward(0.0, known=False)
         return Reward(self._processed(sum(components.values())), dict(components))
@@ -226,7 +228,7 @@ class RewardEnvironment(Environment):
     async def _following(
         self, transition: Transition, actions: Mapping[str, Message]
     ) -> dict[str, Observation]:
-        """What every agent is shown in the next turn."""
+        """The observations of the next turn."""
         for agent, shown in self._prompts.items():
             self._dialogue.show(agent, shown)
             self._dialogue.answer(agent, actions[agent])
@@ -241,7 +243,7 @@ class RewardEnvironment(Environment):
         return {agent: observed(shown, mode) for agent, shown in self._prompts.items()}
 
     def state(self) -> str:
-        """What every agent was shown and has answered so far."""
+        """The prompts and answers of all agents so far."""
         said = self._dialogue
         lines = [
             f"{agent}: {text}"
@@ -263,8 +265,8 @@ class RewardEnvironment(Environment):
         return columns if task.answer is None else {"answer": task.answer, **columns}
 
     def _as_given(self, messages: Sequence[Message], texts: Sequence[str] | None = None) -> Any:
-        """Messages as the batched form takes them: objects where the data set's prompts are
-        conversations, else text."""
+        """Messages in the batched form: objects if the data set's prompts are conversations, else
+        text."""
         if self._conversational:
             return [{"role": str(message.role), "content": message.content} for message in messages]
         return "\n".join(texts or [message.content for message in messages])
@@ -276,8 +278,8 @@ class RewardEnvironment(Environment):
         return row_messages(made, f"formatter of agent {agent!r}, task {name!r}")
 
     def _formatted(self, agent: str, row: JSON, name: str, external: Any = None) -> Any:
-        """What an agent's formatter makes of a row; `external` is what stands in the place of the
-        row's prompt, for a formatter with a parameter `external_prompts`."""
+        """The result of an agent's formatter for a row; `external` replaces the row's prompt, for a
+        formatter with a parameter `external_prompts`."""
         formatter = self._formatters[agent]
         more: dict[str, Any] = {}
         if external is not None and accepted_parameters(formatter, ("external_prompts",)):
@@ -300,7 +302,7 @@ def _seats(agents: Sequence[str] | str | None, num_agents: int | None) -> tuple[
 
 
 def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
-    """Agent -> its formatter; empty where the row's prompt is shown as it is."""
+    """Agent -> its formatter; empty if the row's prompt is shown unchanged."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
@@ -308,14 +310,14 @@ def _formatters(given: Any, agents: Sequence[str]) -> dict[str, Formatter]:
         if unknown:
             raise ConfigError(
                 f"formatters must have one entry per agent ({', '.join(agents)}); {unknown[0]!r} "
-                f"does not fit"
+                f"does not match"
             )
         listed = [given[agent] for agent in agents]
     else:
         listed = list(given) if isinstance(given, list | tuple) else [given] * len(agents)
     if len(listed) != len(agents):
         raise ConfigError(
-            f"there are {len(listed)} formatters for {len(agents)} agents ({', '.join(agents)})"
+            f"formatters has {len(listed)} entries for {len(agents)} agents ({', '.join(agents)})"
         )
     return {agent: _formatter(one) for agent, one in zip(agents, listed, strict=True)}
 
@@ -328,7 +330,7 @@ def _formatter(given: Any) -> Formatter:
 
 
 def _function(given: Any, name: str) -> Callable[..., Any] | None:
-    """A function, or the one of that name."""
+    """A function, given directly or by name."""
     found = load("environments", given) if isinstance(given, str) and ":" in given else given
     if found is not None and not callable(found):
         raise ConfigError(f"{name}: expected a function or 'module:name', not {given!r}")

@@ -1,4 +1,4 @@
-"""Games of TextArena: the whole catalogue by name, a seat for every player."""
+"""Games of TextArena: the whole catalogue by name, with one agent per player."""
 
 from __future__ import annotations
 
@@ -20,42 +20,41 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 TITLE = "the world textarena"
 TRIED = (2, 1, *range(3, 16))
-"""Numbers of players that are tried, in this order, where none is given."""
+"""Numbers of players to try, in this order, if none is given."""
 LOST = -1.0
-"""What an invalid move that ends a game pays by default."""
+"""Default reward of an invalid move that ends a game."""
 MOST_LOGGED = 4_000
-"""Characters of a game's record, from its end, that a critic reads."""
+"""Number of characters at the end of a game's record that a critic reads."""
 
 
 class TextArenaEnvironment(Environment):
-    """A game of TextArena. Players speak one by one, as the game says; it pays when it is over.
+    """A game of TextArena. Players act one at a time, in the game's order; rewards are given at the
+    end.
 
-    An agent is shown what is new since its last turn, each message after the name of who it is
-    from, and not what it said itself. An invalid move costs `illegal`, the game says why and asks
-    again; how often a game allows that, and what a player who goes on pays (usually it loses, at
-    -1), is the game's own. An answer for which the game raises an error loses it like the last
-    invalid move, and the log says so. An answer without brackets gets them where the game's
-    defaults say so.
+    An agent's observation contains the messages of others since its last turn, each after the
+    sender's name. An invalid move costs `illegal`, and the game gives the reason and lets the
+    player retry; the number of retries and the result after the last (usually a loss, with reward
+    -1) are the game's own. An answer on which the game raises an error loses like the last invalid
+    move, with a log message. Missing brackets are added to an answer if the game's defaults do so.
 
-    Everything follows from the task, as far as a game draws from `random` or from numpy's global
-    generator. A game that walks through a set of words does so in an order that changes from
-    process to process, unless `PYTHONHASHSEED` is set. Training tasks have even seeds, held-out
-    ones odd seeds; a game with one beginning has nothing to hold out. Games that need word lists
-    fetch them with nltk when they are made; those with a jury ask a model on the network.
+    Episodes are reproducible from the task if the game draws from `random` or from numpy's global
+    generator. Iteration over a set of words has a different order in every process, unless
+    `PYTHONHASHSEED` is set. Training tasks have even seeds, held-out ones odd seeds; a game with a
+    single initial state has no distinct held-out tasks. Games that need word lists download them
+    with nltk when created; those with a jury query a model over the network.
 
     Args:
-        id: such as `TicTacToe-v0`.
+        id: id of the game, such as `TicTacToe-v0`.
         options: arguments of `textarena.make`, such as `{max_turns: 10}`.
-        num_players: how many play; where not given, 2 if the game can be played so, else the least
-            number.
-        illegal: what an invalid move costs, besides what the game itself takes.
-        max_turns: messages of all players, after which the episode is cut short and nobody is paid.
-        agents: names of the seats; `player_0`, `player_1`, ... where not given (`player` alone).
+        num_players: number of players; by default 2 if possible, else the smallest number.
+        illegal: penalty of an invalid move, in addition to that of the game itself.
+        max_turns: messages of all players after which the episode is truncated without rewards.
+        agents: names of the agents; by default `player_0`, `player_1`, ... (one: `player`).
         seed: another seed gives other tasks for the same task seed.
 
     Raises:
-        ConfigError: the library is not installed, there is no such game, it cannot be made, or not
-            with so many players.
+        ConfigError: the library is not installed, the game does not exist, or it cannot be created
+            (with this number of players).
     """
 
     def __init__(
@@ -128,14 +127,14 @@ class TextArenaEnvironment(Environment):
             return StepResult(self._observed(), rewards)
 
     def state(self) -> str:
-        """The end of the game's record, with what only one player was told."""
+        """The end of the game's record, including private messages."""
         if self._env is None:
             return self.id
         lines = [f"[{self._name(sender)}] {text}" for sender, text in self._env.state.logs]
         return "\n".join(lines)[-MOST_LOGGED:]
 
     def _observed(self) -> dict[str, Observation]:
-        """What is new for whoever speaks next."""
+        """The new messages for the next player."""
         player, told = called(self._where, self._env.get_observation)
         self._mover = int(player)
         lines = [
@@ -157,7 +156,7 @@ class TextArenaEnvironment(Environment):
         return bool(count) and state.get("current_player_id") == mover
 
     def _lost(self, loser: str) -> dict[str, Reward]:
-        """What is paid where an answer makes the game raise an error."""
+        """The rewards after an answer on which the game raised an error."""
         won = 1.0 if self.num_players == 2 else 0.0
         rewards = {seat: Reward(won, {"reward": won, "illegal": 0.0}) for seat in self.agents}
         crashed = {"reward": LOST, "illegal": 1.0, "crashed": 1.0}
@@ -165,12 +164,12 @@ class TextArenaEnvironment(Environment):
         return rewards
 
     def _settle(self, rewards: dict[str, Reward]) -> None:
-        """Pay everybody what the game pays when it is over."""
+        """Add the game's final rewards of all players."""
         paid, known = called(self._where, self._env.close)
         for player, seat in enumerate(self.agents):
             value = (paid or {}).get(player, 0.0)
             if isinstance(value, str) and (known or {}).get(player, {}).get("invalid_move"):
-                value = LOST  # some games hand the reason over in the place of the number
+                value = LOST  # some games pass the reason instead of the number
             value = finite(value, self._where)
             reward = rewards.setdefault(seat, Reward(0.0, {"reward": 0.0, "illegal": 0.0}))
             reward.value += value
@@ -183,7 +182,7 @@ class TextArenaEnvironment(Environment):
         return f"textarena {self.id}"
 
     def _made(self) -> tuple[Any, list[Any]]:
-        """A game, and what wants to change answers before the game sees them."""
+        """A game, and the wrappers that modify answers before the game reads them."""
         import textarena  # pyright: ignore[reportMissingImports]
 
         env, layers = textarena.make(self.id, **self.options), []
@@ -194,10 +193,10 @@ class TextArenaEnvironment(Environment):
         return env, layers
 
     def _playable(self, wanted: int | None) -> int:
-        """How many can play the game.
+        """A valid number of players.
 
         Raises:
-            ConfigError: it cannot be made, or not with so many.
+            ConfigError: the game cannot be created, or not with this number.
         """
         from textarena.envs.registration import ENV_REGISTRY  # pyright: ignore[reportMissingImports]
 
@@ -223,7 +222,7 @@ class TextArenaEnvironment(Environment):
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """What games print is no output of a run."""
+    """Suppress the standard output of games."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
 

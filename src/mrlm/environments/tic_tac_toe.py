@@ -27,35 +27,38 @@ RULES = (
 
 
 class TicTacToeEnvironment(TwoSeats):
-    """Three in a row. The winner is paid 1 and the loser -1; for a draw, both `draw`.
+    """A game of tic-tac-toe. The reward is 1 for the winner and -1 for the loser; for a draw, both
+    get `draw`.
 
-    The board is shown as text in which free cells are numbers from 1 to 9. An answer is read as a
-    cell if it is a number, or holds exactly one as a whole word. An answer that names no cell, or
-    one that is taken, costs `illegal`; the player is told why and asked again, up to `forgiven`
-    times in a game, and then has lost, which is paid as any loss. What `illegal` takes goes to
-    nobody.
+    The board is shown as text in which free cells are numbers from 1 to 9. An answer names a cell
+    if it is a number, or contains exactly one as a whole word. An answer that names no cell, or an
+    occupied one, costs `illegal`; the player is shown the reason and may retry, up to `forgiven`
+    times in a game, and then loses with the usual rewards. The other player does not receive the
+    penalty.
 
-    With `opening: 0` the game has one beginning, so that held-out tasks are the training task. With
-    more, that many marks stand on the board already, in a position that best play draws; a tenth of
-    the positions, told apart whatever way the board is turned or mirrored, is held out.
+    With `opening: 0` the game has a single initial state, so that held-out tasks equal the training
+    task. With more, that many marks are already on the board, in a position that is a draw under
+    best play; a tenth of the positions, identified up to rotation and reflection, is held out.
 
-    The `expert` plays by minimax: it never loses, wins as soon as it can, and loses as late.
+    The `expert` plays by minimax: it never loses, wins as early as possible, and loses as late as
+    possible.
 
     Args:
-        agents: names of the seats; `x` and `o` (`player` against a script).
+        agents: names of the agents; `x` and `o` (`player` against a script).
         opening: marks on the board when the game begins, at most 4.
-        illegal: what an illegal answer costs.
-        forgiven: illegal answers of a player that a game survives; 0: the first one loses it.
-        draw: what a draw pays each; from -1 to 1, exclusive.
-        opponent, seat, teaches, style: as for every game of two seats. In the `short` style a
+        illegal: penalty of an illegal answer.
+        forgiven: number of illegal answers that a player may give; with 0 the first one loses.
+        draw: reward of a draw for each player; from -1 to 1, exclusive.
+        opponent, seat, teaches, style: as for every two-player game. In the `short` style a
             question is the board in one line with the player's mark: `1X3456O89X?`.
         seed: another seed gives other openings for the same task seed.
 
     Raises:
-        ConfigError: a number out of its range, or an `opening` that leaves nothing to hold out.
+        ConfigError: a number out of its range, or an `opening` without a held-out position.
     """
 
-    roles = ("x", "o")
+    reward_range: tuple[float, float] | None = (-1.5, 1.0)
+    roles: tuple[str, ...] = ("x", "o")
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class TicTacToeEnvironment(TwoSeats):
         if isinstance(draw, bool) or not isinstance(draw, int | float) or not -1 < draw < 1:
             raise ConfigError(f"draw must be a number between -1 and 1, not {draw!r}")
         if not all(openings(opening)):
-            raise ConfigError(f"opening={opening} leaves no position to hold out; take another")
+            raise ConfigError(f"opening={opening} leaves no held-out position; set another number")
         self.opening = opening
         self.illegal: float = penalty("illegal", illegal)
         self.forgiven = forgiven
@@ -164,17 +167,17 @@ def free(board: str) -> list[int]:
 
 
 def turn_of(board: str) -> int:
-    """Whose turn it is: 0 for X, 1 for O."""
+    """The role to move: 0 for X, 1 for O."""
     return (9 - board.count(FREE)) % 2
 
 
 def placed(board: str, cell: int) -> str:
-    """The board after the mark of whose turn it is was put into a cell."""
+    """The board after the player to move has marked a cell."""
     return board[:cell] + MARKS[turn_of(board)] + board[cell + 1 :]
 
 
 def winner(board: str) -> str | None:
-    """The mark that has three in a row, if one has."""
+    """The mark with three in a row, or `None`."""
     for a, b, c in LINES:
         if board[a] != FREE and board[a] == board[b] == board[c]:
             return board[a]
@@ -187,14 +190,14 @@ def numbered(board: str) -> str:
 
 
 def playable(board: str) -> bool:
-    """Whether it is a board on which somebody has to move."""
+    """Whether it is a valid board of a game that is not over."""
     few = len(board) == 9 and set(board) <= {*MARKS, FREE} and FREE in board
     return few and board.count("X") - board.count("O") in (0, 1) and not winner(board)
 
 
 @functools.cache
 def value(board: str) -> int:
-    """What best play brings who has the move: positive for a win, 0 for a draw; nearer ends count
+    """Minimax value for the player to move: positive for a win, 0 for a draw; earlier ends count
     more."""
     if winner(board):
         return -(1 + board.count(FREE))
@@ -204,7 +207,7 @@ def value(board: str) -> int:
 
 
 def canonical(board: str) -> str:
-    """The same for a board and all its turned and mirrored forms."""
+    """A canonical form, equal for all rotations and reflections of a board."""
     forms = []
     for _ in range(4):
         board = "".join(board[cell] for cell in TURNED)
@@ -214,8 +217,8 @@ def canonical(board: str) -> str:
 
 @functools.cache
 def openings(marks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Positions with so many marks that best play draws: to train on, and held out. The empty board
-    is both."""
+    """Training and held-out positions with this number of marks that are draws under best play. The
+    empty board is both."""
     boards = {FREE * 9}
     for _ in range(marks):
         boards = {placed(board, cell) for board in boards for cell in free(board)}

@@ -1,4 +1,4 @@
-"""Twenty questions: one player has a thing, the other finds it by asking what is true of it."""
+"""Twenty questions: one player knows a thing, the other finds it by questions about attributes."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CODES: dict[str, str] = dict(zip(LETTERS, ATTRIBUTES, strict=True)) | {
     f"{number:02d}": thing for number, thing in enumerate(THINGS)
 }
-"""What is said in the short style -> attribute or thing."""
+"""Code in the short style -> attribute or thing."""
 SHORT = {word: code for code, word in CODES.items()}
 ASKER, ANSWERER = 0, 1
 
 
 class TwentyQuestionsEnvironment(TwoSeats):
-    """A thing is to be found among 86, of each of which 26 attributes are true or not. The asker
-    names one attribute and is told whether the thing has it, or names one thing, which is its
-    guess. A right guess ends the game, and so does the last of `max_questions`: questions, guesses
-    and malformed messages all count.
+    """A game in which the asker has to find one of 86 things, each described by 26 binary
+    attributes. The asker names an attribute and learns whether the thing has it, or names a thing
+    as its guess. A right guess ends the game, as does the last of `max_questions` messages:
+    questions, guesses and malformed messages all count.
 
-    A message is read if it names exactly one attribute, or exactly one thing, as a whole word;
-    whatever else is malformed.
+    A message is valid if it names exactly one attribute, or exactly one thing, as a whole word; any
+    other is malformed.
 
-    The asker is paid for a right guess `1 - speed (k - 1) / max_questions`, where it is the k-th
-    that it says; a wrong one costs `wrong`, a malformed message `illegal`, and a thing that is not
-    found pays nothing. Components: `found`, `asked` (how much was said), `wrong`, `illegal`.
+    The asker's reward of a right guess in its k-th message is `1 - speed (k - 1) / max_questions`;
+    a wrong guess costs `wrong`, a malformed message `illegal`, and a thing that is not found gives
+    0. Components: `found`, `asked` (number of messages), `wrong`, `illegal`.
 
-    The answers come from the table, or from a second agent (`opponent: agent`), which is shown the
-    thing and says yes or no. What it says is compared with the table: an untrue answer costs it
-    `lie`, one that is neither yes nor no `illegal`, and the asker is told the truth in either case.
-    So nothing but the truth passes between the two. With `answerer_reward: team` it is paid
-    besides what the asker gets for a right guess, with `truth` the share of its answers that were
-    true.
+    The answers come from the table, or from a second agent (`opponent: agent`), which sees the
+    thing and answers yes or no. Its answers are checked against the table: a false answer costs it
+    `lie`, one that is neither yes nor no `illegal`, and the asker always receives the truth. With
+    `answerer_reward: team` it also receives the asker's reward of a right guess, with `truth` the
+    fraction of its true answers.
 
-    The `expert` asks what parts the things that are left most evenly, and guesses when one is left;
-    it needs six to ten messages for any of the 86. Its answers are true.
+    The `expert` names the attribute that splits the remaining things most evenly, and guesses when
+    one is left; it needs six to ten messages for any of the 86. Its answers are true.
 
-    A tenth of the things is never to be found in training; with `num_things`, a tenth of the
-    choices that can be offered.
+    A tenth of the things never occurs in training; with `num_things`, a tenth of the possible
+    selections.
 
     Args:
-        agents: names of the seats; `player` against a script, else `asker` and `answerer`.
-        max_questions: what the asker may say in a game, at least 2.
-        num_things: offer so many things, which the asker is told; all of them where not given.
-        speed: how much of a reward depends on the number of questions, from 0 to 1, exclusive.
+        agents: names of the agents; `player` against a script, else `asker` and `answerer`.
+        max_questions: maximum number of the asker's messages in a game, at least 2.
+        num_things: number of candidate things, which the asker sees; by default all.
+        speed: fraction of the reward that depends on the number of messages, from 0 to 1,
+            exclusive.
         wrong, illegal, lie: penalties.
         answerer_reward: `team` or `truth`.
-        opponent, seat, teaches, style: as for every game of two seats, but for this: without
-            `opponent` the answers come from the table. An answerer at `random` is refused. In the
-            `short` style an attribute is a letter and a thing two digits, in the order of the
-            table, and a question to the asker is the last answer and how much it may still say:
-            `y 12?`.
+        opponent, seat, teaches, style: as for every two-player game, except that without `opponent`
+            the answers come from the table. A `random` answerer is not allowed. In the `short`
+            style an attribute is a letter and a thing two digits, in the order of the table, and a
+            prompt of the asker is the last answer and the number of messages left: `y 12?`.
         seed: another seed gives other things for the same task seed.
 
     Raises:
         ConfigError: a setting out of its range.
     """
 
-    roles = ("asker", "answerer")
+    reward_range: tuple[float, float] | None = (-2.0, 1.0)
+    roles: tuple[str, ...] = ("asker", "answerer")
 
     def __init__(
         self,
@@ -91,7 +91,9 @@ class TwentyQuestionsEnvironment(TwoSeats):
         at_least("max_questions", max_questions, 2, whole=True)
         one_of("answerer_reward", answerer_reward, ("team", "truth"))
         if opponent == "random" and self.seat != "answerer":
-            raise ConfigError("opponent='random' with seat='answerer' only: answers must be true")
+            raise ConfigError(
+                "opponent='random' requires seat='answerer', as the answers must be true"
+            )
         if num_things is not None:
             at_least("num_things", num_things, 2, whole=True)
             if num_things > len(THINGS):
@@ -141,7 +143,7 @@ class TwentyQuestionsEnvironment(TwoSeats):
         self.tell(ASKER, self._opening(self._offered))
 
     def _opening(self, offered: Sequence[str]) -> str:
-        """What the asker is told first."""
+        """The first prompt of the asker."""
         if self.style == "short":
             few = self.num_things is not None
             return " ".join(SHORT[thing] for thing in offered) if few else "*"
@@ -151,7 +153,7 @@ class TwentyQuestionsEnvironment(TwoSeats):
             f"{', '.join(offered)}."
         )
 
-    # -- what is said ------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def question(self, role: int) -> str:
         if role == ANSWERER:
@@ -210,7 +212,7 @@ class TwentyQuestionsEnvironment(TwoSeats):
         self.mover = ASKER
 
     def _end(self, found: bool) -> None:
-        """Pay for a thing that was found, or not."""
+        """End the game with its rewards."""
         earned = 1 - self.speed * (self._said - 1) / self.max_questions if found else 0.0
         self.pay(ASKER, earned, found=float(found))
         share = self._true / self._answers if self._answers else 0.0
@@ -222,7 +224,7 @@ class TwentyQuestionsEnvironment(TwoSeats):
         left = f"{len(self._left)} possible"
         return f"{self._thing}, {self._said} of {self.max_questions} said, {left}{asked}"
 
-    # -- who plays by itself -----------------------------------------------------------------------
+    # -- experts and scripts -----------------------------------------------------------------------
 
     def best(self, role: int) -> str:
         if role == ANSWERER:
@@ -233,7 +235,7 @@ class TwentyQuestionsEnvironment(TwoSeats):
         return self._written(min(ATTRIBUTES, key=self._uneven))
 
     def _uneven(self, attribute: str) -> float:
-        """How unevenly an attribute parts what is left."""
+        """Imbalance of the split of the remaining things by an attribute."""
         return abs(sum(attribute in TRUE[thing] for thing in self._left) - len(self._left) / 2)
 
     def anything(self, role: int) -> str:

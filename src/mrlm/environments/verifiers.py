@@ -1,4 +1,4 @@
-"""Tasksets of the library verifiers: a question of a taskset, paid with the task's own rewards."""
+"""Tasksets of the library verifiers: questions of a taskset, scored with the task's own rewards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLE = "the world verifiers"
 
 
 class VerifierRows:
-    """The tasks of a taskset by split; never copied with the world that reads it."""
+    """The tasks of a taskset by split; never copied with the environment that reads it."""
 
     def __init__(self, tasks: Sequence[Any], held: Sequence[Any]) -> None:
         self.of: dict[str, Sequence[Any]] = {"train": tasks, "eval": held}
@@ -30,33 +30,32 @@ class VerifierRows:
 
 
 class VerifiersEnvironment(Environment):
-    """One task of a `verifiers.v1` taskset: the agent reads its system prompt and prompt and
-    answers once. It is paid the weighted sum of the task's rewards, each of which is logged by its
-    name, as are its metrics (`metric/<name>`).
+    """An environment of tasks from a `verifiers.v1` taskset: the agent reads a task's system prompt
+    and prompt, and answers once. Its reward is the weighted sum of the task's rewards, each of
+    which is logged by its name, as are its metrics (`metric/<name>`).
 
-    The library runs agents as programs of its own, with tools and containers; here the agent is the
-    model that is trained. Tasks that need a container, tools, or rewards that need a running
-    environment are refused. An empty answer costs `malformed`; what else is malformed, a task's own
-    rewards say. A reward function that raises an error makes an episode with an error, never a
-    reward. Functions are as deterministic as whoever wrote them made them; judges ask a model.
+    The library runs agents as its own programs, with tools and containers; here the agent is the
+    trained model. Tasks that need a container, tools, or rewards that need a running environment
+    are rejected. An empty answer costs `malformed`; other malformed answers are scored by the
+    task's own rewards. If a reward function raises an error, the episode ends with an error and has
+    no reward. Reproducibility depends on the reward functions; judges query a model.
 
-    A tenth of the tasks is held out, told apart by what they ask; another taskset can serve
-    instead.
+    A tenth of the tasks is held out, by the text of their prompts; alternatively another taskset
+    can be held out.
 
     Args:
         taskset: id of an installed taskset package, or `module:Class` of a `Taskset`; in Python the
             taskset itself.
         config: settings of the taskset.
-        eval_taskset: where held-out tasks come from.
-        max_tasks: how many tasks are read at most; an endless taskset is cut there.
-        answer: name of the field of the task's data that holds the right answer: what `expert`
-            says.
-        malformed: what an empty answer costs.
-        agents: name of the seat.
+        eval_taskset: source of held-out tasks.
+        max_tasks: maximum number of tasks read, also of an unlimited taskset.
+        answer: name of the field of the task's data with the right answer, for `expert`.
+        malformed: penalty of an empty answer.
+        agents: name of the agent.
 
     Raises:
-        ConfigError: the library is not installed, there is no such taskset, it cannot be loaded, or
-            its tasks need more than an answer.
+        ConfigError: the library is not installed, the taskset does not exist or cannot be loaded,
+            or its tasks need more than an answer.
     """
 
     max_turns: int | None = 1
@@ -87,7 +86,7 @@ class VerifiersEnvironment(Environment):
             held = held or tasks
         missing = answer is not None and not hasattr(tasks[0].data, answer)
         if missing:
-            raise ConfigError(f"verifiers {self.title}: the data of tasks has no field {answer!r}")
+            raise ConfigError(f"verifiers {self.title}: task data has no field answer={answer!r}")
         self._rows = VerifierRows(tasks, held)
         self._task: Any = None
         self._gold: Any = None
@@ -110,7 +109,7 @@ class VerifiersEnvironment(Environment):
         task = task or self.task(seed or 0)
         index, split = task.info.get("index"), task.info.get("split")
         if split not in self._rows.of or not isinstance(index, int):
-            raise ConfigError(f"verifiers: task {task.id!r} is none of this world's")
+            raise ConfigError(f"verifiers: task {task.id!r} does not belong to this environment")
         self._task = self._rows.of[split][index]
         self._gold = task.answer
         return StepResult({self.agents[0]: Observation(list(task.prompt))})
@@ -129,11 +128,11 @@ class VerifiersEnvironment(Environment):
         return "\n".join(message.content for message in _opening(self._task.data))
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """What stands in the field `answer` of the task."""
+        """The field `answer` of the task."""
         return None if self.answer is None or self._task is None else str(self._gold)
 
     async def _scored(self, text: str) -> tuple[float, dict[str, float]]:
-        """What the task's own functions say of an answer: the reward, and everything by name."""
+        """Score an answer by the task's own functions: the reward, and all values by name."""
         where = f"verifiers {self.title}, task {self._task.data.idx}"
         trace = _trace(self._task, text)
         try:
@@ -144,7 +143,7 @@ class VerifiersEnvironment(Environment):
         total = 0.0
         for name, reward in trace.rewards.items():
             if reward is None:
-                raise EpisodeError(f"{where}: the reward {name!r} was not given")
+                raise EpisodeError(f"{where}: the reward {name!r} is missing")
             scores[name] = finite(reward.score, f"{where}, reward {name!r}")
             total += finite(reward.value, f"{where}, reward {name!r}")
         for name, value in trace.metrics.items():
@@ -154,13 +153,13 @@ class VerifiersEnvironment(Environment):
 
 
 def _read(taskset: Any, config: Mapping[str, Any], most: int) -> list[Any]:
-    """The tasks of a taskset, which need nothing but an answer."""
+    """The tasks of a taskset, checked to need only an answer."""
     named = isinstance(taskset, str) or inspect.isclass(taskset)
     found: Any = _made(taskset, config) if named else taskset
     title = type(found).__name__
     tasks: list[Any] = list(itertools.islice(found, most))
     if not tasks:
-        raise ConfigError(f"verifiers: the taskset {title} has no task")
+        raise ConfigError(f"verifiers: the taskset {title} is empty")
     first = tasks[0]
     kind: Any = type(first)
     found_needs = {
@@ -172,8 +171,8 @@ def _read(taskset: Any, config: Mapping[str, Any], most: int) -> list[Any]:
     needs = [what for what, is_needed in found_needs.items() if is_needed]
     if needs:
         raise ConfigError(
-            f"verifiers: tasks of {title} need {' and '.join(needs)}; this world gives an answer "
-            "to a question and nothing else"
+            f"verifiers: tasks of {title} need {' and '.join(needs)}; this environment supports "
+            "only tasks with a prompt and an answer"
         )
     return tasks
 
@@ -202,7 +201,7 @@ def _needs_runtime(function: Any) -> bool:
 
 
 def _opening(data: Any) -> list[Message]:
-    """The conversation that a task begins with."""
+    """The initial conversation of a task."""
     from verifiers.v1.types import content_text  # pyright: ignore[reportMissingImports]
 
     system = [Message(data.system_prompt, Role.SYSTEM)] if data.system_prompt else []
@@ -221,7 +220,7 @@ def _opening(data: Any) -> list[Message]:
 
 
 def _trace(task: Any, text: str) -> Any:
-    """The record of an episode as the library's functions read it."""
+    """The record of an episode for the library's functions."""
     import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
     from verifiers.v1.state import state_cls  # pyright: ignore[reportMissingImports]
 

@@ -1,4 +1,4 @@
-"""World model: a language model plays the environment, and writes what the agent sees next."""
+"""World model: a language model plays the environment, and writes the agent's observations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mrlm.core import registry
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError, EpisodeError
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import (
@@ -23,46 +23,47 @@ from mrlm.core.types import (
     Task,
 )
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import Table, at_least, others, seats
+from mrlm.environments.shared.rows import RowTasks, Table, at_least, others, seats
 from mrlm.environments.shared.scoring import JointSample, Scorers
 
 
-class WorldModelEnvironment(Environment):
-    """A language model in the place of an environment: after every message of the agent it writes
-    the observation that follows, as a turn of the user in its chat template. What it reads is,
-    token for token, what `sft` in mode `world_model` trains it on. It is not trained here.
+class WorldModelEnvironment(RowTasks):
+    """An environment simulated by a language model: after every message of the agent it writes the
+    next observation, as a user turn in its chat template. Its input is identical, token for token,
+    to the training input of `sft` in mode `world_model`. It is not trained here.
 
-    An episode ends as done where `done_text` or `done_func` say so, and as truncated after
-    `max_turns` messages of the agent, or when the conversation fills what the model can read.
+    An episode is done according to `done_text` or `done_func`, and is truncated after `max_turns`
+    messages of the agent, or when the conversation exceeds the model's context.
 
     Args:
         model: a folder, a run folder or a hub id; `policy:<name>` for a frozen policy of the run,
-            `stage:<name>` for what an earlier stage of a pipeline trained; a live model in Python.
+            `stage:<name>` for the model of an earlier stage of a pipeline; a live model in Python.
         dataset: rows with a first observation (`prompt`, `question` or `problem`); anything
-            `read_rows` takes. Without it the model writes the first observation, too.
+            `read_rows` accepts. Without it the model also writes the first observation.
         tokenizer: the tokenizer; that of the model when `None`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        system_prompt: put before every conversation, where the model was trained with the one of
-            the agent; the agent is shown it, too.
-        max_turns: messages of the agent after which an episode is cut short.
-        done_text: an observation that contains it is the last.
+        system_prompt: system prompt of every conversation, for a model trained with that of the
+            agent; the agent also sees it.
+        max_turns: messages of the agent after which an episode is truncated.
+        done_text: text of an observation that ends the episode.
         done_func: `done_func(messages) -> bool`, called with the conversation after every
             observation, or `module:name`.
         reward_func: one function, a list whose values are added, or `module:name`, called after
             every turn as in the environment `reward`; columns are those of the row, and
-            `observation`, what the model wrote, and `done`. Without it there is no reward.
-        max_new_tokens, temperature, top_p, top_k, min_p, stop: how observations are drawn.
-        dtype, device: of a model that is loaded.
-        seed: of the split into training and held-out rows.
+            `observation`, the model's text, and `done`. Without it there is no reward.
+        max_new_tokens, temperature, top_p, top_k, min_p, stop: sampling of observations.
+        dtype, device: dtype and device of a loaded model.
+        seed: seed of the split into training and held-out rows.
         agents: name of the agent.
 
     Raises:
         ConfigError: impossible arguments.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 0.0)
     blocking: bool = False
 
     def __init__(
@@ -97,7 +98,6 @@ class WorldModelEnvironment(Environment):
         self.agents: tuple[str, ...] = seats(agents, 1)
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt
-        self._table: Table | None = None
         if dataset is not None:
             self._table = Table(
                 dataset,
@@ -119,9 +119,6 @@ class WorldModelEnvironment(Environment):
         self._task = Task("none")
         self._seed, self._turn = 0, 0
         self._talk: Any = None
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
@@ -145,7 +142,7 @@ class WorldModelEnvironment(Environment):
         opened = bool(task.prompt) and task.prompt[-1].role is not Role.SYSTEM
         if not opened and await self._observed() is None:
             raise EpisodeError(
-                f"task {task.id!r}: its prompt is longer than the world model can read"
+                f"task {task.id!r}: its prompt exceeds the context length of the world model"
             )
         return StepResult({self.agents[0]: Observation(list(self._talk.messages))})
 
@@ -171,7 +168,7 @@ class WorldModelEnvironment(Environment):
         return [Message(self.system_prompt, Role.SYSTEM)] if self.system_prompt else []
 
     async def _observed(self) -> Message | None:
-        """What the model writes, from random numbers of the task, the seed and the turn alone."""
+        """The model's next observation, with random numbers determined by task, seed and turn."""
         place = f"{self._task.id} {self._task.info.get('split')} {self._seed} {self._turn}"
         number = len(self._talk.messages)
         drawn = hashlib.blake2b(f"{place} {number}".encode(), digest_size=8).digest()
@@ -214,7 +211,7 @@ def _asked(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A row, checked to have a first observation."""
     if question_of(row) is None:
         raise DataError(
-            f"{where}: it needs a prompt (or question, or problem), the first observation; it has "
+            f"{where}: needs a prompt (or question, or problem), the first observation; it has "
             f"{', '.join(row)} (rename with columns)"
         )
     return dict(row)
@@ -223,13 +220,13 @@ def _asked(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _check_model(model: Any) -> None:
     if model is None:
         raise ConfigError(
-            "the environment world_model needs model=, the folder of a model that was trained with "
-            "sft.mode=world_model (or any chat model)"
+            "environment world_model: model is missing; set it to the folder of a model trained "
+            "with sft.mode=world_model (or any chat model)"
         )
     if isinstance(model, Mapping):
         raise ConfigError(
-            "the environment world_model needs a model with weights here: behind an API a model "
-            "cannot write the turn of a user"
+            "environment world_model: model needs local weights, as a model behind an API cannot "
+            "write a user turn"
         )
 
 

@@ -1,1 +1,1 @@
-"""Workflows: who speaks when, and who sees what. One file each."""
+"""Workflows: the order in which agents act, and the messages each of them sees. One file each."""

@@ -1,44 +1,46 @@
-"""What happens between two joint steps of a workflow over seats: how many steps there are, when an
-episode ends early, and which prompts a function of the user's writes."""
+"""Shared settings of the multi-turn workflows: the number of joint steps, early termination, and
+prompts written by a user's function between two joint steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from mrlm.core.environment import TURN_SETTINGS
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.core.types import Message, Observation, Task
 from mrlm.data.tasks import row_messages
 from mrlm.play.external_transition import Dialogue, Mode, Transition, check_mode, observed
+from mrlm.play.workflow import Workflow, WorkflowSpec
 from mrlm.play.world import EpisodeRunner
 
 Seen = dict[str, list[Message]]
 
 
 @dataclass
-class Between:
+class Between(Workflow):
     """The settings that `turns` and `tree` share.
 
     Args:
-        max_turns: joint steps until the episode is cut short; `None`: the environment's own limit.
-            The environment `reward` has as many turns as this says.
+        max_turns: joint steps after which the episode is truncated; `None`: the environment's own
+            limit. In the environment `reward` this is the number of turns.
         external_transition: `external_transition(prompt, agent_completions, num_agents,
             prompt_history_per_agent, response_history_per_agent) -> list[prompt]`, by these names
-            or in this order, or its name as `module:function`. After every joint step that is not
-            the last it writes what each agent is shown next, instead of the environment's messages.
-            `prompt` is the task's text; `agent_completions` the last answer of each agent (empty if
-            it has not answered yet); the histories are everything it was shown and answered so far,
-            a list for each agent. Returns one text (or list of messages) for each; those of agents
-            whose turn it is not are not used.
-        transition_mode: `replace`: what it returns is the agent's whole next prompt. `append`: it
-            is added to the agent's conversation.
-        external_prompt_passthrough: in the environment `reward`, do not pass what it returns
+            or in this order, or its name as `module:function`. It is called after every joint step
+            except the last and returns each agent's next prompt, a text or a list of messages,
+            which replaces the environment's messages. `prompt` is the task's text;
+            `agent_completions` the last answer of each agent (empty if it has not answered yet);
+            the histories are all prompts and answers so far, one list per agent. Prompts of agents
+            that do not act next are ignored.
+        transition_mode: `replace`: the returned prompt is the agent's whole next prompt. `append`:
+            it is added to the agent's conversation.
+        external_prompt_passthrough: in the environment `reward`, do not pass the returned prompts
             through the agents' `formatters`.
         termination_threshold: an episode (in a tree: a state) whose team reward for a joint step
             (in a tree: the mean over the answers to it) is above this ends there; an
-            evaluation plays all turns. `None` is off.
+            evaluation plays all turns. `None` disables it.
 
     Raises:
         ConfigError: a setting is out of range, or `external_transition` raised an error or did not
@@ -50,6 +52,8 @@ class Between:
     transition_mode: Mode = "replace"
     external_prompt_passthrough: bool = False
     termination_threshold: float | None = None
+
+    spec = WorkflowSpec(speaks_once=True, transitions=True)
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "max_turns": Matters(
@@ -63,7 +67,8 @@ class Between:
             ("transition_mode", "external_prompt_passthrough"),
             Matters(
                 lambda s, run: s.external_transition is not None,
-                "there is no external_transition whose prompts it is about; set one, or remove it",
+                "it applies to the prompts of external_transition, which is not set; set one, or "
+                "remove it",
             ),
         ),
     }
@@ -71,17 +76,23 @@ class Between:
     def __post_init__(self) -> None:
         check_mode(self.transition_mode, f"workflow {type(self).__module__.rsplit('.', 1)[-1]}")
         if self.max_turns is not None and self.max_turns < 1:
-            raise ConfigError(f"workflow: max_turns={self.max_turns}, and at least 1 is needed")
+            raise ConfigError(f"workflow: max_turns={self.max_turns} must be at least 1")
         given = self.external_transition
         self._transition = None if given is None else Transition(given)
 
+    def turn_settings(self) -> Mapping[str, object]:
+        return {name: getattr(self, name) for name in TURN_SETTINGS}
+
+    def with_turn_settings(self, settings: Mapping[str, Any]) -> Workflow:
+        return replace(self, **settings)
+
     def limit(self, env: EpisodeRunner) -> int:
-        """Most joint steps of an episode."""
+        """Maximum number of joint steps of an episode."""
         return self.max_turns or env.environment.max_turns or 64
 
     def dialogue(self, env: EpisodeRunner) -> Dialogue | None:
-        """The histories that the user's function is called with, where there is one: of all agents,
-        in the order of the environment's seats."""
+        """Histories for the user's function, of all agents in the order of the environment's
+        agents; `None` without such a function."""
         if self._transition is None:
             return None
         names = [name for name in env.environment.agents if name in env.agents]
@@ -90,15 +101,15 @@ class Between:
     def answered(
         self, seen: Seen, dialogue: Dialogue | None, actions: Mapping[str, Message]
     ) -> None:
-        """Note what agents answered, in their conversations and in the histories."""
+        """Append the agents' answers to their conversations and to the histories."""
         for name, message in actions.items():
             seen[name].append(message)
             if dialogue is not None:
                 dialogue.answer(name, message)
 
     async def following(self, task: Task, env: EpisodeRunner, dialogue: Dialogue | None) -> None:
-        """Put what the user's function writes in the place of the environment's messages, where
-        there is a next step."""
+        """Replace the environment's messages by the prompts of the user's function, before the next
+        step."""
         if self._transition is None or dialogue is None:
             return
         prompt = "\n".join(message.content for message in task.prompt)
@@ -114,7 +125,7 @@ class Between:
 
 
 def hear(seen: list[Message], observation: Observation) -> None:
-    """Add what an agent is shown to its conversation, or begin a new one with it."""
+    """Append an observation to an agent's conversation, or start a new conversation with it."""
     if observation.info.get("new_conversation"):
         seen.clear()
     seen.extend(observation.messages)

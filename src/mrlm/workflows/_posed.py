@@ -1,4 +1,4 @@
-"""Tasks that an agent poses: how its words are read where no checker does it."""
+"""Parsing of tasks that an agent poses, used when no checker is configured."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from mrlm.core.types import Message, Task
 
 Checker = Callable[[Task, str], Task | str]
-"""Makes of the world's own task and an agent's words the task that is posed, or says what is wrong
-with it."""
+"""Turns the environment's own task and an agent's completion into the posed task, or returns the
+reason why it is not usable."""
 
 
 def read_posed(task: Task, text: str) -> Task | str:
-    """The task that a text poses as `Problem: ...`, then `Answer: ...`; or what is wrong."""
+    """The task posed by a text as `Problem: ...`, then `Answer: ...`; or the reason of refusal."""
     *lines, last = text[:20_000].strip().splitlines() or [""]
     stated = re.match(r"answer\s*:(.*)", last.strip(), re.IGNORECASE)
     answer = stated[1].strip() if stated else ""

@@ -1,5 +1,5 @@
-"""A team that answers a world with one seat: what the workflows of teams share. They differ in who
-speaks to whom before somebody's words are the answer."""
+"""Base class of the workflows in which a team of agents gives one answer to a single-agent
+environment. Subclasses decide which agents act, and in which order, before that answer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
+from mrlm.play.workflow import Workflow, WorkflowSpec
 from mrlm.play.world import EpisodeRunner, Share
 from mrlm.workflows._between import hear
 
@@ -18,12 +19,13 @@ Paid = Literal["team", "last"] | dict[str, float]
 
 
 class Conference:
-    """What each agent of a team has been shown and has said so far, in its order. Words of others
-    are shown by `template`, as a user's: they are context, and never trained on.
+    """The conversations of a team, one per agent: its prompts and completions so far, in order.
+    Completions of other agents are inserted as user messages formatted by `template`: they are
+    context, and never trained on.
 
     Args:
         agents: the team.
-        template: how an agent reads what another one said.
+        template: format of another agent's completion.
     """
 
     def __init__(self, agents: Agents, template: str) -> None:
@@ -31,17 +33,17 @@ class Conference:
         self.names: list[str] = list(agents)
         self.template = template
         self.seen: dict[str, list[Message]] = {name: [] for name in agents}
-        self.fines: list[tuple[str, float, str]] = []
+        self.penalties: list[tuple[str, float, str]] = []
 
     def show(self, name: str, words: str | Iterable[Message]) -> None:
-        """Show an agent what no agent said; an empty text is not shown."""
+        """Append messages that no agent wrote to an agent's conversation; empty text is skipped."""
         messages = [Message(words)] * bool(words) if isinstance(words, str) else words
         self.seen[name].extend(messages)
 
-    def tell(self, name: str, said: Iterable[Message]) -> None:
-        """Show an agent what agents said; what it said itself stands there as its own words."""
+    def tell(self, name: str, messages: Iterable[Message]) -> None:
+        """Append completions to an agent's conversation; its own remain its own messages."""
         known = self.seen[name]
-        for message in said:
+        for message in messages:
             if message.agent == name:
                 if not any(each.turn is message.turn for each in known):
                     known.append(message)
@@ -50,49 +52,51 @@ class Conference:
             known.append(Message(text.replace("{answer}", message.content), agent=message.agent))
 
     async def say(self, name: str) -> Message:
-        """What an agent says now; it stays in its own conversation."""
+        """Sample a completion of one agent and append it to that agent's conversation."""
         message = await self.agents[name].act(self.seen[name])
         self.seen[name].append(message)
         return message
 
     async def all_say(self, names: Iterable[str]) -> list[Message]:
-        """What several agents say at once, none of them hearing the others."""
+        """Sample a completion of each agent concurrently, without showing them to each other."""
         return list(await asyncio.gather(*(self.say(name) for name in names)))
 
-    def fine(self, name: str, amount: float, what: str) -> None:
-        """Charge an agent for what it said, once the world has answered; 0 is no fine."""
+    def penalize(self, name: str, amount: float, component: str) -> None:
+        """Subtract a penalty from an agent's reward after the next environment step."""
         if amount:
-            self.fines.append((name, -amount, what))
+            self.penalties.append((name, -amount, component))
 
 
 @dataclass
-class ConferringTeam:
-    """Several agents confer, and what one of them says is the answer to a world with one seat. In
-    worlds of several attempts they confer before each; everybody is shown the answer that was given
-    and what the world said to it.
+class ConferringTeam(Workflow):
+    """A workflow in which several agents confer, and the completion of one of them is the answer to
+    a single-agent environment. In environments with several attempts the agents confer before each
+    attempt; all of them see the submitted answer and the environment's response.
 
     Args:
-        reward: who gets what the world pays: `team`: everybody who has spoken, the whole of it;
-            `last`: only the one whose words were the answer; or a mapping agent -> share of it.
-        max_turns: answers until the episode is cut short; `None`: the world's own limit.
-        template: how an agent reads what another one said; `{agent}` and `{answer}` stand for who
-            and what.
+        reward: assignment of the environment's reward: `team`: all of it to every agent that has
+            acted; `last`: only to the agent that gave the answer; or a mapping agent -> share.
+        max_turns: answers after which the episode is truncated; `None`: the environment's own
+            limit.
+        template: format of another agent's completion; `{agent}` and `{answer}` are replaced by
+            its name and text.
 
     Raises:
-        ConfigError: a setting is out of range, the world has several seats, or there are too few
-            agents.
+        ConfigError: a setting is out of range, the environment has several agents, or the team is
+            too small.
     """
 
     reward: Paid = "team"
     max_turns: int | None = None
     template: str = "{agent}: {answer}"
 
+    spec = WorkflowSpec(one_seat=True)
     least: ClassVar[int] = 1
-    """Fewest agents it can be played with."""
+    """Minimum number of agents."""
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Name of the workflow in error messages."""
         return f"workflow {type(self).__module__.rsplit('.', 1)[-1]}"
 
     def __post_init__(self) -> None:
@@ -103,27 +107,26 @@ class ConferringTeam:
             )
         if "{answer}" not in self.template:
             raise ConfigError(
-                f"{self.title}: template={self.template!r} does not say where the answer goes; "
+                f"{self.title}: template={self.template!r} has no placeholder for the answer; "
                 "put {answer} into it"
             )
 
     def at_least(self, name: str, least: int) -> None:
-        """Refuse a setting that is below `least`."""
+        """Raise `ConfigError` if a setting is below `least`."""
         value = getattr(self, name)
         if value < least:
-            raise ConfigError(f"{self.title}: {name}={value}, and it needs at least {least}")
+            raise ConfigError(f"{self.title}: {name}={value} must be at least {least}")
 
     def completions(self, agents: int, turns: int) -> int:
-        """How often models are asked in an episode of `turns` answers, at most."""
         return turns * agents
 
     def check(self, agents: Agents, env: EpisodeRunner) -> Share:
-        """Refuse a world or a team that does not fit; who shares in the reward."""
+        """Validate the environment and the team; returns the assignment of the reward."""
         check_seat(env, self.title)
         if len(agents) < self.least:
             raise ConfigError(
-                f"{self.title} needs at least {self.least} agents, and there are {len(agents)} "
-                f"({', '.join(agents)}); set agents:"
+                f"{self.title} needs at least {self.least} agents, but {len(agents)} "
+                f"({', '.join(agents)}) are configured; set agents:"
             )
         if isinstance(self.reward, Mapping):
             unknown = [name for name in self.reward if name not in agents]
@@ -147,25 +150,25 @@ class ConferringTeam:
             for name in talk.names:
                 talk.tell(name, [message])
             result = await env.step({message.agent or "": self.action(message)}, share)
-            for fine in talk.fines:
-                env.pay(*fine)
-            talk.fines.clear()
+            for penalty in talk.penalties:
+                env.pay(*penalty)
+            talk.penalties.clear()
         env.end(truncated=not result.done)
 
     async def answer(self, talk: Conference) -> Message:
-        """Let agents speak; whose words are the answer."""
+        """Let the agents act; returns the completion that is the team's answer."""
         raise NotImplementedError
 
     def action(self, message: Message) -> Message:
-        """What the world is given of the answer: all of it."""
+        """The part of the answer that the environment receives: by default all of it."""
         return message
 
 
 def check_seat(env: EpisodeRunner, title: str) -> None:
-    """Refuse a world with several seats."""
-    seats = env.environment.agents
-    if len(seats) != 1:
+    """Raise `ConfigError` for an environment with several agents."""
+    agents = env.environment.agents
+    if len(agents) != 1:
         raise ConfigError(
-            f"{title} plays worlds with one seat, and environment {env.episode.environment!r} has "
-            f"{len(seats)}; use the workflow tree, or turns"
+            f"{title} requires a single-agent environment, and environment "
+            f"{env.episode.environment!r} has {len(agents)} agents; use the workflow tree, or turns"
         )

@@ -1,4 +1,4 @@
-"""Agents in a row: each goes on from what the one before it said, and the last one answers."""
+"""Agents in sequence: each continues from the previous agents' messages, and the last answers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mrlm.workflows._team import Conference, ConferringTeam
 
 @dataclass
 class Chain(ConferringTeam):
-    """The first agent reads the world's question, and every further one the question and what was
-    said before it. The last one's words are the answer.
+    """A workflow in which the first agent reads the environment's question, and every further agent
+    the question and earlier completions. The last completion is the answer.
 
     Args:
-        sees: what of it: only what the `last` agent said, or what `all` before it said.
+        sees: earlier completions that an agent reads: of the `last` agent before it, or of `all`.
     """
 
     sees: Literal["last", "all"] = "last"
@@ -29,11 +29,11 @@ class Chain(ConferringTeam):
             raise ConfigError(f"{self.title}: sees={self.sees!r} is not known; use 'last' or 'all'")
 
     async def answer(self, talk: Conference) -> Message:
-        said: list[Message] = []
+        messages: list[Message] = []
         for name in talk.names:
-            talk.tell(name, said if self.sees == "all" else said[-1:])
-            said.append(await talk.say(name))
-        return said[-1]
+            talk.tell(name, messages if self.sees == "all" else messages[-1:])
+            messages.append(await talk.say(name))
+        return messages[-1]
 
 
 PLUGIN = Chain

@@ -1,5 +1,4 @@
-"""One turn in which every agent gives several answers, and the world says what each combination of
-them is worth."""
+"""One turn in which every agent gives several answers, and each combination of them is rewarded."""
 
 from __future__ import annotations
 
@@ -11,33 +10,32 @@ from dataclasses import dataclass
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
+from mrlm.play.workflow import Workflow, WorkflowSpec
 from mrlm.play.world import EpisodeRunner
 
 
 @dataclass
-class Cross:
-    """Each of N agents gives K answers (`group_size`) to what the world shows it, and all `K ** N`
-    joint actions are played, each in a copy of the world: K N model calls for `K ** N` rewards. An
-    evaluation plays one joint action.
+class Cross(Workflow):
+    """A workflow in which each of N agents gives K answers (`group_size`) to its observation, and
+    all `K ** N` joint actions are played, each in a copy of the environment: K N model calls for
+    `K ** N` rewards. An evaluation plays one joint action.
 
-    What comes of a combination is an episode of its own. Its turns are learned from in the episodes
-    that combine the k-th answer of everybody, and are context in all others. A combination that
-    fails is an episode that failed; where it is one of the first kind, those answers are not
-    learned from.
+    Each combination is an episode of its own. Turns are trained on in the K episodes that combine
+    the k-th answers of all agents, and are context in all others. A combination that raises an
+    error is a failed episode; if it is one of those K, its answers are not trained on.
     """
 
-    opens = True
-    crosses = True
+    spec = WorkflowSpec(opens=True, combines=True, one_step=True, speaks_once=True)
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         result = await env.reset()
         speakers = list(result.observations)
         worlds = env.open()
         places = list(itertools.product(range(len(worlds)), speakers))
-        said = await asyncio.gather(
+        messages = await asyncio.gather(
             *(worlds[k].agents[name].act(result.observations[name].messages) for k, name in places)
         )
-        answers = dict(zip(places, said, strict=True))
+        answers = dict(zip(places, messages, strict=True))
         jobs = []
         for joint in itertools.product(range(len(worlds)), repeat=len(speakers)):
             chosen = dict(zip(speakers, joint, strict=True))
@@ -50,7 +48,7 @@ class Cross:
         await asyncio.gather(*jobs)
 
     async def _finish(self, world: EpisodeRunner, actions: Mapping[str, Message]) -> None:
-        """Play a joint action; whatever goes wrong ends its own episode only."""
+        """Play one joint action; an error ends only its own episode."""
         try:
             await world.finish(actions)
         except ConfigError:

@@ -19,19 +19,20 @@ CONFIDENCE = re.compile(
 
 @dataclass
 class MajorityVote(ConferringTeam):
-    """Every agent answers the world's question `samples` times, all at once, and the first of the
-    answers with the most votes is the team's (self-consistency, arXiv 2203.11171). Of equals, the
-    one that was given first. Answers are the same vote if they are the same text, whatever its case
-    and spaces; an empty one is no vote. Where there is no vote at all, the first answer counts.
+    """A workflow in which every agent answers the environment's question `samples` times, all at
+    once, and the first answer with the most votes is the team's (self-consistency, arXiv
+    2203.11171). Ties go to the earliest answer. Answers count as the same vote if their texts are
+    equal up to case and whitespace; an empty answer does not vote. Without any vote, the first
+    answer is used.
 
     Args:
         samples: answers of each agent.
-        pattern: a regular expression that finds the vote in an answer: the last match counts, of it
-            the first group if there is one. An answer without a match is no vote.
-        weighted: a vote weighs what its answer states as `Confidence: 0.8` (or 80%; above 1 is 1,
-            and 0 where none is stated) instead of 1. The statement is no part of the vote, nor of
-            what the world is given.
-        ask: what everybody is told after the question; nothing if empty.
+        pattern: a regular expression that finds the vote in an answer: its last match, of which the
+            first group if it has groups. An answer without a match does not vote.
+        weighted: weigh each vote by the `Confidence: 0.8` (or 80%; capped at 1, and 0 if missing)
+            of its answer instead of by 1. The statement is removed from the vote and from the
+            answer that the environment receives.
+        ask: text shown to all agents after the question; nothing if empty.
     """
 
     samples: int = 1
@@ -46,33 +47,32 @@ class MajorityVote(ConferringTeam):
             re.compile(self.pattern or "")
         except re.error as error:
             raise ConfigError(
-                f"{self.title}: pattern={self.pattern!r} is no regular expression ({error})"
+                f"{self.title}: pattern={self.pattern!r} is not a regular expression ({error})"
             ) from error
 
     def completions(self, agents: int, turns: int) -> int:
         return turns * agents * self.samples
 
     def sequences(self, agents: int, turns: int) -> int:
-        """Into how many sequences these fall, at most: an answer that did not win is not gone on
-        from."""
+        """Maximum number of separate sequences: an answer that did not win is not continued."""
         return turns * agents * self.samples
 
     async def answer(self, talk: Conference) -> Message:
         for name in talk.names:
             talk.show(name, self.ask)
-        said = await asyncio.gather(
+        answers = await asyncio.gather(
             *(talk.agents[name].act(talk.seen[name]) for name in talk.names * self.samples)
         )
-        return said[self.elected([message.content for message in said])]
+        return answers[self.elected([message.content for message in answers])]
 
     def action(self, message: Message) -> Message:
-        """What the world is given: the answer without the confidence."""
+        """The answer without its confidence statement."""
         if not self.weighted:
             return message
         return Message(self._stripped(message.content), message.role, agent=message.agent)
 
     def elected(self, answers: Sequence[str]) -> int:
-        """Which of the answers wins the vote."""
+        """Index of the answer that wins the vote."""
         weights: dict[str, list[float]] = {}
         votes = [self._vote(answer) for answer in answers]
         for vote, answer in zip(votes, answers, strict=True):

@@ -1,49 +1,48 @@
-"""Question, verdict, revision: agents in a row, each with several tries at what the ones before it
-said.
+"""Generator, verifier, refiner: agents in sequence, each sampled several times on its context.
 
-The first agent answers the world's question, the next ones read everything said so far, and the
-last one's message is what the world judges."""
+The first agent answers the environment's question, the next agents read all earlier messages, and
+the environment scores the last agent's message."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
+from mrlm.play.workflow import Workflow, WorkflowSpec
 from mrlm.play.world import EpisodeRunner
 from mrlm.workflows._team import check_seat
 
 
 @dataclass
-class Malt:
+class Malt(Workflow):
     """A search tree of generators, verifiers and refiners (arXiv 2412.01928), or of any agents in
-    their order: the first has `group_size` tries, and every further one `branches` at each of what
-    stands before it. The number of episodes grows as `branches ** (agents - 1)`. In an evaluation
-    everybody has one. The team's reward goes to every agent. It plays worlds with one seat.
+    their order: the first agent is sampled `group_size` times, and every further agent `branches`
+    times on each of the contexts before it. The number of episodes grows as `branches ** (agents -
+    1)`. In an evaluation every agent is sampled once. Every agent receives the team's reward.
+    Requires a single-agent environment.
 
     Args:
-        branches: tries of every agent after the first.
+        branches: completions of every agent after the first, per context.
     """
 
     branches: int = 2
 
-    forks = True
-    turns = 3
+    spec = WorkflowSpec(branches=2, one_seat=True, turns=3)
 
     def __post_init__(self) -> None:
         if self.branches < 2:
-            raise ConfigError(
-                f"workflow malt: branches={self.branches}, and a tree needs at least 2"
-            )
+            raise ConfigError(f"workflow malt: branches={self.branches} must be at least 2")
+        self.spec = replace(self.spec, branches=self.branches)
 
     def completions(self, agents: int, turns: int) -> int:
-        """How often models are asked in what grows from one try of the first agent."""
+        """Number of model calls in the tree that grows from one completion of the first agent."""
         return sum(self.branches**depth for depth in range(agents))
 
     def sequences(self, agents: int, turns: int) -> int:
-        """Into how many sequences these fall: nobody goes on from words of its own."""
+        """Number of separate sequences: no agent continues its own text."""
         return self.completions(agents, turns)
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
@@ -53,7 +52,7 @@ class Malt:
         await self._grow(env, list(observation.messages), list(agents))
 
     async def _grow(self, env: EpisodeRunner, seen: list[Message], order: list[str]) -> None:
-        """What the first of `order` says, and everything that follows from it."""
+        """Sample the first agent of `order`, then the subtree of the later agents."""
         name, *later = order
         message = await env.agents[name].act(seen)
         if not later:

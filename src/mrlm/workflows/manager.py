@@ -1,4 +1,4 @@
-"""One agent plans and hands out the parts, others do theirs, and it merges what they say."""
+"""One agent plans and assigns subtasks, the others solve them, and it merges their answers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from mrlm.workflows._team import Conference, ConferringTeam
 
 _MARKED = string.whitespace + "*"
 _BULLET = _MARKED + string.digits + "-."
-"""What may stand around a name at the beginning of a line."""
+"""Characters that may precede or follow a name at the beginning of a line."""
 
 
 @dataclass
 class Manager(ConferringTeam):
-    """The first agent manages: it reads the world's question and writes a plan, one line `name:
-    what to do` for each of the others that is to help. Each of them reads the question and its own
-    lines, and they answer at once. The manager reads their answers, and what it says then is the
-    answer. A plan without such a line costs `penalty` (component `no_plan`), the manager is told
-    so, and everybody works on the whole question.
+    """A workflow in which the first agent manages: it reads the environment's question and writes a
+    plan, with a line `name: what to do` for each agent that is to help. These agents read the
+    question and their own lines, and answer concurrently. The manager reads their answers, and its
+    next completion is the team's answer. A plan without such a line costs `penalty` (component
+    `no_plan`), the manager is shown a notice, and all agents work on the whole question.
 
     Args:
-        ask: what the manager is asked after the question; `{agents}` stands for the others' names.
-        merge: what it is asked after their answers; nothing if empty.
-        penalty: what a plan that names nobody costs the manager, and the team.
+        ask: prompt for the manager after the question; `{agents}` is replaced by the other agents'
+            names.
+        merge: prompt for the manager after the answers; nothing if empty.
+        penalty: reward subtracted from the manager, and the team, for a plan that names no agent.
     """
 
     ask: str = "Write a line for each of {agents}: the name, a colon, and what to do."
@@ -47,7 +48,7 @@ class Manager(ConferringTeam):
         talk.show(manager, self.ask.replace("{agents}", ", ".join(others)))
         parts = parts_of((await talk.say(manager)).content, others)
         if not parts:
-            talk.fine(manager, self.penalty, "no_plan")
+            talk.penalize(manager, self.penalty, "no_plan")
             talk.show(manager, "That gives nobody a part; they all work on the whole.")
         for name, part in parts.items():
             talk.show(name, part)
@@ -57,7 +58,7 @@ class Manager(ConferringTeam):
 
 
 def parts_of(plan: str, names: Sequence[str]) -> dict[str, str]:
-    """Agent -> what the lines `name: ...` of a plan tell it, in the order of `names`."""
+    """Agent -> text of its lines `name: ...` of a plan, in the order of `names`."""
     found: dict[str, list[str]] = {}
     known = {name.casefold(): name for name in names}
     for line in plan.splitlines():

@@ -10,13 +10,13 @@ from mrlm.workflows._team import Conference, ConferringTeam
 
 @dataclass
 class Mixture(ConferringTeam):
-    """A mixture of agents (arXiv 2406.04692). All agents but the last answer at once in every layer
-    but the last; from the second layer on they have read what all of them said in the layer before.
-    The last agent is the last layer: it reads the question and the answers of the layer before it,
-    and its words are the answer. An agent that is alone is every layer.
+    """A mixture of agents (arXiv 2406.04692). In every layer except the last, all agents but the
+    last answer concurrently; from the second layer on they read the answers of the previous layer.
+    The last layer is the last agent: it reads the question and the answers of the previous layer,
+    and its completion is the team's answer. A team of one agent uses it in every layer.
 
     Args:
-        layers: how many there are, the last agent's included; at least 2.
+        layers: number of layers, including the last agent's; at least 2.
     """
 
     layers: int = 3
@@ -31,12 +31,12 @@ class Mixture(ConferringTeam):
     async def answer(self, talk: Conference) -> Message:
         *others, last = talk.names
         proposers = others or [last]
-        said = await talk.all_say(proposers)
+        answers = await talk.all_say(proposers)
         for _ in range(self.layers - 2):
             for name in proposers:
-                talk.tell(name, said)
-            said = await talk.all_say(proposers)
-        talk.tell(last, said)
+                talk.tell(name, answers)
+            answers = await talk.all_say(proposers)
+        talk.tell(last, answers)
         return await talk.say(last)
 
 

@@ -1,4 +1,4 @@
-"""One agent poses a problem like the world's, and another solves it."""
+"""One agent poses a problem like the environment's, and another solves it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
+from mrlm.play.workflow import WorkflowSpec
 from mrlm.play.world import EpisodeRunner, Share
 from mrlm.workflows._posed import Checker, read_posed
 from mrlm.workflows._team import Conference, ConferringTeam, Paid
@@ -19,23 +20,26 @@ from mrlm.workflows._team import Conference, ConferringTeam, Paid
 
 @dataclass
 class ProposeSolve(ConferringTeam):
-    """The first agent reads the world's question and poses another one with its answer; the second
-    reads the posed question alone and answers it `attempts` times, each time in the world begun
-    anew with the posed task, whose pay it gets. The proposer is paid `1 - |2 p - 1|`, p being the
-    share of attempts that were paid at least `solved` (component `learnable`): nothing for what is
-    always or never solved. What is not a task, by the checker or because the world refuses it, or
-    is the world's own question again, costs `penalty` (component `not_posed`), and the world's own
-    is solved instead. The first two agents play. The team's reward is the sum of what all are paid.
+    """A workflow in which the first agent (proposer) reads the environment's question and poses
+    another one with its answer; the second agent (solver) reads only the posed question and answers
+    it `attempts` times, each time in the environment reset to the posed task, whose reward it
+    receives. The proposer's reward is `1 - |2 p - 1|`, where p is the fraction of attempts with a
+    reward of at least `solved` (component `learnable`): 0 for a task that is always or never
+    solved. A completion that is not a valid task, according to the checker or the environment, or
+    that repeats the environment's own question, costs `penalty` (component `not_posed`), and the
+    environment's own question is solved instead. Only the first two agents play. The team's reward
+    is the sum of all agents' rewards.
 
     Args:
-        reward: who gets what the world pays for the solver's answers.
-        attempts: of the solver; with one of them nothing can be learnable.
-        solved: pay of an attempt from which on it counts as solved.
-        penalty: what a task that cannot be used costs the proposer.
-        ask: what the proposer is asked after the world's question.
-        checker: `checker(task, text)`, or its name as `module:function`: makes of the world's own
-            task and the proposer's words the task to be solved, or says in words what is wrong.
-            When `None`, `Problem: ...` and, on the last line, `Answer: ...` are read.
+        reward: assignment of the environment's reward for the solver's answers.
+        attempts: attempts of the solver; at least 2, as with one `learnable` is always 0.
+        solved: reward from which an attempt counts as solved.
+        penalty: reward subtracted from the proposer for an unusable task.
+        ask: prompt for the proposer after the environment's question.
+        checker: `checker(task, text)`, or its name as `module:function`: turns the environment's
+            own task and the proposer's completion into the task to be solved, or returns a text
+            with the reason of refusal. `None` parses `Problem: ...` and, on the last line,
+            `Answer: ...`.
     """
 
     reward: Paid = "last"
@@ -47,12 +51,12 @@ class ProposeSolve(ConferringTeam):
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "template": Matters(
-            lambda s, run: False, "no agent is shown here what another one said; remove it"
+            lambda s, run: False, "no agent reads another agent's messages here; remove it"
         ),
     }
 
     least: ClassVar[int] = 2
-    replays: ClassVar[bool] = True
+    spec = WorkflowSpec(one_seat=True, repeats=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +67,7 @@ class ProposeSolve(ConferringTeam):
         return 1 + self.attempts * turns
 
     def sequences(self, agents: int, turns: int) -> int:
-        """Into how many sequences these fall: every attempt begins anew."""
+        """Number of separate sequences: every attempt starts a new one."""
         return 1 + self.attempts
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
@@ -80,9 +84,9 @@ class ProposeSolve(ConferringTeam):
             except ConfigError as error:
                 posed = str(error)
         given = posed if isinstance(posed, Task) else None
-        paid = [await self._attempt(solver, env, given, share) for _ in range(self.attempts)]
+        rewards = [await self._attempt(solver, env, given, share) for _ in range(self.attempts)]
         if isinstance(posed, Task):
-            rate = sum(value >= self.solved for value in paid) / len(paid)
+            rate = sum(value >= self.solved for value in rewards) / len(rewards)
             env.pay(proposer.name, 1 - abs(2 * rate - 1), "learnable")
         else:
             env.pay(proposer.name, -self.penalty, "not_posed")
@@ -92,17 +96,17 @@ class ProposeSolve(ConferringTeam):
     async def _attempt(
         self, solver: Agent, env: EpisodeRunner, posed: Task | None, share: Share
     ) -> float:
-        """The solver plays the world from its beginning; what the world paid."""
+        """Let the solver play the environment from its start; returns its total reward."""
         limit = env.num_steps + (self.max_turns or env.environment.max_turns or 64)
-        result, seen, paid = await env.reset(posed), [], 0.0
+        result, seen, total = await env.reset(posed), [], 0.0
         while True:
             seen += [message for each in result.observations.values() for message in each.messages]
             message = await solver.act(seen)
             seen.append(message)
             result = await env.step({solver.name: message}, share)
-            paid += sum(validated_reward(r, self.title).value for r in result.rewards.values())
+            total += sum(validated_reward(r, self.title).value for r in result.rewards.values())
             if result.done or result.truncated or env.num_steps >= limit:
-                return paid
+                return total
 
     def _checked(self, task: Task, text: str) -> Task | str:
         checker = self.checker or read_posed
@@ -111,8 +115,8 @@ class ProposeSolve(ConferringTeam):
         found = checker(task, text)
         if not isinstance(found, Task | str):
             raise ConfigError(
-                f"{self.title}: the checker returned {type(found).__name__}; it returns the Task "
-                "to be solved, or a str that says what is wrong"
+                f"{self.title}: the checker returned {type(found).__name__}; return the Task to "
+                "be solved, or a str with the reason of refusal"
             )
         return found
 

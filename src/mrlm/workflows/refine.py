@@ -1,4 +1,4 @@
-"""One agent answers, others criticise, and it answers again, for a number of rounds."""
+"""One agent answers, others criticise, and it revises its answer, for a number of rounds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mrlm.workflows._team import Conference, ConferringTeam
 
 @dataclass
 class Refine(ConferringTeam):
-    """The first agent writes a draft. In every round all others read the question and the draft and
-    criticise it at once, and the first one, having read that, writes the next draft. The last draft
-    is the answer. An agent that is alone criticises itself.
+    """A workflow in which the first agent writes a draft. In every round all other agents read the
+    question and the draft and criticise it concurrently; the first agent reads the critiques and
+    writes the next draft. The last draft is the answer. A team of one agent criticises itself.
 
     Args:
         rounds: critiques and revisions after the first draft.
-        critique: what a critic is asked after it has read a draft.
-        revise: what the writer is asked after it has read the critiques.
+        critique: prompt for a critic after the draft.
+        revise: prompt for the writer after the critiques.
     """
 
     rounds: int = 1
@@ -30,7 +30,7 @@ class Refine(ConferringTeam):
         self.at_least("rounds", 1)
         if not (self.critique and self.revise):
             raise ConfigError(
-                f"{self.title}: critique and revise say what is asked, so neither may be empty"
+                f"{self.title}: critique and revise are prompts and may not be empty; set both"
             )
 
     def completions(self, agents: int, turns: int) -> int:

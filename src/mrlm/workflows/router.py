@@ -1,4 +1,4 @@
-"""One agent reads the question and says which of the others answers it."""
+"""One agent reads the question and selects the agent that answers it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from mrlm.workflows._team import Conference, ConferringTeam
 
 @dataclass
 class Router(ConferringTeam):
-    """The first agent routes: it reads the world's question and names one of the others, who reads
-    the question alone and answers. Names count as whole words, whatever their case. A message that
-    names none of them, or more than one, costs `penalty` (component `no_route`), the router is told
-    so, and `fallback` answers.
+    """A workflow in which the first agent routes: it reads the environment's question and names one
+    of the other agents, which reads only the question and answers. Names are matched as whole
+    words, ignoring case. A completion that names no agent, or several, costs `penalty` (component
+    `no_route`), the router is shown a notice, and `fallback` answers.
 
     Args:
-        ask: what the router is asked after the question; `{agents}` stands for the others' names.
-        penalty: what a route that names nobody costs the router, and the team.
-        fallback: who answers then; the second agent when `None`.
+        ask: prompt for the router after the question; `{agents}` is replaced by the other agents'
+            names.
+        penalty: reward subtracted from the router, and the team, when it does not name one agent.
+        fallback: agent that answers in that case; the second agent when `None`.
     """
 
     ask: str = "Who answers: {agents}?"
@@ -42,19 +43,19 @@ class Router(ConferringTeam):
         router, *others = talk.names
         if self.fallback is not None and self.fallback not in others:
             raise ConfigError(
-                f"{self.title}: fallback={self.fallback!r} is none of {', '.join(others)}"
+                f"{self.title}: fallback={self.fallback!r} is not one of {', '.join(others)}"
             )
         talk.show(router, self.ask.replace("{agents}", ", ".join(others)))
         named = names_in((await talk.say(router)).content, others)
         chosen = named[0] if len(named) == 1 else self.fallback or others[0]
         if len(named) != 1:
-            talk.fine(router, self.penalty, "no_route")
+            talk.penalize(router, self.penalty, "no_route")
             talk.show(router, f"That names {'nobody' if not named else 'several'}; {chosen} does.")
         return await talk.say(chosen)
 
 
 def names_in(text: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` that stand in a text as whole words, whatever their case."""
+    """Those of `names` that occur in a text as whole words, ignoring case."""
     return [
         name
         for name in names

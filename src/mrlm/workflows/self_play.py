@@ -1,4 +1,4 @@
-"""Turns in a world of several seats whose players change places from task to task."""
+"""Turns in a multi-agent environment whose agents exchange roles from task to task."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from mrlm.workflows.turns import Turns
 
 @dataclass
 class SelfPlay(Turns):
-    """Like `turns`, for games. Give all agents one policy, and it plays against itself; give one of
-    them a frozen policy (`trainable: false`), and it is the other's opponent. Agents move on by one
-    seat from task to task, so that nobody always has the first move; the episodes of one task are
-    played with the same seats. An agent is paid what the world pays the seat it sits on.
+    """The `turns` workflow for games. If all agents share one policy, it plays against itself; an
+    agent with a frozen policy (`trainable: false`) is a fixed opponent. Roles rotate by one from
+    task to task, so that no agent always has the first move; the episodes of one task have the same
+    assignment of roles. An agent receives the reward of the role it plays.
 
     Args:
-        rotate: whether seats change; if not, each agent has the seat of its name.
+        rotate: rotate the roles; if false, each agent has the role of its name.
     """
 
     rotate: bool = True
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
-        seats = env.environment.agents
-        if len(seats) < 2:
+        roles = env.environment.agents
+        if len(roles) < 2:
             raise ConfigError(
-                f"workflow self_play plays worlds with several seats, and environment "
-                f"{env.episode.environment!r} has one; use the workflow turns"
+                f"workflow self_play requires a multi-agent environment, and environment "
+                f"{env.episode.environment!r} has one agent; use the workflow turns"
             )
-        moved = task.seed % len(seats) if self.rotate else 0
-        env.seat([*seats[moved:], *seats[:moved]])
+        shift = task.seed % len(roles) if self.rotate else 0
+        env.seat([*roles[shift:], *roles[:shift]])
         await super().__call__(task, agents, env)
 
 

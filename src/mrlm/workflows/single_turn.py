@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
+from mrlm.play.workflow import Workflow, WorkflowSpec
 from mrlm.play.world import EpisodeRunner
 
 
 @dataclass
-class SingleTurn:
-    """Every agent that the world shows something answers once; that step's rewards are final."""
+class SingleTurn(Workflow):
+    """A workflow of one joint step: every agent with an observation answers once."""
+
+    spec = WorkflowSpec(one_step=True, speaks_once=True)
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
         result = await env.reset()

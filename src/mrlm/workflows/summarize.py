@@ -1,4 +1,4 @@
-"""Workers answer side by side, and a summariser who has read that answers the world."""
+"""Workers answer independently, and a summariser reads their answers and gives the final one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mrlm.workflows._team import Conference, ConferringTeam
 
 @dataclass
 class Summarize(ConferringTeam):
-    """All agents but the last are workers: they answer the world's question at once, without
-    hearing each other. The last one reads the question and every answer; what it says is the
-    answer.
+    """A workflow in which all agents but the last are workers: they answer the environment's
+    question concurrently, without reading each other. The last agent reads the question and every
+    worker's answer; its completion is the team's answer.
 
     Args:
-        ask: what the summariser is told after the workers' answers; nothing if empty.
+        ask: prompt for the summariser after the workers' answers; nothing if empty.
     """
 
     ask: str = ""

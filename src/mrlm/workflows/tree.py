@@ -1,53 +1,55 @@
-"""Many turns, with several answers tried from every state: a tree of episodes.
+"""Many turns, with several answers sampled from every state: a tree of episodes.
 
 The first answers are the siblings of the group (`group_size`); after every joint step each of them,
-or the best of them alone, goes on `branches` times."""
+or only the best of them, is continued `branches` times."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
 from mrlm.play.external_transition import Dialogue
+from mrlm.play.workflow import WorkflowSpec
 from mrlm.play.world import EpisodeRunner
 from mrlm.workflows._between import Between, Seen, hear
 
 
 @dataclass(slots=True)
 class TreeState:
-    """A world of the tree, and what its agents were shown and answered on the way to it."""
+    """A node of the tree: an environment and the agents' conversations on the path to it."""
 
     world: EpisodeRunner
     seen: Seen
     dialogue: Dialogue | None
 
     def forked(self, world: EpisodeRunner) -> TreeState:
-        """The same state in a copy of the world."""
+        """The same state in a copy of the environment."""
         seen = {name: list(messages) for name, messages in self.seen.items()}
         return TreeState(world, seen, self.dialogue and self.dialogue.fork())
 
 
 @dataclass
 class Tree(Between):
-    """Like `turns`, but every joint step is followed by `branches` different next ones (the turn
-    trees of arXiv 2508.04652). Each turn is sampled once and learned from once. An evaluation goes
-    one way.
+    """The `turns` workflow with `branches` different continuations of every joint step (the turn
+    trees of arXiv 2508.04652). Each turn is sampled once and trained on once. An evaluation plays
+    a single path.
 
-    With `select="all"` every answer goes on, and the number of episodes grows as `branches **
-    (turns - 1)`. With `select="best"` the answers to one state are scored by what the team is paid
-    for the step, the best one's world goes on (the first of equals), and its siblings end there
+    With `select="all"` every answer is continued, and the number of episodes grows as `branches **
+    (turns - 1)`. With `select="best"` the answers to one state are ranked by the team's reward for
+    the step, only the best one is continued (the first of equals), and its siblings end there
     (arXiv 2510.11062, section 4.1): the number of episodes grows as `branches * turns`. An answer
-    that failed ends its own branch only; what led to it is learned from in the other branches.
+    that raises an error ends only its own branch; the turns before it are trained on in the other
+    branches.
 
     Args:
-        branches: tries from every state after the first.
-        select: which answers are followed up: `all`, or the `best` to each state.
-        max_leaves: most episodes that may grow from one task.
+        branches: continuations of every state after the first.
+        select: answers that are continued: `all`, or the `best` to each state.
+        max_leaves: maximum number of episodes of one task.
 
     The other settings are those of `Between`.
 
@@ -59,28 +61,24 @@ class Tree(Between):
     select: Literal["all", "best"] = "all"
     max_leaves: int = 1024
 
-    forks = True
-    opens = True
+    spec = WorkflowSpec(branches=2, opens=True, speaks_once=True, transitions=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.branches < 2:
             raise ConfigError(
-                f"workflow tree: branches={self.branches}, and a tree needs at least 2; "
-                "the workflow turns plays one"
+                f"workflow tree: branches={self.branches} must be at least 2; for a single path "
+                "use the workflow turns"
             )
         if self.select not in ("all", "best"):
             raise ConfigError(
                 f"workflow tree: select={self.select!r} is not known; use 'all' or 'best'"
             )
-
-    @property
-    def prunes(self) -> bool:
-        """Whether some answers are not followed up while their siblings are."""
-        return self.select == "best"
+        pruned = self.select == "best"
+        self.spec = replace(self.spec, branches=self.branches, prunes=pruned)
 
     def check_leaves(self, count: int, why: str) -> None:
-        """Refuse a tree of `count` episodes if that is too many."""
+        """Raise `ConfigError` if `count` episodes are too many."""
         if count > self.max_leaves:
             raise ConfigError(
                 f"workflow tree: {why} gives {count} episodes of one task, more than "
@@ -89,11 +87,10 @@ class Tree(Between):
             )
 
     def check_size(self, group_size: int, turns: int) -> None:
-        """Refuse a tree that is known to be too large before anything is played."""
         if self.termination_threshold is None:
             more = self.branches - 1
             grown = group_size + more * (turns - 1)
-            leaves = grown if self.prunes else group_size * self.branches ** (turns - 1)
+            leaves = grown if self.spec.prunes else group_size * self.branches ** (turns - 1)
             self.check_leaves(
                 leaves, f"group_size={group_size}, branches={self.branches} and {turns} turns"
             )
@@ -105,7 +102,7 @@ class Tree(Between):
         env.hand_over()
 
     async def _grow(self, task: Task, root: EpisodeRunner, states: Sequence[TreeState]) -> None:
-        """Answers to one state, each in a world of its own, and everything that follows."""
+        """Play the answers to one state, each in its own environment, and their subtrees."""
         taken = await asyncio.gather(*map(self._tried, states))
         scored = [state.world for state, stepped in zip(states, taken, strict=True) if stepped]
         going = [state for state in states if state.world.episode.status == "running"]
@@ -122,21 +119,21 @@ class Tree(Between):
         await asyncio.gather(*(self._branch(task, root, state) for state in going))
 
     async def _branch(self, task: Task, root: EpisodeRunner, state: TreeState) -> None:
-        """The next joint step of a world, `branches` times; every branch begins with the prompts
-        that the user's function writes here, once."""
+        """Play the next joint step `branches` times; all branches start from the same prompts, for
+        which the user's function is called once."""
         await self.following(task, state.world, state.dialogue)
         await self._grow(task, root, [*map(state.forked, state.world.fork(self.branches))])
 
     def _followed(self, scored: list[EpisodeRunner]) -> list[EpisodeRunner]:
-        """Those of the answers to one state that are followed up, where they go on at all."""
+        """Environments of the answers to one state that are continued; empty if none is."""
         rewards = [world.episode.step_rewards[-1] for world in scored]
         limit = self.termination_threshold
         if not scored or (limit is not None and sum(rewards) / len(rewards) > limit):
             return []
-        return [scored[rewards.index(max(rewards))]] if self.prunes else scored
+        return [scored[rewards.index(max(rewards))]] if self.spec.prunes else scored
 
     async def _tried(self, state: TreeState) -> bool:
-        """One joint step, and whether it was taken; whatever goes wrong in it ends this branch."""
+        """Play one joint step; returns whether it succeeded. An error ends this branch."""
         try:
             await self._step(state)
         except ConfigError:
@@ -154,8 +151,8 @@ class Tree(Between):
             hear(seen[name], observations[name])
             if state.dialogue is not None:
                 state.dialogue.show(name, observations[name].messages)
-        said = await asyncio.gather(*(env.agents[name].act(seen[name]) for name in speakers))
-        actions = dict(zip(speakers, said, strict=True))
+        messages = await asyncio.gather(*(env.agents[name].act(seen[name]) for name in speakers))
+        actions = dict(zip(speakers, messages, strict=True))
         self.answered(seen, state.dialogue, actions)
         result = await env.step(actions)
         if result.done or result.truncated or env.num_steps >= self.limit(env):

@@ -1,6 +1,6 @@
-"""Many turns in any world: whoever has an observation speaks, until the world is done.
+"""Many turns in any environment: agents with an observation act until the environment is done.
 
-Joint steps are capped by `max_turns`; an episode that reaches the cap ends as truncated."""
+Joint steps are limited by `max_turns`; an episode that reaches the limit ends as truncated."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mrlm.workflows._between import Between, Seen, hear
 
 @dataclass
 class Turns(Between):
-    """The default workflow. Each agent keeps its own conversation; agents that have an observation
-    speak at once. An observation with `info["new_conversation"]` begins a new one. Settings are
-    those of `Between`.
+    """The default workflow. Each agent has its own conversation; all agents that have an
+    observation act concurrently. An observation with `info["new_conversation"]` starts a new
+    conversation. The settings are those of `Between`.
     """
 
     async def __call__(self, task: Task, agents: Agents, env: EpisodeRunner) -> None:
@@ -41,7 +41,7 @@ class Turns(Between):
         env.end(truncated=not (result.done or solved))
 
     def solved(self, env: EpisodeRunner) -> bool:
-        """Whether the last step earned enough to end the episode; an evaluation plays all turns."""
+        """Whether the last step's reward ends the episode; an evaluation plays all turns."""
         limit = self.termination_threshold
         return limit is not None and env.forking and env.episode.step_rewards[-1] > limit
 

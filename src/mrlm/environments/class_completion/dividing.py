@@ -1,4 +1,4 @@
-"""Which writer writes which methods of a class."""
+"""Assignment of the methods of a class to writers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Division = Literal["parameters", "dependency"]
 def divided(
     problem: ClassProblem, num_writers: int, by: Division | Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """The names of the methods of each writer, every method once and as equal in number as it goes.
+    """Names of the methods of each writer: every method once, in numbers as equal as possible.
 
     Args:
-        problem: what is divided; its own division goes before `by`.
-        num_writers: among how many.
-        by: `parameters`: who comes first writes the methods with the fewest parameters;
-            `dependency`: those that need no others; or the names, writer by writer.
+        problem: the class; its own division takes precedence over `by`.
+        num_writers: number of writers.
+        by: `parameters`: the first writer gets the methods with the fewest parameters;
+            `dependency`: those that depend on no others; or lists of names, one per writer.
 
     Raises:
-        ConfigError: names that do not fit the class.
+        ConfigError: the names do not match the methods of the class.
     """
     given = problem.division if problem.division is not None else by
     if not isinstance(given, str):
@@ -56,8 +56,8 @@ def _listed(
 
 
 def _depths(methods: Sequence[Method]) -> dict[str, int]:
-    """How long the chain of methods is that each one needs; 0 for one that needs none. In a circle
-    nothing counts twice."""
+    """Depth of each method's dependencies: 0 for a method without any. In a cycle no method counts
+    twice."""
     needs: Mapping[str, Sequence[str]] = {method.name: method.needs for method in methods}
 
     def depth(name: str, above: frozenset[str]) -> int:

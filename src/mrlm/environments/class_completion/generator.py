@@ -1,5 +1,5 @@
-"""Classes to be completed, without end, as rows in the form of ClassEval. Tests are drawn, and what
-they expect is what the honest class gives."""
+"""Unlimited generated classes to complete, as rows in the form of ClassEval. Tests are sampled;
+their expected values are those of the reference class."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mrlm.environments.shared.rows import is_held_out
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "inlet", "lemon")
 NUM_CASES = 3
-"""Cases of every method."""
+"""Test cases per method."""
 
 
 def row(seed: str, split: Split) -> dict[str, Any]:
-    """A row. What is held out never occurs in training, whatever the seed."""
+    """A row. Held-out rows never occur in training, for any seed."""
     rng = random.Random(f"class_completion/{split}/{seed}")
     while True:
         plan = rng.choice(PLANS)
@@ -84,7 +84,7 @@ def _case(
     rng: random.Random,
     k: int,
 ) -> str:
-    """One test: lines that do something, and an expression whose value is known."""
+    """One test: statements, and an expression with a known value."""
     drawn: dict[str, Any] = {letter: rng.randint(1, 20) for letter in "abcd"}
     drawn |= dict(zip("uvw", rng.sample(WORDS, 3), strict=True))
     script = scripts[number % len(scripts)].format(**drawn, k=k, C=name)

@@ -1,6 +1,6 @@
-"""How a class is put to its tests, and which of them can be judged: some of a data set's cases rest
-on files, patches or the network, which no sandbox gives. Those that the honest class does not pass
-here say nothing about anybody, and are left out."""
+"""Test runs of a class, and selection of the usable test cases: some cases of a data set depend on
+files, patches or the network, which a sandbox does not provide. Cases that the reference class does
+not pass in the sandbox are left out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mrlm.sandbox.types import Limits, Sandbox
 log: logging.Logger = logging.getLogger("mrlm")
 
 PATIENCE = 3.0
-"""Times the deadline of a test that the honest class has: what it misses must not be chance."""
+"""Factor on the deadline of a test for the reference class, so that it fails no test by chance."""
 
 
 class ClassBench(Bench):
-    """Puts classes to tests in a sandbox that a world and all its copies share, and remembers which
-    cases can be judged."""
+    """Test runner for classes, in a sandbox shared by an environment and all its copies; caches the
+    usable test cases."""
 
     def __init__(self, isolation: Any = "auto", sandbox: Sandbox | None = None) -> None:
         super().__init__(isolation, sandbox)
@@ -41,12 +41,12 @@ class ClassBench(Bench):
     async def judge(
         self, problem: ClassProblem, program: str, limits: Limits
     ) -> list[tuple[list[str], GradingVerdict]]:
-        """Each case that can be judged, and its verdict.
+        """Each usable test case, and its verdict.
 
         Raises:
-            SandboxUnavailableError: nothing here can isolate a program as asked.
+            SandboxUnavailableError: the requested isolation is not available on this machine.
             SandboxError: the sandbox failed.
-            EpisodeError: no case can be judged.
+            EpisodeError: no test case is usable.
         """
         cases = await self._known(problem, limits)
         verdicts = await self._graded(problem, program, cases, limits)
@@ -69,7 +69,7 @@ class ClassBench(Bench):
         if not self._usable[key]:
             raise EpisodeError(
                 f"class {problem.name}: its own solution passes none of its tests in the sandbox, "
-                "so nothing can be judged; leave the row out"
+                "so no answer can be graded; remove the row"
             )
         return self._usable[key]
 

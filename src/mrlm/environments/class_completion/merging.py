@@ -1,4 +1,4 @@
-"""Several writers' code as one class. Trees are read and written, never run."""
+"""Merging of several writers' code into one class. Syntax trees are edited, code is never run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mrlm.environments.code_collaboration.structure import parsed
 
 @dataclass(slots=True)
 class Part:
-    """What one writer handed in.
+    """The code that one writer submitted.
 
     Args:
-        methods: name -> what it wrote for the class.
+        methods: name -> its definition.
         attributes: assignments in the body of the class.
-        before: imports, functions, classes and assignments that stand before the class.
+        before: imports, functions, classes and assignments before the class.
     """
 
     methods: dict[str, FunctionNode] = field(default_factory=dict)
@@ -35,14 +35,14 @@ class Part:
 
 
 def read(code: str, problem: ClassProblem) -> Part | None:
-    """What a writer's code holds: a class of this name, or methods alone, indented or not; nothing
-    for no code. `None` if it is no Python."""
+    """Parse a writer's code: a class of this name, or methods alone, indented or not; an empty part
+    for empty code, `None` if it is not valid Python."""
     if not code.strip():
         return Part()
     if refusal(code):
         return None
     tree = parsed(code) or parsed(textwrap.dedent(code))
-    if tree is None:  # methods as they stand in a class, the first one with or without its indent
+    if tree is None:  # methods indented as in a class, the first one with or without its indent
         tree = parsed(f"class {problem.name}:\n    {code.lstrip()}")
     if tree is None:
         return None
@@ -59,14 +59,14 @@ def read(code: str, problem: ClassProblem) -> Part | None:
 
 
 def is_valid(method: Method, node: FunctionNode | None) -> bool:
-    """Whether a method is there, takes what it is given, and does something."""
+    """Whether a method is defined, has the required parameters, and is not empty."""
     if node is None or (is_empty(node) and not method.empty):
         return False
     return num_params(node) in (method.params, -1) or method.params == -1
 
 
 def overlaps(parts: Sequence[Part], division: Sequence[Sequence[str]]) -> list[set[str]]:
-    """The methods that each writer wrote though they are another's."""
+    """For each writer, the methods it wrote that are assigned to another."""
     every = {name for names in division for name in names}
     return [
         every & set(part.methods) - set(names) for part, names in zip(parts, division, strict=True)
@@ -76,12 +76,12 @@ def overlaps(parts: Sequence[Part], division: Sequence[Sequence[str]]) -> list[s
 def merged(
     problem: ClassProblem, parts: Sequence[Part], division: Sequence[Sequence[str]]
 ) -> str | None:
-    """The whole class: the given constructor, every method by the writer whose it is, and helpers
-    of the writers' own, the first where two have one name. What a writer wrote of another's part,
-    of the constructor or of how Python treats the class is left out.
+    """The whole class: the given constructor, every method from the writer it is assigned to, and
+    the writers' own helpers, the first where two have the same name. A writer's version of another
+    writer's method, of the constructor or of special class attributes is dropped.
 
     Returns:
-        The text of the module, or `None` if it cannot be written.
+        The source of the module, or `None` if it cannot be generated.
     """
     head = parsed("\n".join([*problem.imports, problem.constructor]))
     if head is None:
@@ -107,8 +107,8 @@ def merged(
 
 
 def honest(problem: ClassProblem, division: Sequence[Sequence[str]]) -> list[str] | None:
-    """What honest writers hand in: their methods of the solution, the first one also what else
-    there is in it."""
+    """Reference submissions: each writer's methods of the solution, the first writer's with
+    everything else in it."""
     tree = parsed(problem.solution) if problem.solution else None
     found = [n for n in (tree.body if tree else ()) if isinstance(n, ast.ClassDef)]
     whole = next((node for node in found if node.name == problem.name), None)

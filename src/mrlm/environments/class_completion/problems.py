@@ -1,5 +1,5 @@
-"""A class to be completed: its skeleton, its methods and who writes them, and the cases of unittest
-that decide. Rows are in the form of ClassEval. Nothing here runs a program."""
+"""A class to be completed: its skeleton, its methods with their writers, and its unittest cases.
+Rows are in the form of ClassEval. This module runs no program."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mrlm.data.tasks import Row
 from mrlm.environments.code_collaboration.structure import parsed
 
 PROBLEM = "class_problem"
-"""The column in which the problem of a row travels."""
+"""Column with the problem of a row."""
 DIVISION = "division"
-"""The column with the names of the methods of each writer."""
+"""Column with the names of the methods of each writer."""
 NEEDED = ("skeleton", "test", "class_name", "methods_info")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that is to be written.
+    """A method to be written.
 
     Args:
         name: its name.
-        params: how many parameters it has, `self` included; -1 where there may be any number.
-        needs: other methods that an honest one calls.
-        empty: whether an honest one does nothing.
+        params: number of parameters, including `self`; -1 if variable.
+        needs: other methods that the reference implementation calls.
+        empty: whether the reference implementation has an empty body.
     """
 
     name: str
@@ -44,16 +44,16 @@ class ClassProblem:
     """A class with its tests.
 
     Args:
-        name: of the class.
-        skeleton: what all writers see.
-        constructor: the beginning of the class, which is given.
-        imports: import statements that are given.
-        methods: what is to be written.
-        tests: source of the classes of tests.
-        cases: class of tests and method, of each case.
-        samples: the sources of the first cases, which are shown.
-        solution: an honest class, if there is one.
-        sure: whether the cases are known to be passed by the solution where they are run here.
+        name: name of the class.
+        skeleton: source that all writers see.
+        constructor: the given beginning of the class.
+        imports: given import statements.
+        methods: methods to be written.
+        tests: source of the test classes.
+        cases: test class and method of each case.
+        samples: sources of the first cases, which are shown.
+        solution: the reference class, if there is one.
+        sure: whether the solution is known to pass the cases in the sandbox.
     """
 
     name: str
@@ -77,22 +77,22 @@ class ClassProblem:
         """The problem of a record.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the record is not a valid problem.
         """
         try:
             methods = [Method(**each) for each in record["methods"]]
             return cls(**{**record, "methods": methods})
         except (TypeError, KeyError) as error:
-            raise ConfigError(f"{where} is no class to complete: {error!r}") from error
+            raise ConfigError(f"{where} is not a class problem: {error!r}") from error
 
     @property
     def source(self) -> str:
-        """The tests' module, with the imports that the solution's module gives it."""
+        """The source of the test module, with the imports of the solution's module."""
         return "\n".join([*self.imports, "import unittest", self.tests])
 
     @property
     def question(self) -> str:
-        """What everybody reads: the skeleton and the visible cases."""
+        """The prompt for all writers: the skeleton and the visible cases."""
         shown = [f"This must hold:\n{sample}" for sample in self.samples]
         return "\n".join([f"Complete the class `{self.name}`.\n\n{self.skeleton.strip()}", *shown])
 
@@ -101,14 +101,14 @@ def converted(row: Row, where: str, num_writers: int, num_visible: int, max_test
     """A row with its problem in the column `class_problem` and its question in `prompt`.
 
     Raises:
-        DataError: it is not in the form of ClassEval, or has fewer methods than there are writers.
+        DataError: the row is not in the form of ClassEval, or has fewer methods than writers.
     """
     missing = [name for name in NEEDED if row.get(name) is None]
     if missing:
         raise DataError(
-            f"{where}: it has no {missing[0]!r}, which a row in the form of ClassEval has "
-            f"(task_id, skeleton, test, solution_code, import_statement, methods_info, class_name, "
-            f"test_classes, class_constructor); it has {', '.join(row)} (rename with columns)"
+            f"{where}: column {missing[0]!r} is missing; a row in the form of ClassEval has "
+            f"task_id, skeleton, test, solution_code, import_statement, methods_info, class_name, "
+            f"test_classes, class_constructor; this one has {', '.join(row)} (rename with columns)"
         )
     name = str(row["class_name"])
     skeleton = _class(str(row["skeleton"]), name, f"{where}, column 'skeleton'")
@@ -118,7 +118,7 @@ def converted(row: Row, where: str, num_writers: int, num_visible: int, max_test
     if len(methods) < num_writers:
         raise DataError(
             f"{where}: the {len(methods)} methods of {name} cannot be divided among {num_writers} "
-            "writers; name fewer agents, or set on_bad_row: skip"
+            "writers; use fewer agents, or set on_bad_row: skip"
         )
     imports = _items(row.get("import_statement") or [], f"{where}, column 'import_statement'")
     cases, sources = _cases(row, where, max_tests)
@@ -145,15 +145,15 @@ def functions(node: ast.ClassDef) -> dict[str, FunctionNode]:
 
 
 def num_params(node: FunctionNode) -> int:
-    """How many parameters a function has; -1 where there may be any number."""
+    """Number of parameters of a function; -1 if variable."""
     spec = node.args
     several = spec.vararg is not None or spec.kwarg is not None
     return -1 if several else len(spec.posonlyargs) + len(spec.args) + len(spec.kwonlyargs)
 
 
 def is_empty(node: FunctionNode) -> bool:
-    """Whether a function does nothing: it has no more than a docstring, `pass`, `return None`, or
-    an error that says that it is not written yet."""
+    """Whether a function body is empty: only a docstring, `pass`, `return None`, or a
+    `NotImplementedError`."""
     for each in node.body:
         constant = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
         none = isinstance(each, ast.Return) and (
@@ -174,7 +174,7 @@ def _class(text: str, name: str, where: str) -> ast.ClassDef:
     for node in found:
         if node.name == name:
             return node
-    what = "it is no Python" if tree is None else f"there is no class {name!r} in it"
+    what = "not valid Python" if tree is None else f"class {name!r} is not defined"
     raise DataError(f"{where}: {what}")
 
 
@@ -195,11 +195,10 @@ def _methods(
 
 
 def _cases(row: Row, where: str, max_tests: int) -> tuple[list[list[str]], list[FunctionNode]]:
-    """The cases of a row, at most `max_tests` of them, spread over all, and the trees of all but
-    the last."""
+    """At most `max_tests` cases of a row, spread evenly, and the trees of all but the last."""
     tree = parsed(str(row["test"]))
     if tree is None:
-        raise DataError(f"{where}, column 'test': it is no Python")
+        raise DataError(f"{where}, column 'test': not valid Python")
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     wanted = _items(row.get("test_classes") or [], f"{where}, column 'test_classes'")
     found = [
@@ -210,14 +209,16 @@ def _cases(row: Row, where: str, max_tests: int) -> tuple[list[list[str]], list[
         if name.startswith("test")
     ]
     if len(found) < 2:
-        raise DataError(f"{where}, column 'test': it has {len(found)} tests; two are needed")
+        raise DataError(
+            f"{where}, column 'test': {len(found)} tests found; at least two are needed"
+        )
     count = min(len(found), max_tests)
     used = [found[place * len(found) // count] for place in range(count)]
     return [[group, name] for group, name, _ in used], [node for _, _, node in used[:-1]]
 
 
 def _constructor(row: Row, skeleton: ast.ClassDef, name: str) -> str:
-    """The beginning of the class: the column, or what the skeleton says of it."""
+    """The beginning of the class: from the column, or from the skeleton."""
     given = str(row.get("class_constructor") or "")
     for text in (given, f"{given.rstrip()}\n    pass"):
         tree = parsed(text)
@@ -231,7 +232,7 @@ def _constructor(row: Row, skeleton: ast.ClassDef, name: str) -> str:
 
 
 def _items(value: Any, where: str) -> list[Any]:
-    """A list, which some files hold as JSON or as Python writes it."""
+    """A list, which some files store as JSON or as a Python literal."""
     if isinstance(value, str) and re.match(r"\s*\[", value):
         try:
             value = json.loads(value)
@@ -239,7 +240,7 @@ def _items(value: Any, where: str) -> list[Any]:
             try:
                 value = ast.literal_eval(value)
             except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-                raise DataError(f"{where}: no list can be read from it ({error})") from error
+                raise DataError(f"{where}: cannot be parsed as a list ({error})") from error
     if isinstance(value, str):
         return value.splitlines()
     if not isinstance(value, list | tuple):

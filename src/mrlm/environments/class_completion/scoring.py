@@ -1,4 +1,4 @@
-"""What a class by several writers is worth, at most 6, and what they are told of it."""
+"""Score of a class by several writers, at most 6, and feedback for them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Judged = list[tuple[list[str], GradingVerdict]]
 
 @dataclass(slots=True)
 class CompletionScore:
-    """What a class is worth.
+    """The score of a class.
 
     Args:
-        paid: component -> what it pays; the reward is their sum.
-        own: for every writer, what it is paid for its own part (`valid` and `overlap`).
-        missing: methods that are not there, or not as they were asked for.
-        foreign: methods that somebody wrote who should not.
+        paid: component -> reward; the team's reward is their sum.
+        own: reward of every writer for its own part (`valid` and `overlap`).
+        missing: methods that are missing, or do not match the requirements.
+        foreign: methods written by a writer to whom they are not assigned.
         judged: the cases and their verdicts, if they were run.
-        parses: whether all of it is Python.
+        parses: whether all code is valid Python.
     """
 
     paid: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 0.0))
@@ -42,12 +42,12 @@ class CompletionScore:
 
     @property
     def passed(self) -> int:
-        """How many cases pass."""
+        """Number of cases that pass."""
         return sum(verdict.passed for _, verdict in self.judged)
 
     @property
     def solved(self) -> bool:
-        """Whether nothing is left to gain."""
+        """Whether the score is the maximum."""
         whole = bool(self.judged) and self.passed == len(self.judged)
         return whole and not self.missing and not self.foreign
 
@@ -62,15 +62,15 @@ async def worth(
     codes: Sequence[str],
     judge: Callable[[str], Awaitable[Judged]],
 ) -> CompletionScore:
-    """What the writers' codes are worth: 2 x the share of the methods that are valid, 4 x the share
-    of the tests that pass, less the share of the methods that somebody wrote who should not; 0 if
-    the whole is not Python.
+    """Score of the writers' codes: 2 x the fraction of valid methods + 4 x the fraction of passed
+    tests - the fraction of methods written by a writer to whom they are not assigned; 0 if the
+    whole is not valid Python.
 
     Args:
-        problem: what was asked.
+        problem: the class problem.
         division: the methods of each writer.
         codes: one per writer.
-        judge: runs a class, and gives a verdict for each case that can be judged.
+        judge: runs a class, and returns a verdict for each usable test case.
     """
     found = CompletionScore(own=[0.0] * len(division))
     parts = [part for part in (read(code, problem) for code in codes) if part is not None]
@@ -96,8 +96,8 @@ async def worth(
 
 
 def told(mode: Mode, problem: ClassProblem, found: CompletionScore) -> str:
-    """What a mode says of a class that is not finished; `expert` says nothing itself. Hidden tests
-    give a number and nothing else."""
+    """Feedback of a mode on an unfinished class; empty for `expert`. Hidden tests contribute only a
+    number."""
     number = len(found.judged)
     count = f"{found.passed} of {number} tests pass." if number else "The class was not tested."
     if mode == "count":

@@ -1,5 +1,5 @@
-"""The world of class completion: seats that each write some methods of one class, and perhaps one
-that advises them between turns. It knows nothing of models, and runs code in a sandbox only."""
+"""The class completion environment: agents that each write some methods of one class, and an
+optional adviser between turns. Code runs only in a sandbox."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ from mrlm.sandbox.types import Sandbox
 
 
 class ClassCompletionEnvironment(Writers):
-    """Writers of one class, who write at the same time, each its own methods.
+    """An environment in which several agents write the methods of one class concurrently.
 
-    A class is worth, at most 6: 2 x the share of the methods that are valid (written by whoever was
-    asked, with the parameters asked for, and not empty), 4 x the share of the tests that pass, less
-    the share of the methods that somebody wrote who should not; 0 if the whole is not Python. Every
-    turn earns the difference to the one before.
+    The score of a class is at most 6: 2 x the fraction of valid methods (written by the assigned
+    writer, with the required parameters, and not empty) + 4 x the fraction of passed tests - the
+    fraction of methods written by a writer to whom they are not assigned; 0 if the whole is not
+    valid Python. The reward of a turn is the change of the score since the previous turn.
 
     Args:
-        dataset: rows in the form of ClassEval, perhaps with `division`, the names of the methods of
-            each writer; classes without end when `None`.
+        dataset: rows in the form of ClassEval, optionally with `division`, the names of the methods
+            of each writer; unlimited generated classes when `None`.
         eval_dataset: held-out rows; a tenth of the classes of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
         agents: names of the writers, one or more.
-        division: who writes what: by `parameters` (the first writer has the methods with the
-            fewest), by `dependency` (those that need no others), or the names, writer by writer.
-        feedback: what is told between turns: `none`, `count` (how many tests pass), `graded` (what
-            the structure lacks, and in words how many pass), `tests` (the cases that may be seen,
-            too), `expert` (what one more seat says of the class).
-        expert_agent: name of that seat, which earns what the team gains in the next turn.
-        rewards: `team` pays everybody for the class; `individual` for the tests and for its own
-            methods.
-        max_turns: classes that may be handed in.
-        num_visible: cases that the question shows.
-        max_tests: cases of a row that are used, spread over all.
+        division: assignment of methods: by `parameters` (the first writer gets the methods with the
+            fewest), by `dependency` (those that depend on no others), or lists of names per writer.
+        feedback: feedback between turns: `none`, `count` (number of passed tests), `graded`
+            (structural defects, and roughly how many tests pass), `tests` (also the visible cases),
+            `expert` (advice of one more agent).
+        expert_agent: name of that agent; its reward is the team's gain in the next turn.
+        rewards: `team`: every agent gets the score of the class; `individual`: that of the tests
+            and of its own methods.
+        max_turns: maximum number of submissions.
+        num_visible: test cases shown in the question.
+        max_tests: test cases of a row that are used, spread evenly.
         test_timeout: seconds for every case.
-        isolation: how code is run, as `open_sandbox` takes it.
-        sandbox: one that is open already, instead of `isolation`.
-        instruction: put after the question; none if empty.
-        seed: of generated classes and of the split.
+        isolation: isolation of the code, as in `open_sandbox`.
+        sandbox: an open sandbox, instead of `isolation`.
+        instruction: text after the question; none if empty.
+        seed: seed of generated classes and of the split.
 
     Raises:
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
 
+    reward_range: tuple[float, float] | None = (-1.0, 6.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset", rows=["max_tests"])
 
     def __init__(
@@ -91,7 +92,7 @@ class ClassCompletionEnvironment(Writers):
         super().__init__(agents, feedback, expert_agent, rewards, max_turns, test_timeout)
         if isinstance(division, str) and division not in ("parameters", "dependency"):
             raise ConfigError(
-                "division must be 'parameters', 'dependency' or lists of names, one for each "
+                "division must be 'parameters', 'dependency' or lists of names, one list per "
                 f"writer, not {division!r}"
             )
         self.division: Division | Sequence[Sequence[str]] = division
@@ -104,7 +105,6 @@ class ClassCompletionEnvironment(Writers):
             num_visible=num_visible,
             max_tests=max_tests,
         )
-        self._table: Table | None = None
         if dataset is not None:
             self._table = Table(
                 dataset,
@@ -119,9 +119,6 @@ class ClassCompletionEnvironment(Writers):
         self._division: list[list[str]] = []
 
     # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
@@ -142,7 +139,7 @@ class ClassCompletionEnvironment(Writers):
         self._task = task or self.task(seed or 0)
         where = f"class completion: task {self._task.id!r}"
         if PROBLEM not in self._task.info:
-            raise ConfigError(f"{where} has no {PROBLEM} in its info")
+            raise ConfigError(f"{where} has no {PROBLEM!r} in its info")
         self._problem = ClassProblem.of(self._task.info[PROBLEM], where)
         self._division = divided(self._problem, len(self.writers), self.division)
         return self.begin()
@@ -151,10 +148,10 @@ class ClassCompletionEnvironment(Writers):
         """The opening question of every writer."""
         parts = []
         for names in self._division:
-            said = f"Write only {_listed(names)} of the class `{self._problem.name}`"
+            part = f"Write only {_listed(names)} of the class `{self._problem.name}`"
             if len(self.writers) > 1:
-                said += "; others write the rest at the same time, and you may call it"
-            parts.append(f"{self._problem.question}\n{said}.\n{self.instruction}".strip())
+                part += "; others write the rest at the same time, and you may call it"
+            parts.append(f"{self._problem.question}\n{part}.\n{self.instruction}".strip())
         return parts
 
     async def judged(self, codes: Sequence[str]) -> CompletionScore:

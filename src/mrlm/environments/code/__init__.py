@@ -1,8 +1,8 @@
 """Code: programs that are run against tests in a sandbox, for problems that are generated or come
 from a data set.
 
-The world is in `world.py`, generated problems in `generator.py`, `templates.py` and `families/`,
-data sets in `formats.py`, what is paid and said in `scoring.py`.
+The environment is in `world.py`, generated problems in `generator.py`, `templates.py` and
+`families/`, data sets in `formats.py`, rewards and feedback in `scoring.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Where the code stands in a reply, and whether it can be run at all. It looks at text only."""
+"""Extraction of code from a completion, and checks before it is run. Works on text only."""
 
 from __future__ import annotations
 
 import re
 
 MAX_CODE = 100_000
-"""Characters of code; more is refused without being run."""
+"""Maximum number of characters of code; longer code is refused without being run."""
 
 _PYTHON = re.compile(r"```[ \t]{0,9}(?:python3?|py)\b", re.IGNORECASE)
 _ANY = re.compile(r"```[^\n`]{0,99}$", re.MULTILINE)
@@ -13,8 +13,8 @@ _END = re.compile(r"^[ \t]*```", re.MULTILINE)
 
 
 def extract_code(text: str) -> str:
-    """The code of a reply: its first ```` ```python ```` block, else its first fenced block, else
-    the whole text. A block that is never closed ends with the text."""
+    """The code of a completion: its first ```` ```python ```` block, else its first fenced block,
+    else the whole text. An unclosed block ends with the text."""
     text = text.replace("\r\n", "\n")
     opening = _PYTHON.search(text) or _ANY.search(text)
     first = text.find("\n", opening.end()) if opening else -1
@@ -27,7 +27,7 @@ def extract_code(text: str) -> str:
 
 
 def refusal(code: str) -> str:
-    """Why code is not run; empty if it is."""
+    """The reason why code is not run; empty if it is."""
     if not code.strip():
         return "there is no code in it"
     if len(code) > MAX_CODE:
@@ -38,7 +38,7 @@ def refusal(code: str) -> str:
 
 
 def fenced(code: str) -> str:
-    """Code as an honest player hands it in."""
+    """Code in a fenced block, as an expert submits it."""
     return f"```python\n{code.rstrip()}\n```"
 
 

@@ -1,5 +1,5 @@
-"""Programming problems from rows of data sets: HumanEval, MBPP, and what reads standard input or
-calls a function in the manner of APPS. A row that is none of them is an error that says where."""
+"""Programming problems from rows of data sets: HumanEval, MBPP, and APPS (standard input or a
+function). A row in none of these forms raises an error with its location."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ FORMS = (
     "input_output)"
 )
 PROBLEM = "code_problem"
-"""The column in which the problem of a row travels."""
+"""Column with the problem of a row."""
 
 
 def converted(row: Row, where: str, num_visible: int, max_tests: int) -> Row:
     """A row with its problem in the column `code_problem` and its question in `prompt`.
 
     Args:
-        row: as it was read.
-        where: where it stands, for errors.
-        num_visible: tests that the question shows, where they are separate ones.
-        max_tests: tests that are used, the first ones.
+        row: the row as read.
+        where: its location, for errors.
+        num_visible: number of tests shown in the question, if the tests are separate.
+        max_tests: number of tests used, the first ones.
 
     Raises:
-        DataError: it is in none of the known forms.
+        DataError: the row is in none of the known forms.
     """
     if row.get("entry_point") is not None and row.get("test") is not None:
         problem = _human_eval(row, where)
@@ -44,7 +44,7 @@ def converted(row: Row, where: str, num_visible: int, max_tests: int) -> Row:
         problem = _apps(row, where, num_visible, max_tests)
     else:
         raise DataError(
-            f"{where}: it is in none of the known forms: {FORMS}; it has {', '.join(row)} "
+            f"{where}: unknown form; expected {FORMS}; the row has {', '.join(row)} "
             "(rename with columns)"
         )
     return row | {"prompt": problem.text, PROBLEM: problem.record()}
@@ -54,7 +54,7 @@ def _human_eval(row: Row, where: str) -> CodeProblem:
     stub, entry, test = (_text(row, name, where) for name in ("prompt", "entry_point", "test"))
     _identifier(entry, f"{where}, column 'entry_point'")
     if not re.search(r"^def check\(", test, re.MULTILINE):
-        raise DataError(f"{where}, column 'test': it defines no function check(candidate)")
+        raise DataError(f"{where}, column 'test': function check(candidate) is not defined")
     rest = row.get("canonical_solution")
     return CodeProblem(
         text=f"Complete the Python function `{entry}`.\n\n{stub}",
@@ -68,7 +68,7 @@ def _human_eval(row: Row, where: str) -> CodeProblem:
 
 
 def _examples(stub: str, entry: str) -> list[str]:
-    """The examples in a docstring that call the function and give a plain value, as asserts."""
+    """Examples in a docstring that call the function and have a literal result, as asserts."""
     asserts: list[str] = []
     try:
         docstrings = [
@@ -77,7 +77,7 @@ def _examples(stub: str, entry: str) -> list[str]:
             if isinstance(node, ast.FunctionDef) and node.name == entry
         ]
         found = doctest.DocTestParser().get_examples("\n".join(docstrings))
-    except (SyntaxError, ValueError):  # no whole function, or not written as doctest wants it
+    except (SyntaxError, ValueError):  # not a complete function, or not in doctest format
         return asserts
     for example in found:
         call, value = example.source.strip(), example.want.strip()
@@ -92,14 +92,14 @@ def _mbpp(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem
     tests = [str(test).strip() for test in _list(row["test_list"], f"{where}, column 'test_list'")]
     tests = [test for test in tests if test][:max_tests]
     if not tests:
-        raise DataError(f"{where}, column 'test_list': there is no test in it")
+        raise DataError(f"{where}, column 'test_list': it is empty; at least one test is needed")
     entry = _tested_name(tests, f"{where}, column 'test_list'")
     setup = [str(line) for line in _list(row.get("test_imports") or [], where)]
     setup.append(str(row.get("test_setup_code") or ""))
     before = "\n".join(line for line in setup if line.strip())
     text = row.get("text") or question_of(row)
     if text is None:
-        raise DataError(f"{where}: it needs a text or a prompt; it has {', '.join(row)}")
+        raise DataError(f"{where}: needs a column text or prompt; it has {', '.join(row)}")
     solution = row.get("code")
     return CodeProblem(
         text=f"{_words(text, where)}\nCall the function `{entry}`.",
@@ -123,7 +123,7 @@ def _apps(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem
         raise DataError(f"{column}: {len(inputs)} inputs for {len(outputs)} outputs")
     text = question_of(row)
     if text is None:
-        raise DataError(f"{where}: it needs a question; it has {', '.join(row)}")
+        raise DataError(f"{where}: needs a column question; it has {', '.join(row)}")
     words, entry = _words(text, where), table.get("fn_name")
     if entry is None:
         tests: list[Any] = [[_lines(i), _lines(o)] for i, o in zip(inputs, outputs, strict=True)]
@@ -131,7 +131,7 @@ def _apps(row: Row, where: str, num_visible: int, max_tests: int) -> CodeProblem
     else:
         _identifier(entry, f"{column}, fn_name")
         if not all(isinstance(args, list) for args in inputs):
-            raise DataError(f"{column}: with fn_name every input is a list of arguments")
+            raise DataError(f"{column}: with fn_name every input must be a list of arguments")
         if all(isinstance(output, list) and len(output) == 1 for output in outputs):
             outputs = [output[0] for output in outputs]  # APPS puts each result into a list
         tests = [list(test) for test in zip(inputs, outputs, strict=True)]
@@ -162,7 +162,7 @@ def _words(value: Any, where: str) -> str:
 
 
 def _list(value: Any, where: str) -> list[Any]:
-    """A list, which a CSV file holds as JSON."""
+    """A list, which a CSV file stores as JSON."""
     value = _parsed(value, where)
     if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
         raise DataError(f"{where}: expected a list, not {type(value).__name__}")
@@ -179,13 +179,13 @@ def _parsed(value: Any, where: str) -> Any:
 
 
 def _lines(value: Any) -> str:
-    """Standard input or output, which is text or a list of lines."""
+    """Standard input or output, given as text or a list of lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _identifier(name: Any, where: str) -> None:
     if not isinstance(name, str) or not name.isidentifier():
-        raise DataError(f"{where}: expected the name of a function, not {name!r}")
+        raise DataError(f"{where}: expected a function name, not {name!r}")
 
 
 def _tested_name(tests: list[str], where: str) -> str:
@@ -198,12 +198,12 @@ def _tested_name(tests: list[str], where: str) -> str:
         name = node.func if isinstance(node, ast.Call) else None
         if isinstance(name, ast.Name) and not hasattr(builtins, name.id):
             return name.id
-    raise DataError(f"{where}: {tests[0][:80]!r} calls no function of the solution")
+    raise DataError(f"{where}: {tests[0][:80]!r} does not call a function of the solution")
 
 
 def _first_solution(row: Row) -> str | None:
-    """The first of the solutions of a row, which APPS holds as JSON; it is for demonstrations, so a
-    column that cannot be read is none."""
+    """The first solution of a row, which APPS stores as JSON; `None` if the column cannot be read,
+    as it only serves for demonstrations."""
     value = row.get("solutions")
     if isinstance(value, str):
         try:

@@ -1,5 +1,5 @@
-"""Programming problems without end, drawn from templates. Held-out problems differ from training
-problems as problems, whatever the seeds."""
+"""Unlimited generated programming problems, sampled from templates. Held-out problems differ from
+all training problems, for any seed."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from mrlm.environments.shared.rows import at_least, is_held_out
 
 LEVELS = (1, 3)
 TRIES = 10_000
-"""How often a problem is drawn before a split is given up as empty."""
+"""Number of samples after which a split is considered empty."""
 
 
 class CodeProblemGenerator:
-    """Problems without end, each with the tests its own honest solution passes.
+    """A generator of unlimited problems, each with tests that its reference solution passes.
 
     Args:
         difficulty_range: lowest and highest difficulty, between 1 and 3.
         seed: generators with different seeds give different problems for the same problem seed.
         families: any of `strings`, `lists`, `arithmetic`, `recursion`, `dictionaries`,
             `simulation`; all of them when `None`.
-        templates: names of the only templates to draw from; `difficulty_range` and `families` do
-            not matter then. For very small models: `larger`, `plus_number`, ...
-        num_visible: tests that stand in the question.
-        num_hidden: further tests, which nobody sees.
+        templates: names of the only templates to sample from; `difficulty_range` and `families` are
+            then ignored. For very small models: `larger`, `plus_number`, ...
+        num_visible: tests shown in the question.
+        num_hidden: further tests, which are never shown.
 
     Raises:
         ConfigError: an impossible range or number, or an unknown family or template.
@@ -52,8 +52,8 @@ class CodeProblemGenerator:
         at_least("num_hidden", num_hidden, 2, whole=True)
         if num_visible > 2 or num_hidden > 8:
             raise ConfigError(
-                f"a generated problem has at most 2 visible and 8 hidden tests, not num_visible="
-                f"{num_visible} and num_hidden={num_hidden}"
+                f"num_visible={num_visible} and num_hidden={num_hidden}: a generated problem has "
+                "at most 2 visible and 8 hidden tests"
             )
         self.seed = seed
         self.num_visible = num_visible
@@ -61,8 +61,7 @@ class CodeProblemGenerator:
         self._templates = _selected(self.families, self.difficulty_range, templates)
 
     def problem(self, seed: int, split: Split = "train") -> CodeProblem:
-        """The problem of a seed. A problem of `eval` never occurs in `train`, for any seed of any
-        generator."""
+        """The problem of a seed. A problem of `eval` never occurs in `train`, for any seeds."""
         rng = random.Random(f"code/{self.seed}/{split}/{seed}")
         held_out = split == "eval"
         for _ in range(TRIES):
@@ -87,11 +86,11 @@ class CodeProblemGenerator:
 
     @property
     def templates(self) -> list[str]:
-        """Names of the templates that problems are drawn from."""
+        """Names of the templates that problems are sampled from."""
         return [template.name for group in self._templates.values() for template in group]
 
     def _drawn_template(self, rng: random.Random) -> tuple[str, ProgramTemplate]:
-        """Family, difficulty and template, each drawn from those there are."""
+        """Sample a family, a difficulty and a template."""
         family = rng.choice(list(self._templates))
         group = self._templates[family]
         level = rng.choice(sorted({template.level for template in group}))
@@ -101,7 +100,7 @@ class CodeProblemGenerator:
 def _selected(
     families: Sequence[str], bounds: tuple[int, int], names: str | Sequence[str] | None
 ) -> dict[str, list[ProgramTemplate]]:
-    """The templates to draw from, by family; families without any are left out."""
+    """The templates to sample from, by family; families without any are left out."""
     if names is not None:
         known = [template.name for group in FAMILIES.values() for template in group]
         wanted = chosen(names, known, "templates")
@@ -113,6 +112,6 @@ def _selected(
 
 
 def _key(text: str) -> str:
-    """Equal for problems that differ only in the order of their words, or in the name of the
+    """A key equal for problems that differ only in the order of their words, or in the name of the
     function, so that `a plus b` cannot leak through `b plus a`."""
     return " ".join(sorted(re.findall(r"\w+|[^\w\s]", text.lower())))

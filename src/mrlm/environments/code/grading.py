@@ -1,4 +1,4 @@
-"""The sandbox behind a world, and how an answer is put to the tests of its problem."""
+"""The sandbox of an environment, and test runs of an answer in it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from mrlm.sandbox.grading.solving import turn
 from mrlm.sandbox.types import Limits, Sandbox, SandboxError
 
 REL_TOL = 1e-9
-"""How far floating-point results of calls may differ: two honest ways of adding do not agree to the
+"""Relative tolerance of floating-point results: two correct orders of addition may differ in the
 last bit."""
 
 MOST_TIME = 6
-"""All cases of a program together may take as long as this many that reach their deadline."""
+"""Total time limit of all cases of a program, in multiples of the deadline of one case."""
 
 
 class Bench:
-    """Puts answers to tests in a sandbox that a world and all its copies share. It is opened when
-    it is first needed.
+    """A test runner for answers, in a sandbox shared by an environment and all its copies. The
+    sandbox is opened on first use.
 
     Args:
-        isolation: as `open_sandbox` takes it.
-        sandbox: one that is open already.
+        isolation: as in `open_sandbox`.
+        sandbox: an open sandbox.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Bench:
         """A verdict for every test of a problem, in their order.
 
         Raises:
-            SandboxUnavailableError: nothing here can isolate a program as asked.
-            SandboxError: the sandbox failed, or gave no verdict for some test.
+            SandboxUnavailableError: the requested isolation is not available on this machine.
+            SandboxError: the sandbox failed, or returned no verdict for some test.
         """
         if self._sandbox is None:
             self._sandbox = await in_thread(lambda: open_sandbox(self.isolation))
@@ -62,7 +62,7 @@ class Bench:
 async def _programs(
     sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits
 ) -> list[GradingVerdict]:
-    """Case by case, so that many slow ones end as too slow, and not as a step without a result."""
+    """Run case by case, so that many slow cases end as timeouts instead of failing the step."""
     verdicts: list[GradingVerdict] = []
     async with turn():
         end = time.monotonic() + MOST_TIME * limits.wall
@@ -87,5 +87,5 @@ async def _tested(
         tests = problem.tests[0] if whole else list(problem.tests)
         verdicts = await grade_asserts(sandbox, program, problem.entry, tests, limits)
     if not verdicts or (problem.kind != "check" and len(verdicts) != len(problem.tests)):
-        raise SandboxError(f"{len(verdicts)} verdicts came for {len(problem.tests)} tests")
+        raise SandboxError(f"{len(verdicts)} verdicts returned for {len(problem.tests)} tests")
     return verdicts

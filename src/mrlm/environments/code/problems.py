@@ -1,5 +1,4 @@
-"""A programming problem: what is asked, the tests that decide, and how many of them may be seen. It
-runs nothing."""
+"""A programming problem: its text, its tests, and the number of visible ones. Runs no code."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from typing import Any, Literal
 from mrlm.core.errors import ConfigError
 
 Kind = Literal["calls", "asserts", "check", "programs"]
-"""How a solution is tested: calls of a function with expected results; assert statements; one
-function `check(candidate)`; whole programs that read standard input and print."""
+"""Kind of tests: calls of a function with expected results; assert statements; one function
+`check(candidate)`; whole programs that read standard input and print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +19,18 @@ class CodeProblem:
     """A problem with its tests.
 
     Args:
-        text: what is asked, without the visible tests.
-        kind: what the tests are.
+        text: the question, without the visible tests.
+        kind: kind of the tests.
         tests: `calls`: `[args, expected]` each; `asserts`: source each; `check`: the source of the
             function, alone; `programs`: `[stdin, stdout]` each.
         entry: name of the function that is tested; empty for programs.
-        visible: how many tests, the first ones, are part of the question and of the feedback.
-            Nothing else is ever shown.
-        examples: assert statements that stand in the question already; they decide nothing, and
-            are run for the feedback alone.
-        stub: the beginning of the program, which a solution completes or writes anew (HumanEval).
-        solution: an honest one, if there is one.
-        family, template, difficulty: where a generated problem comes from.
+        visible: number of tests, the first ones, that appear in the question and the feedback. No
+            other test is ever shown.
+        examples: assert statements that are part of the question; they are run for the feedback
+            only and do not count as tests.
+        stub: the beginning of the program, which a solution completes or rewrites (HumanEval).
+        solution: the reference solution, if there is one.
+        family, template, difficulty: origin of a generated problem.
     """
 
     text: str
@@ -55,27 +54,27 @@ class CodeProblem:
         """The problem of a record.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the record is not a valid problem.
         """
         try:
             return cls(**record)
         except TypeError as error:
-            raise ConfigError(f"{where} is no programming problem: {error}") from error
+            raise ConfigError(f"{where} is not a programming problem: {error}") from error
 
     @property
     def of_examples(self) -> CodeProblem:
-        """The same problem, tested by its examples."""
+        """The same problem with its examples as tests."""
         shown = len(self.examples)
         return replace(self, kind="asserts", tests=self.examples, visible=shown, examples=())
 
     @property
     def question(self) -> str:
-        """What the agent reads: the text and the visible tests."""
+        """The prompt: the text and the visible tests."""
         shown = [shown_test(self, test) for test in self.tests[: self.visible]]
         return "\n".join([self.text, *shown])
 
     def program(self, code: str) -> tuple[str, int]:
-        """What is run for an answer, and how many lines of it stand before the answer."""
+        """The program to run for an answer, and the number of its lines before the answer."""
         if not self.stub:
             return code, 0
         if not _defines(self.entry, code):
@@ -87,7 +86,7 @@ class CodeProblem:
 
 
 def shown_test(problem: CodeProblem, test: Any) -> str:
-    """A visible test as a person reads it."""
+    """A visible test in readable form."""
     if problem.kind == "calls":
         return f"{shown_call(problem.entry, test[0])} == {test[1]!r}"
     if problem.kind == "programs":
@@ -96,11 +95,11 @@ def shown_test(problem: CodeProblem, test: Any) -> str:
 
 
 def shown_call(entry: str, args: Sequence[Any]) -> str:
-    """A call as it is written in Python."""
+    """A call in Python syntax."""
     return f"{entry}({', '.join(map(repr, args))})"
 
 
 def _defines(entry: str, code: str) -> bool:
-    """Whether a text defines the function, rather than being the rest of one."""
+    """Whether a text defines the function, instead of continuing its stub."""
     name = re.escape(entry)
     return bool(re.search(rf"^(?:(?:async )?def|class) {name}\b|^{name} ?=", code, re.M))

@@ -1,5 +1,5 @@
-"""What an answer is worth, and what the agent is told of it. Hidden tests give a number and nothing
-else: neither they nor anything that a solution could write while it runs them is shown."""
+"""Score of an answer, and feedback on it. Hidden tests contribute only a number: neither they nor
+any output of a solution while it runs them is shown."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mrlm.sandbox.grading import GradingVerdict
 
 ALL_PASSED, RAISED = 1.0, -0.5
 FAILURES = ("error", "timeout", "refused")
-"""Verdicts that cost `RAISED`; a wrong result costs nothing but its test."""
+"""Verdicts that cost `RAISED`; a wrong result only fails its test."""
 MAX_SHOWN = 500
-"""Characters of a test or a result in the feedback."""
+"""Maximum number of characters of a test or a result in the feedback."""
 _CLASS = re.compile(r"[A-Za-z_]\w{0,59}")
 HIDDEN = {
     "wrong": "gives a wrong result",
@@ -24,8 +24,8 @@ HIDDEN = {
 
 
 def worth(verdicts: Sequence[GradingVerdict]) -> dict[str, float]:
-    """What the tests say of an answer, by name: `value` is the share of the tests that pass, plus 1
-    if all do, less 0.5 if any raised an error or took too long; from -0.5 to 2."""
+    """Score of an answer by name: `value` is the fraction of tests passed, plus 1 if all pass,
+    minus 0.5 if any raised an error or timed out; from -0.5 to 2."""
     passed = sum(verdict.passed for verdict in verdicts) / len(verdicts)
     perfect = all(verdict.passed for verdict in verdicts)
     raised = any(verdict.kind in FAILURES for verdict in verdicts)
@@ -38,17 +38,17 @@ def worth(verdicts: Sequence[GradingVerdict]) -> dict[str, float]:
 
 
 def unusable() -> dict[str, float]:
-    """What an answer is worth that is never run."""
+    """Score of an answer that is never run."""
     return {"value": RAISED, "passed": 0.0, "all_passed": 0.0, "raised": 1.0}
 
 
 def feedback(problem: CodeProblem, verdicts: Sequence[GradingVerdict], offset: int = 0) -> str:
-    """What the agent is told of an answer that is not right.
+    """Feedback for a wrong answer.
 
     Args:
-        problem: what was asked; only its visible tests are quoted.
+        problem: the problem; only its visible tests are quoted.
         verdicts: one per test, in their order.
-        offset: lines of the program that stand before the answer.
+        offset: number of lines of the program before the answer.
     """
     shown = list(zip(problem.tests, verdicts, strict=False))[: problem.visible]
     failed = next(((test, verdict) for test, verdict in shown if not verdict.passed), None)

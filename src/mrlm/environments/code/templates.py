@@ -1,5 +1,5 @@
-"""What a template of programming problems is: a sentence, an honest solution, and a way to draw
-arguments. Names and numbers in it vary, so that one template gives many problems."""
+"""Templates of programming problems: a sentence, a reference solution, and a sampler of arguments.
+Names and numbers vary, so that one template yields many problems."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ TEXT = ("s", "text", "phrase", "line", "title", "message", "sentence", "note")
 LIST = ("values", "nums", "items", "xs", "data", "series", "sample", "entries")
 TABLE = ("table", "d", "scores", "stock", "prices", "counts", "record", "book")
 GRID = ("grid", "matrix", "board", "field", "cells", "plane")
-"""Names of parameters, by what they hold. Solutions use none of them for anything else."""
+"""Parameter names by type of value. Solutions use none of them for anything else."""
 
 Args = tuple[Any, ...]
 Values = Mapping[str, Any]
 PLACES = "abcde"
-"""What the parameters of a template are called in its texts: `$a`, `$b`, ..."""
+"""Placeholders of the parameters in the texts of a template: `$a`, `$b`, ..."""
 POOL = 24
-"""How many calls are drawn for a problem, before those that test most are chosen."""
+"""Number of calls sampled for a problem, from which the most discriminating are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A problem as a template gives it.
+    """A problem sampled from a template.
 
     Args:
-        text: what the function has to do.
+        text: description of the function.
         entry: its name.
         signature: its name with its parameters, `larger(a, b)`.
-        source: an honest solution.
-        calls: arguments and what the solution returns for them; no two are equal.
+        source: the reference solution.
+        calls: arguments and the solution's results for them; no two are equal.
     """
 
     text: str
@@ -47,20 +47,20 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTemplate:
-    """Problems of one kind.
+    """A template of problems of one kind.
 
     In `text` and `body`, `$f` is the name of the function, `$a`, `$b`, ... are its parameters, and
-    every name in `draws` stands for what was drawn for it.
+    every name in `draws` is replaced by the value sampled for it.
 
     Args:
-        name: of the template.
+        name: name of the template.
         level: difficulty, 1 to 3.
-        text: what the function has to do.
-        body: the lines of an honest solution.
-        takes: for every parameter, the names it may have.
-        called: names the function may have.
-        args: draws the arguments of one call, from a generator and the values of `draws`.
-        draws: name -> values it may have.
+        text: description of the function.
+        body: lines of the reference solution.
+        takes: possible names of every parameter.
+        called: possible names of the function.
+        args: samples the arguments of one call, from a generator and the values of `draws`.
+        draws: name -> possible values.
         edges: arguments that are always tested.
     """
 
@@ -80,9 +80,8 @@ class ProgramTemplate:
         num_calls: int,
         wanted: Callable[[str], bool] = bool,
     ) -> Drawn | None:
-        """A problem with `num_calls` calls, the `edges` never among the first two; `None` where its
-        text is not `wanted`, or what was drawn gives too few calls or is solved without doing
-        anything."""
+        """A problem with `num_calls` calls, the `edges` never among the first two; `None` if its
+        text is not `wanted`, or the sampled values yield too few calls or a trivial problem."""
         values = {name: rng.choice(options) for name, options in self.draws.items()}
         names: list[str] = []
         for pool in self.takes:
@@ -111,7 +110,7 @@ class ProgramTemplate:
 
 
 def compiled(source: str, entry: str) -> Callable[..., Any]:
-    """The function of a solution that was written here; never for anybody else's."""
+    """The function of a built-in solution; must never be used for untrusted code."""
     namespace: dict[str, Any] = {}
     exec(compile(source, "<solution>", "exec"), namespace)
     return namespace[entry]
@@ -122,8 +121,8 @@ def _result(solve: Callable[..., Any], args: Args) -> Any:
 
 
 def _is_lazy(calls: Sequence[tuple[Args, Any]]) -> bool:
-    """Whether saying always the same, or giving an argument back, passes all the calls, or all but
-    one of more than three."""
+    """Whether a constant result, or returning an argument, passes all the calls, or all but one of
+    more than three."""
     needed = 2 if len(calls) > 3 else 1
     results = [repr(result) for _, result in calls]
     if len(calls) - max(map(results.count, results)) < needed:
@@ -136,8 +135,8 @@ def _is_lazy(calls: Sequence[tuple[Args, Any]]) -> bool:
 
 
 def _spread(calls: list[tuple[Args, Any]]) -> list[tuple[Args, Any]]:
-    """The same calls, in an order in which different results take turns: what always says the same
-    passes few of the first ones."""
+    """The same calls, ordered so that different results alternate: a constant result passes few of
+    the first ones."""
     by_result: dict[str, list[tuple[Args, Any]]] = {}
     for call in calls:
         by_result.setdefault(repr(call[1]), []).append(call)
@@ -162,12 +161,12 @@ def ints(rng: random.Random, low: int = -9, high: int = 20, least: int = 1, most
 
 
 def letters(rng: random.Random, alphabet: str = "abcde", least: int = 1, most: int = 8) -> str:
-    """A text of letters of a small alphabet."""
+    """A string of letters of a small alphabet."""
     return "".join(rng.choice(alphabet) for _ in range(rng.randint(least, most)))
 
 
 def words(rng: random.Random, between: str = " ", least: int = 1, most: int = 5) -> str:
-    """Some words with something between them."""
+    """Several words joined by a separator."""
     return between.join(rng.choice(WORDS) for _ in range(rng.randint(least, most)))
 
 
@@ -178,7 +177,7 @@ def table(rng: random.Random, low: int = 0, high: int = 20, least: int = 1, most
 
 
 def grid(rng: random.Random, low: int = -9, high: int = 9, square: bool = False) -> Any:
-    """A list of lists of whole numbers, 2 to 4 each way."""
+    """A list of lists of whole numbers, 2 to 4 rows and columns."""
     height = rng.randint(2, 4)
     width = height if square else rng.randint(2, 4)
     return [[rng.randint(low, high) for _ in range(width)] for _ in range(height)]

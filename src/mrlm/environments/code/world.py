@@ -1,5 +1,5 @@
-"""The code world: one seat, a programming problem, some attempts, and a reward for the tests that
-pass. It knows nothing of models, and runs code in a sandbox only."""
+"""The code environment: one agent, a programming problem, several attempts, and a reward for the
+tests that pass. Code runs only in a sandbox."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -20,7 +20,7 @@ from mrlm.environments.code.grading import Bench
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import Table, at_least, others, row_matters, seats
+from mrlm.environments.shared.rows import RowTasks, Table, at_least, others, row_matters, seats
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -28,51 +28,52 @@ INSTRUCTION = "Answer with the code in one ```python block."
 COMPONENTS = ("passed", "all_passed", "raised")
 
 
-class CodeExecutionEnvironment(Environment):
-    """Programs that must pass tests, run in a sandbox.
+class CodeExecutionEnvironment(RowTasks):
+    """An environment of programming problems whose answers are tested in a sandbox.
 
-    An answer is worth the share of the tests that it passes, 1 more if it passes all, and 0.5 less
-    if any raises an error or takes too long: from -0.5 to 2. An episode is paid what its **last**
-    answer is worth: every attempt earns the difference to the one before it. So an answer that
-    fails on purpose only delays what a right one earns at once, and with any discount loses by it;
-    breaking off never keeps more than the last answer is worth. The components are paid in the same
-    way, so that their sums over an episode describe the last answer; `attempt` counts.
+    The score of an answer is the fraction of tests it passes, plus 1 if it passes all, minus 0.5 if
+    any raises an error or times out: from -0.5 to 2. The return of an episode is the score of its
+    **last** answer: the reward of an attempt is the change of the score since the previous one.
+    Thus a deliberately failed attempt only delays the reward of a correct one, and with any
+    discount reduces it; ending early never keeps more than the last score. Components are
+    differences in the same way, so that their sums over an episode describe the last answer;
+    `attempt` counts attempts.
 
     Args:
         generator_or_dataset: a `CodeProblemGenerator`, its arguments as a mapping, or a data set.
-        timeout: seconds for every test; a fraction is fine.
-        max_attempts: how often the agent may answer; between attempts it is told what went wrong.
-        generator: the same as the first argument, under the name it has in a config.
-        dataset: the same as the first argument: rows of HumanEval (`prompt`, `entry_point`,
-            `test`), MBPP (`text` or `prompt`, `test_list`) or APPS (`question`, `input_output`);
-            anything `read_rows` takes.
+        timeout: seconds for every test, possibly fractional.
+        max_attempts: maximum number of answers; the agent receives feedback after each.
+        generator: the first argument under its name in a config.
+        dataset: the first argument as rows of HumanEval (`prompt`, `entry_point`, `test`), MBPP
+            (`text` or `prompt`, `test_list`) or APPS (`question`, `input_output`); anything
+            `read_rows` accepts.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        difficulty_range, families: of generated problems, where no generator is given.
-        seed: of the generator and of the split.
-        num_visible: tests of a row that its question shows (HumanEval's cannot be shown).
+        difficulty_range, families: arguments of the generator, if none is given.
+        seed: seed of the generator and of the split.
+        num_visible: tests of a row shown in its question (HumanEval's cannot be shown).
         max_tests: tests of a row that are used.
-        test_timeout: the same instead of `timeout`, for configs, where `timeout` is the time of a
-            whole step.
-        max_turns: `max_attempts` under another name.
-        isolation: how code is run: `auto`, or a kind of sandbox, perhaps with its arguments, as
-            `open_sandbox` takes it.
-        sandbox: one that is open already, instead of `isolation`.
-        instruction: put after the question; none if empty.
-        agents: name of the seat.
+        test_timeout: replaces `timeout` in configs, where `timeout` is the time of a whole step.
+        max_turns: alias of `max_attempts`.
+        isolation: isolation of the code: `auto`, or a kind of sandbox, optionally with arguments,
+            as in `open_sandbox`.
+        sandbox: an open sandbox, instead of `isolation`.
+        instruction: text after the question; none if empty.
+        agents: name of the agent.
 
     Raises:
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
 
+    reward_range: tuple[float, float] | None = (-0.5, 2.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "dataset", "generator_or_dataset", rows=["num_visible", "max_tests"]
     )
 
-    blocking: bool = False  # steps are coroutines, and nothing else takes long
+    blocking: bool = False  # steps are coroutines, and everything else is fast
 
     def __init__(
         self,
@@ -103,8 +104,8 @@ class CodeExecutionEnvironment(Environment):
         drawn = {name: value for name, value in drawn.items() if value is not None}
         if len(sources) > 1 or (sources and drawn):
             raise ConfigError(
-                "the code world takes one of a generator, a dataset, or difficulty_range and "
-                "families; give the last two to the generator"
+                "environment code: give only one of generator, dataset, and difficulty_range with "
+                "families; the last two are arguments of the generator"
             )
         at_least("num_visible", num_visible, 0, whole=True)
         at_least("max_tests", max_tests, 1, whole=True)
@@ -115,7 +116,6 @@ class CodeExecutionEnvironment(Environment):
         self.max_turns: int | None = tries
         self.instruction = instruction
         self._bench = Bench(isolation, sandbox)
-        self._table: Table | None = None
         self.generator: CodeProblemGenerator | None = None
         source = sources[0] if sources else drawn
         if isinstance(source, CodeProblemGenerator | Mapping):
@@ -136,9 +136,6 @@ class CodeExecutionEnvironment(Environment):
         self._paid: dict[str, float] = {}
 
     # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self.generator is not None:
@@ -194,7 +191,7 @@ class CodeExecutionEnvironment(Environment):
         )
 
     async def _told(self, verdicts: Sequence[GradingVerdict], program: str, offset: int) -> str:
-        """What the agent is told of an answer that is not right."""
+        """Feedback for a wrong answer."""
         problem = self._problem
         if problem.examples and self._attempts + 1 < self.max_attempts:
             seen = await self._bench.test(problem.of_examples, program, self.limits)
@@ -203,7 +200,7 @@ class CodeExecutionEnvironment(Environment):
         return feedback(problem, verdicts, offset)
 
     def _reward(self, found: Mapping[str, float]) -> Reward:
-        """The difference to what was paid for the attempt before, in every number."""
+        """The change of the score and of all components since the previous attempt."""
         gained = {name: value - self._paid.get(name, 0.0) for name, value in found.items()}
         self._paid = dict(found)
         components = {name: gained[name] for name in COMPONENTS} | {"attempt": 1.0}
@@ -222,12 +219,12 @@ def _generator(
 ) -> CodeProblemGenerator:
     if isinstance(given, CodeProblemGenerator):
         if seed is not None:
-            raise ConfigError("give the seed to the generator, or leave the generator out")
+            raise ConfigError("seed: set it in the generator, or remove generator")
         return given
     arguments = dict(given)
     if seed is not None:
         if "seed" in arguments:
-            raise ConfigError("seed stands in the generator already; leave one of them out")
+            raise ConfigError("seed is also set in the generator; remove one of them")
         arguments["seed"] = seed
     try:
         return CodeProblemGenerator(**arguments)

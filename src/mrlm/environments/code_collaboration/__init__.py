@@ -1,8 +1,8 @@
 """Code collaboration: one program by several agents, each of which writes one function of it.
 
-The world is in `world.py`, what a program is worth in `scoring.py`, who calls whom in
-`structure.py`, what agents are told between turns in `feedback.py`, generated problems in
-`generator.py`. Problems of data sets, and how programs are tested, are those of the world `code`.
+The environment is in `world.py`, rewards in `scoring.py`, call analysis in `structure.py`, feedback
+between turns in `feedback.py`, generated problems in `generator.py`. Data set problems and tests
+are those of the environment `code`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What writers are told between turns. Hidden tests give numbers and nothing else."""
+"""Feedback for writers between turns. Hidden tests contribute only numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrlm.environments.shared.program import Mode
 
 
 def told(mode: Mode, problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> str:
-    """What a mode says of a program that does not pass all tests; `expert` says nothing itself."""
+    """Feedback of a mode on a program that does not pass all tests; empty for `expert`."""
     if mode == "count":
         return _count(found)
     if mode == "graded":
@@ -38,7 +38,7 @@ def _graded(problem: CodeProblem, names: Sequence[str], found: CollaborationScor
 
 
 def _structure(problem: CodeProblem, names: Sequence[str], found: CollaborationScore) -> list[str]:
-    """What is missing in the structure, for as far as it was looked at."""
+    """Structural defects, as far as the structure was analysed."""
     lines = [
         f"There is no function {name} that returns a value."
         for name, each in zip(names, found.of_aux, strict=True)

@@ -1,5 +1,5 @@
-"""Problems for two writers, without end: each falls into a part that `aux` does for one item and a
-part that the entry point does for all of them."""
+"""Unlimited generated problems for two writers: `aux` handles one item, and the entry point applies
+it to all items."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ProgramPlan:
     """A kind of problem, where `{k}` is a number that varies.
 
     Args:
-        asked: what the entry point has to do.
-        aux: what `aux` may do for it.
+        asked: description of the entry point.
+        aux: description of `aux`.
         entries: names and parameters of the entry point.
-        aux_code, main_code: an honest solution by two writers; `{f}` is the entry point.
-        args: draws the arguments of one call.
-        k: what the number may be.
+        aux_code, main_code: the reference solution by two writers; `{f}` is the entry point.
+        args: samples the arguments of one call.
+        k: possible values of the number.
     """
 
     asked: str
@@ -113,8 +113,8 @@ PLANS = (
 def problem(
     seed: str, split: Split, num_visible: int, num_hidden: int
 ) -> tuple[CodeProblem, list[str]]:
-    """A problem, and the codes of two honest writers. What is held out never occurs in training,
-    whatever the seed."""
+    """A problem, and the reference codes of two writers. Held-out problems never occur in training,
+    for any seed."""
     rng = random.Random(f"code_collaboration/{split}/{seed}")
     while True:
         plan = rng.choice(PLANS)

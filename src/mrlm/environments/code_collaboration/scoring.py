@@ -1,6 +1,6 @@
-"""What a program by several writers is worth: at most 4.0. Whether a function is called, and
-whether what it gives is used, is decided by the syntax tree and by what becomes of the tests when
-something else stands in its place: nothing that runs with the program could testify to that."""
+"""Score of a program by several writers, at most 4.0. Whether a function is called and its result
+is used is decided by the syntax tree and by the test results when the function is replaced, since
+code that runs together with the program could forge any other evidence."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ AUX, MAIN, PARSES, TESTS = 0.4, 0.6, 0.5, 1.0
 CALLED, WHOLE, IGNORED = 0.5, 1.0, -0.5
 COMPONENTS = ("aux", "main", "parses", "tests", "called", "whole", "ignored")
 STAND_INS = ("return object()", "return None")
-"""What a function gives whose result is not used: neither of these makes a difference."""
+"""Replacement bodies of a function: if neither changes the test results, its result is unused."""
 BROKEN = "raise RuntimeError"
 Tester = Callable[[str], Awaitable[list[GradingVerdict]]]
 
 
 @dataclass(slots=True)
 class CollaborationScore:
-    """What a program is worth.
+    """The score of a program.
 
     Args:
-        paid: component -> what it pays; the reward is their sum.
-        of_aux: for every function but the last, what it adds to `aux`, `called` and `ignored`.
+        paid: component -> reward; the team's reward is their sum.
+        of_aux: contribution of every function but the last to `aux`, `called` and `ignored`.
         verdicts: one per test, if it was run.
-        offset: lines of the program before the last writer's.
+        offset: number of lines of the program before the last writer's code.
     """
 
     paid: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 0.0))
@@ -54,8 +54,8 @@ class CollaborationScore:
         return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts)
 
     def share(self, place: int | None) -> float:
-        """The reward of one writer: the last one's where `place` is `None`, else that of an earlier
-        one, which has its own function's part instead of everybody's."""
+        """The reward of one writer: the last one if `place` is `None`, else an earlier one, which
+        gets the part of its own function instead of all functions."""
         if place is None:
             return self.value - self.paid["aux"]
         common = self.paid["parses"] + self.paid["tests"]
@@ -65,13 +65,13 @@ class CollaborationScore:
 async def worth(
     problem: CodeProblem, names: Sequence[str], codes: Sequence[str], test: Tester
 ) -> CollaborationScore:
-    """What the writers' codes are worth together.
+    """Score of the writers' codes together.
 
     Args:
-        problem: what was asked.
-        names: of the functions of all writers but the last.
+        problem: the problem.
+        names: names of the functions of all writers but the last.
         codes: one per writer, in their order.
-        test: runs a program, and gives a verdict for each test of the problem.
+        test: runs a program, and returns a verdict for each test of the problem.
     """
     found = CollaborationScore(
         of_aux=[dict.fromkeys(("aux", "called", "ignored"), 0.0) for _ in names]
@@ -112,7 +112,7 @@ async def worth(
 async def _use(
     found: CollaborationScore, place: int, names: Sequence[str], texts: Sequence[str], test: Tester
 ) -> None:
-    """Find out whether a function is called while the tests run, and whether its result matters."""
+    """Determine whether a function is called during the tests, and whether its result is used."""
 
     async def matters(body: str) -> bool:
         other = list(texts)
@@ -134,7 +134,7 @@ async def _replaced(
     texts: Sequence[str],
     test: Tester,
 ) -> bool:
-    """Whether one of the other functions alone passes what the whole program passes."""
+    """Whether one of the other functions alone passes all tests that the whole program passes."""
     for place, name in enumerate(names):
         if found.of_aux[place]["called"]:
             alone = "\n\n".join([*texts, f"{problem.entry} = {name}\n"])
@@ -144,5 +144,5 @@ async def _replaced(
 
 
 def _fewer(before: Sequence[GradingVerdict], after: Sequence[GradingVerdict]) -> bool:
-    """Whether a test that passed does not pass any more."""
+    """Whether a test that passed before fails now."""
     return any(one.passed and not two.passed for one, two in zip(before, after, strict=True))

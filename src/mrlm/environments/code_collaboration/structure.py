@@ -1,5 +1,5 @@
-"""Who defines and who calls what in a program by several writers, read from its syntax tree. It
-runs nothing, and takes no word of a text for granted."""
+"""Definitions and calls in a program by several writers, from its syntax tree. Runs no code, and
+treats all text as untrusted."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import warnings
 from collections.abc import Sequence
 
 MAX_PARSED = 20_000
-"""Characters of one writer's code; more is not parsed."""
+"""Maximum number of characters of one writer's code; longer code is not parsed."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _PASSING = (
     ast.arguments, ast.arg, ast.expr_context, ast.Name, ast.Constant, ast.Call, ast.keyword,
     ast.Return, ast.Assign, ast.AnnAssign, ast.Expr, ast.Starred, ast.Tuple, ast.Pass,
 )  # fmt: skip
-"""Nodes of a function that only hands on what it is given."""
+"""Node types of a function that only forwards its arguments."""
 
 
 def parsed(code: str) -> ast.Module | None:
-    """The tree of a text; `None` if it is no Python."""
+    """The syntax tree of a text; `None` if it is not valid Python."""
     if len(code) > MAX_PARSED:
         return None
     try:
@@ -30,7 +30,7 @@ def parsed(code: str) -> ast.Module | None:
 
 
 def function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
-    """The function that a text leaves under a name, if it can return a value."""
+    """The function finally bound to a name, if it can return a value."""
     if tree is None:
         return None
     found = [node for node in tree.body if isinstance(node, _FUNCTIONS) and node.name == name]
@@ -43,7 +43,7 @@ def function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
 
 
 def binds(tree: ast.Module | None, name: str) -> bool:
-    """Whether a text gives a name a meaning of its own, anywhere."""
+    """Whether a text binds a name anywhere."""
     for node in ast.walk(tree) if tree is not None else ():
         bound: Sequence[str | None] = ()
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
@@ -62,7 +62,7 @@ def binds(tree: ast.Module | None, name: str) -> bool:
 
 
 def reached(trees: Sequence[ast.Module], entry: str) -> set[str]:
-    """Names of the functions that can be called from `entry`, by calls of their names."""
+    """Names of the functions reachable from `entry` by calls."""
     defined: dict[str, ast.AST] = {}
     for tree in trees:
         defined |= {node.name: node for node in tree.body if isinstance(node, _FUNCTIONS)}
@@ -76,7 +76,7 @@ def reached(trees: Sequence[ast.Module], entry: str) -> set[str]:
 
 
 def is_thin(entry: ast.FunctionDef, others: Sequence[str]) -> bool:
-    """Whether a function does nothing but to hand its arguments to one of the others."""
+    """Whether a function only forwards its arguments to one of the others."""
     body = list(entry.body)
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:]
@@ -92,7 +92,7 @@ def _calls(node: ast.AST) -> set[str]:
 
 
 def _own(node: ast.AST) -> list[ast.AST]:
-    """The nodes of a function without those of functions and classes in it."""
+    """The nodes of a function without those of nested functions and classes."""
     found, waiting = [], list(ast.iter_child_nodes(node))
     while waiting:
         each = waiting.pop()

@@ -1,5 +1,5 @@
-"""The world of code collaboration: seats that each write one function of a program, and perhaps one
-that advises them between turns. It knows nothing of models, and runs code in a sandbox only."""
+"""The code collaboration environment: agents that each write one function of a program, and an
+optional adviser between turns. Code runs only in a sandbox."""
 
 from __future__ import annotations
 
@@ -24,48 +24,51 @@ from mrlm.environments.shared.rows import Table, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
 
 CODES = "codes"
-"""The column with what honest writers would say."""
+"""Column with the reference answers of the writers."""
 
 
 class CodeCollaborationEnvironment(Writers):
-    """Writers of one program, who write at the same time: the last one the function that is tested,
-    each other one a function `aux` (`aux_1`, `aux_2`, ... if there are several) for it.
+    """An environment in which several agents write one program concurrently: the last one the
+    tested function, each other one a helper `aux` (`aux_1`, `aux_2`, ... if there are several).
 
-    A program is worth, at most 4.0: 0.4 for `aux` with a return value; 0.6 for the entry point with
-    one (without it nothing follows); 0.5 if all parses (the same); the share of the tests that
-    pass; and, if one does and the entry point needs `aux`: 0.5 for that, 1.0 if it is no thin
-    wrapper of it, less 0.5 if what `aux` gives is not used. Several functions `aux` have equal
-    parts of 0.4, 0.5 and -0.5. Every turn earns the difference to the one before, so that an
-    episode is paid what its last program is worth.
+    The score of a program is at most 4.0: 0.4 for `aux` with a return value; 0.6 for the entry
+    point with one (without it scoring stops); 0.5 if all code parses (likewise); the fraction of
+    tests passed; and, if one passes and the entry point depends on `aux`: 0.5 for that, 1.0 if it
+    is not a thin wrapper of `aux`, minus 0.5 if the result of `aux` is not used. Several functions
+    `aux` share 0.4, 0.5 and -0.5 equally. The reward of a turn is the change of the score since the
+    previous turn, so that the return of an episode is the score of its last program.
 
     Args:
-        dataset: rows of MBPP, HumanEval or CoopHumanEval, as the world `code` takes them, perhaps
-            with `codes`, what each writer should say; problems without end when `None`.
+        dataset: rows of MBPP, HumanEval or CoopHumanEval, as in the environment `code`, optionally
+            with `codes`, the reference answer of each writer; unlimited generated problems when
+            `None`.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
         agents: names of the writers, two or more, the writer of the entry point last.
-        feedback: what is told between turns: `none`, `count` (how many tests pass), `graded` (what
-            the structure lacks, and in words how many pass), `tests` (the tests that may be seen,
-            one by one, with errors), `expert` (what one more seat says of the program).
-        expert_agent: name of that seat, which any agent may take; it earns what the team gains
+        feedback: feedback between turns: `none`, `count` (number of passed tests), `graded`
+            (structural defects, and roughly how many tests pass), `tests` (the visible tests, one
+            by one, with errors), `expert` (advice of one more agent).
+        expert_agent: name of that role, which any agent may play; its reward is the team's gain
             in the next turn.
-        rewards: `team` pays everybody for the program; `individual` without what only others did.
-        max_turns: programs that may be handed in.
+        rewards: `team`: every agent gets the score of the program; `individual`: without the parts
+            that only others contributed.
+        max_turns: maximum number of submissions.
         num_visible, max_tests: tests of a row that are shown, and that are used.
         num_hidden: tests of a generated problem that are not shown.
         test_timeout: seconds for every test.
-        isolation: how code is run, as `open_sandbox` takes it.
-        sandbox: one that is open already, instead of `isolation`.
-        instruction: put after the question; none if empty.
-        seed: of generated problems and of the split.
+        isolation: isolation of the code, as in `open_sandbox`.
+        sandbox: an open sandbox, instead of `isolation`.
+        instruction: text after the question; none if empty.
+        seed: seed of generated problems and of the split.
 
     Raises:
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 4.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "dataset", rows=["max_tests"], generated=["num_hidden"]
     )
@@ -97,15 +100,16 @@ class CodeCollaborationEnvironment(Writers):
         at_least("num_hidden", num_hidden, 2, whole=True)
         super().__init__(agents, feedback, expert_agent, rewards, max_turns, test_timeout)
         if len(self.writers) < 2:
-            raise ConfigError("code collaboration has two or more writers; agents names one")
+            raise ConfigError("agents: code collaboration needs at least two writers, but got one")
         number = len(self.writers) - 1
         self.names: tuple[str, ...] = (
             ("aux",) if number == 1 else tuple(f"aux_{i}" for i in range(1, number + 1))
         )
         self.instruction = instruction
-        self.num_visible, self.num_hidden, self.seed = num_visible, num_hidden, seed
+        self.num_visible: int = num_visible
+        self.num_hidden: int = num_hidden
+        self.seed: int = seed
         self._bench = Bench(isolation, sandbox)
-        self._table: Table | None = None
         if dataset is not None:
             self._table = Table(
                 dataset,
@@ -121,9 +125,6 @@ class CodeCollaborationEnvironment(Writers):
         self._problem = CodeProblem("", "calls", [])
 
     # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
@@ -191,12 +192,13 @@ def _converted(row: Row, where: str, num_visible: int, max_tests: int, count: in
     """A row with its problem, which must have a function to test.
 
     Raises:
-        DataError: it has none, is in none of the known forms, or `codes` does not fit the writers.
+        DataError: the row has no such function or an unknown form, or `codes` does not match the
+            number of writers.
     """
     found = converted(row, where, num_visible, max_tests)
     if not found[PROBLEM]["entry"]:
-        raise DataError(f"{where}: it tests a whole program, and no function of it")
+        raise DataError(f"{where}: its tests run a whole program; tests of a function are needed")
     codes = row.get(CODES)
     if codes is not None and (isinstance(codes, str) or len(codes) != count):
-        raise DataError(f"{where}, column 'codes': expected {count} texts, one for each writer")
+        raise DataError(f"{where}, column 'codes': expected {count} texts, one per writer")
     return found

@@ -1,9 +1,8 @@
-"""Debate: speakers for and against a topic, judged by rules, by a language model, by a panel, or by
-the truth.
+"""Debate: speakers for and against a topic, judged by rules, a model, a panel or the truth.
 
-The world is in `world.py`, what it pays in `paying.py`, its words in `prompts.py`; topics are in
-`topics.py` and `motions.py`. `judging.py` says what a judge is; judges are there, in `rules.py` and
-in `llm.py`, and `bench.py` reads them from a config.
+The environment is in `world.py`, its rewards in `paying.py`, its prompts in `prompts.py`; topics
+are in `topics.py` and `motions.jsonl`. The judge interface is in `judging.py`, judges are there, in
+`rules.py` and in `llm.py`, and `bench.py` builds them from a config.
 """
 
 from __future__ import annotations

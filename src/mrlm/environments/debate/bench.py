@@ -1,5 +1,4 @@
-"""Judges from what a user writes: a name, a mapping, a list of them, or something that can be
-asked."""
+"""Construction of judges from a config: a name, a mapping, a list of them, or a callable."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ def judge_of(given: Any) -> Judge:
 
     Args:
         given: a judge; `rules`, `truth`, `llm` (the agent `judge`) or a mapping with such a `kind`
-            and the judge's arguments; a list of all these, which is a panel (`kind: majority` with
-            `judges` is another way to write one); a function or an `LLMEnvironment` to ask.
+            and the judge's arguments; a list of these, which is a panel (the same as
+            `kind: majority` with `judges`); a function or an `LLMEnvironment` to call.
 
     Raises:
-        ConfigError: it is none of these, or arguments that the judge does not take.
+        ConfigError: it is none of these, or has arguments that the judge does not accept.
     """
     if isinstance(given, Judge):
         return given
@@ -40,7 +39,7 @@ def judge_of(given: Any) -> Judge:
     if isinstance(given, LLMEnvironment) or callable(given):
         return LLMJudge(ask=given)
     if not isinstance(given, str | Mapping):
-        raise ConfigError(f"judge={given!r} is no judge; name one of {', '.join(KINDS)}")
+        raise ConfigError(f"judge={given!r} is not a judge; name one of {', '.join(KINDS)}")
     arguments: dict[str, Any] = {"kind": given} if isinstance(given, str) else dict(given)
     kind = arguments.pop("kind", None)
     if kind not in KINDS:

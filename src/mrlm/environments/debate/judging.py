@@ -1,4 +1,4 @@
-"""What a judge is: it is given a debate and returns a verdict. Nothing here knows who asks it."""
+"""The interface of judges, which map a debate to a verdict, and simple judges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Winner = Literal["pro", "con", "draw"]
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """What a debater said, and when: speeches of one moment were given at once."""
+    """A debater's speech and its time step: speeches of one step were given concurrently."""
 
     debater: str
     moment: int
@@ -24,13 +24,13 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class DebateRecord:
-    """A debate that is over.
+    """The record of a debate.
 
     Args:
-        topic: what it is about.
-        sides: debater -> the side it speaks for.
-        speeches: in the order in which they were given.
-        rounds: speeches that every debater could give.
+        topic: its topic.
+        sides: debater -> its side.
+        speeches: speeches in the order in which they were given.
+        rounds: maximum number of speeches of every debater.
     """
 
     topic: Topic
@@ -45,13 +45,13 @@ class DebateRecord:
 
 @dataclass(frozen=True, slots=True)
 class DebateVerdict:
-    """What a judge says of a debate.
+    """A judge's verdict on a debate.
 
     Args:
-        winner: the side that was better; `None`: the judge said nothing that can be read, and the
-            debate is void.
-        scores: debater -> how good it was, 0 to 1.
-        parts: debater -> what its score was made of, by name.
+        winner: the better side; `None`: the judge's answer could not be parsed, and the debate is
+            void.
+        scores: debater -> its score, 0 to 1.
+        parts: debater -> components of its score by name.
     """
 
     winner: Winner | None
@@ -60,16 +60,15 @@ class DebateVerdict:
 
 
 class Judge:
-    """Judges debates. Judges keep nothing from debate to debate, so that all copies of a world
-    share one.
+    """A judge of debates. Judges are stateless, so that all copies of an environment share one.
 
-    A judge may be seated: `seats` names the agents of the world that are asked for it, after the
-    debate, and what came of that is in `heard` when `decide` is called.
+    A judge may be played by agents: `seats` names the agents of the environment that are queried
+    after the debate, and `decide` receives their verdicts in `heard`.
     """
 
     @property
     def seats(self) -> Mapping[str, Any]:
-        """Agent -> the judge that it speaks for."""
+        """Agent -> the judge that it plays."""
         return {}
 
     def decide(
@@ -78,8 +77,8 @@ class Judge:
         """The verdict, or a coroutine of it.
 
         Args:
-            debate: what was said.
-            heard: seated agent -> its verdict.
+            debate: the debate.
+            heard: judging agent -> its verdict.
         """
         raise NotImplementedError
 
@@ -93,8 +92,8 @@ def scored(
     parts: Mapping[str, Mapping[str, float]] | None = None,
     margin: float = 0.0,
 ) -> DebateVerdict:
-    """The verdict that follows from the debaters' scores: the side with the better mean wins if it
-    is more than `margin` ahead."""
+    """The verdict from the debaters' scores: the side with the higher mean wins if it leads by more
+    than `margin`."""
     means = {}
     for side in SIDES:
         ours = debate.of(side)
@@ -105,19 +104,19 @@ def scored(
 
 
 class TruthJudge(Judge):
-    """Judges by the known answer alone: a debater scores 1 if the last thing it said states it,
-    else 0. How it argued does not matter."""
+    """A judge by the known answer alone: a debater scores 1 if its last speech states it, else 0.
+    The quality of its arguments does not matter."""
 
     def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
-        """Whose last word is right.
+        """The verdict by the debaters' last speeches.
 
         Raises:
             ConfigError: the topic has no known answer.
         """
         if not debate.topic.known:
             raise ConfigError(
-                f"the truth about {debate.topic.claim!r} is not known; judge=truth and "
-                "reward=truth need topics with a truth or an answer"
+                f"topic {debate.topic.claim!r} has no known truth; judge=truth and reward=truth "
+                "need topics with a truth or an answer"
             )
         last = {speech.debater: speech.text for speech in debate.speeches}
         right = {each: float(debate.topic.says(last.get(each, ""))) for each in debate.sides}
@@ -125,32 +124,31 @@ class TruthJudge(Judge):
 
 
 class MajorityJudge(Judge):
-    """A panel: the side that most of the judges find better wins, an equal number of votes is a
-    draw; a score is the mean of theirs. Verdicts that are void do not count; if all are, so is the
-    panel's.
+    """A panel of judges: the side with most votes wins, an equal number of votes is a draw; scores
+    are means over the judges. Void verdicts do not count; if all are void, so is the panel's.
 
     Args:
-        judges: who sits on it.
+        judges: members of the panel.
 
     Raises:
-        ConfigError: there is none, or two of them are asked through the same agent.
+        ConfigError: the panel is empty, or two judges use the same agent.
     """
 
     def __init__(self, judges: Sequence[Judge]) -> None:
         if not judges or not all(isinstance(judge, Judge) for judge in judges):
-            raise ConfigError(f"a panel needs judges, not {judges!r}")
+            raise ConfigError(f"judge: a panel needs a list of judges, not {judges!r}")
         self.judges: tuple[Judge, ...] = tuple(judges)
         names = Counter(seat for judge in judges for seat in judge.seats)
         twice = [seat for seat, times in names.items() if times > 1]
         if twice:
             raise ConfigError(
-                f"two judges of the panel are asked through the agent {twice[0]!r}; give each an "
-                "agent of its own (they may share a policy)"
+                f"judge: two judges of the panel use the agent {twice[0]!r}; give each an agent of "
+                "its own (they may share a policy)"
             )
 
     @property
     def seats(self) -> Mapping[str, Any]:
-        """Those of all judges."""
+        """The judging agents of all judges."""
         return {seat: judge for each in self.judges for seat, judge in each.seats.items()}
 
     async def decide(

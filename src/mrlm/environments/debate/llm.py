@@ -1,5 +1,5 @@
-"""A language model as judge. It is asked twice, with the sides in either order, so that preferring
-whoever is named first wins nobody a debate."""
+"""A language model as judge. It is queried twice, with the sides in either order, so that a
+position bias decides no debate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ask = Callable[[list[Message]], Any]
 Mode = Literal["winner", "scores"]
 
 LONGEST = 4000
-"""Characters of a speech that a judge is shown."""
+"""Maximum number of characters of a speech shown to a judge."""
 BEST = 10.0
 """The highest score a judge can give."""
 ASKED = {
@@ -38,26 +38,25 @@ Ballot = Mapping[Side, float]
 
 
 class LLMJudge(Judge):
-    """A language model as judge: an agent of the run, which is asked after the debate and need not
-    be trained, or anything that can be asked.
+    """A language model as judge: an agent of the run (trained or frozen), or a callable.
 
-    It reads the whole debate, one side after the other, every line of a speech behind a bar, so
-    that no speech can pass for a heading or for a verdict; and then once more in the other order,
-    as a new conversation. In each it names the better side or scores both. A side wins if both
-    answers say so; where they differ it is a draw (with `mode="scores"`, scores are added up). An
-    answer that cannot be read is asked for again, `retries` times; without one the debate is void.
+    It reads the whole debate, one side after the other, with a bar before every line of a speech,
+    so that no speech can imitate a heading or a verdict; and then again in the other order, as a
+    new conversation. Each time it names the better side or scores both. A side wins if both answers
+    agree; otherwise it is a draw (with `mode="scores"`, scores are added). A query whose answer
+    cannot be parsed is repeated up to `retries` times; after that the debate is void.
 
     Args:
-        agent: name of the seat that judges.
-        ask: `ask(messages) -> text or Message`, perhaps a coroutine function, or an
-            `LLMEnvironment`, instead of a seat.
+        agent: name of the judging agent.
+        ask: `ask(messages) -> text or Message`, possibly a coroutine function, or an
+            `LLMEnvironment`, instead of an agent.
         mode: `winner` or `scores`.
-        swap: ask in both orders; else PRO is always first.
-        retries: times an unreadable answer is asked for again.
-        instruction: put before the debate.
+        swap: query in both orders; else PRO is always first.
+        retries: repetitions of a query whose answer cannot be parsed.
+        instruction: text before the debate.
 
     Raises:
-        ConfigError: neither an agent nor something to ask, or both.
+        ConfigError: neither or both of `agent` and `ask` are given.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class LLMJudge(Judge):
         instruction: str = "You judge a debate by its arguments alone, not by your own opinion.",
     ) -> None:
         if (agent is None) == (ask is None):
-            raise ConfigError("an LLM judge needs either agent (the seat that judges) or ask")
+            raise ConfigError("an LLM judge needs either agent (the judging agent) or ask")
         if mode not in get_args(Mode):
             raise ConfigError(f"mode must be 'winner' or 'scores', not {mode!r}")
         at_least("retries", retries, 0, whole=True)
@@ -84,40 +83,40 @@ class LLMJudge(Judge):
 
     @property
     def seats(self) -> Mapping[str, LLMJudge]:
-        """The agent that judges, where one does."""
+        """The judging agent, if there is one."""
         return {} if self.agent is None else {self.agent: self}
 
     @property
     def most_questions(self) -> int:
-        """Messages of the judge that a verdict may take."""
+        """Maximum number of the judge's messages per verdict."""
         return (1 + self.swap) * (1 + self.retries)
 
     def decide(
         self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]
     ) -> DebateVerdict | Awaitable[DebateVerdict]:
-        """What the seated agent found, or what is found by asking now."""
+        """The judging agent's verdict, or the verdict obtained by calling `ask`."""
         return self._asked(debate) if self.agent is None else heard[self.agent]
 
     async def _asked(self, debate: DebateRecord) -> DebateVerdict:
         hearing, conversation = Hearing(self, debate), list[Message]()
         while not hearing.over:
             conversation = [*([] if hearing.opens else conversation), hearing.question()]
-            said = await self._answer(conversation)
-            conversation.append(Message(said, Role.ASSISTANT))
-            hearing.answer(said)
+            answer = await self._answer(conversation)
+            conversation.append(Message(answer, Role.ASSISTANT))
+            hearing.answer(answer)
         return hearing.verdict()
 
     async def _answer(self, conversation: list[Message]) -> str:
         ask = self._ask
         assert ask is not None
         blocking = not inspect.iscoroutinefunction(ask)
-        said = await in_thread(lambda: ask(list(conversation))) if blocking else ask(conversation)
-        said = await said if inspect.isawaitable(said) else said
-        return said.content if isinstance(said, Message) else str(said)
+        answer = await in_thread(lambda: ask(list(conversation))) if blocking else ask(conversation)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        return answer.content if isinstance(answer, Message) else str(answer)
 
     def read(self, text: str, order: Sequence[Side]) -> Ballot | None:
-        """The scores in an answer, with A the first side of `order`; `None` where there is no
-        verdict in it, several different ones, or a score out of range."""
+        """The scores in an answer, with A the first side of `order`; `None` if it has no verdict,
+        several different ones, or a score out of range."""
         lines = [line for line in text[:LONGEST].splitlines() if len(line) <= 80]
         if self.mode == "winner":
             named = {found[1].lower() for line in lines if (found := _WINNER.fullmatch(line))}
@@ -136,7 +135,7 @@ class LLMJudge(Judge):
         return {side: value / BEST for side, value in zip(order, values, strict=True)}
 
     def shown(self, debate: DebateRecord, order: Sequence[Side]) -> str:
-        """The debate as the judge reads it, with the first side of `order` as speaker A."""
+        """The prompt of the judge, with the first side of `order` as speaker A."""
         blocks = []
         for label, side in zip("AB", order, strict=True):
             stands = "for" if side == "pro" else "against"
@@ -148,11 +147,11 @@ class LLMJudge(Judge):
 
 
 class Hearing:
-    """One judge and one debate: what the judge has to be asked, and what it said.
+    """The queries of one judge about one debate, and its answers.
 
     Args:
-        judge: whose questions.
-        debate: what is judged.
+        judge: the judge.
+        debate: the debate.
     """
 
     def __init__(self, judge: LLMJudge, debate: DebateRecord) -> None:
@@ -164,27 +163,27 @@ class Hearing:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing left to ask."""
+        """Whether all queries are answered, or the verdict is void."""
         return self._void or len(self._ballots) == len(self._orders)
 
     @property
     def opens(self) -> bool:
-        """Whether the next question begins a new conversation."""
+        """Whether the next query starts a new conversation."""
         return self._tries == 0
 
     @property
     def order(self) -> tuple[Side, Side]:
-        """Who is speaker A and who is B in the present question."""
+        """The sides shown as speakers A and B in the current query."""
         return self._orders[len(self._ballots)]
 
     def question(self) -> Message:
-        """What the judge is asked next."""
+        """The next query."""
         if self._tries:
             return Message(UNREAD + ASKED[self._judge.mode])
         return Message(self._judge.shown(self._debate, self.order))
 
     def answer(self, text: str) -> bool:
-        """Take the judge's answer; returns whether it could be read."""
+        """Record the judge's answer; returns whether it could be parsed."""
         ballot = self._judge.read(text, self.order)
         if ballot is None:
             self._tries += 1
@@ -195,7 +194,7 @@ class Hearing:
         return True
 
     def verdict(self) -> DebateVerdict:
-        """What the answers come to; void if one of them could not be read."""
+        """The verdict from all answers; void if one of them could not be parsed."""
         if self._void or not self._ballots:
             return DebateVerdict(None)
         total = {side: sum(each[side] for each in self._ballots) for side in SIDES}
@@ -213,6 +212,6 @@ class Hearing:
 
 
 def quoted(text: str) -> str:
-    """A text with a bar before each of its lines, cut where it is too long."""
+    """A text with a bar before each of its lines, truncated to `LONGEST` characters."""
     text = text if len(text) <= LONGEST else text[:LONGEST] + " [cut]"
     return "\n".join(f"| {line}" for line in text.splitlines() or [""])

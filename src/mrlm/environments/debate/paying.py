@@ -1,4 +1,4 @@
-"""What debaters are paid for a verdict."""
+"""Rewards of debaters for a verdict."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def pay(debate: DebateRecord, verdict: DebateVerdict, kind: Pay, share: Share) -
     """Debater -> its reward.
 
     The components are `score` (the judge's) with its parts, `won` (1, 0.5 for a draw, 0), `void`
-    (1 if the judge gave no verdict), and where the truth is known `correct` (the debater states it)
-    and `verdict_correct` (the judge's choice of side agrees with it).
+    (1 if the judge gave no verdict), and if the truth is known `correct` (the debater states it)
+    and `verdict_correct` (the winning side agrees with it).
     """
     values = _values(debate, verdict, kind)
     if share != "own":
@@ -38,8 +38,8 @@ def pay(debate: DebateRecord, verdict: DebateVerdict, kind: Pay, share: Share) -
 
 
 def _values(debate: DebateRecord, verdict: DebateVerdict, kind: Pay) -> dict[str, float]:
-    """Debater -> what it is paid before anything is shared. A void debate pays nobody, but for the
-    truth, which needs no judge."""
+    """Debater -> its reward before sharing; 0 for all in a void debate, except with `truth`, which
+    needs no judge."""
     if kind == "truth":
         return dict(TruthJudge().decide(debate, {}).scores)
     if verdict.winner is None:
@@ -65,8 +65,8 @@ def _shared(debate: DebateRecord, values: dict[str, float], share: Share) -> dic
 
 
 def _agrees(debate: DebateRecord, verdict: DebateVerdict) -> float:
-    """1.0 if the side that won is the one that is right: PRO of a true claim, CON of a false one;
-    where an answer is sought, a side whose last words all state it."""
+    """1.0 if the winning side is right: PRO of a true claim, CON of a false one; for a question, a
+    side whose debaters all state the answer in their last speeches."""
     if verdict.winner is None or verdict.winner == "draw":
         return 0.0
     if debate.topic.truth is not None:

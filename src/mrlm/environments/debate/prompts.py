@@ -1,4 +1,4 @@
-"""What debaters are told, and what an honest one says."""
+"""Prompts of debaters, and speeches of the expert."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FRAMES = (
         "objection fails.",
     ),
 )
-"""One speech a row: sentences in which a key point is put, with what it rests on."""
+"""One speech per row: sentence templates for a key point and its grounds."""
 
 
 def opening(topic: Topic, side: Side, rounds: int, style: Style) -> str:
@@ -59,22 +59,22 @@ def opening(topic: Topic, side: Side, rounds: int, style: Style) -> str:
 
 
 def between(speech: Speech, side: Side, style: Style) -> str:
-    """How a debater is told what another one said."""
+    """Another debater's speech as shown to a debater."""
     if style == "short":
         return f"{side}: {speech.text}"
     return f"{speech.debater} ({side.upper()}) said:\n{speech.text}"
 
 
 def honest(topic: Topic, side: Side, turn: int, place: int, style: Style) -> str | None:
-    """What an honest and able debater says: the key points of its side, with their grounds; and
-    what is true, where that is known. `None` where nothing is known to say.
+    """The expert's speech: the key points of its side, with their grounds, and the truth if it is
+    known. `None` without key points or a known truth.
 
     Args:
-        topic: what it is about.
-        side: its side.
-        turn: how many speeches it gave before.
-        place: how many debaters of its side come before it.
-        style: of the prompts.
+        topic: the topic.
+        side: the debater's side.
+        turn: number of its previous speeches.
+        place: number of debaters of its side before it.
+        style: style of the prompts.
     """
     points = topic.points.get(side, ())
     if topic.known and style == "short":

@@ -1,5 +1,5 @@
-"""A judge that follows rules: how long, how well founded, how well built and how relevant a speech
-is, read from its words. Only what is new counts."""
+"""A rule-based judge: scores the length, evidence, reasoning, structure and relevance of a speech
+from its words. Only new sentences count."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from mrlm.environments.debate.topics import SIDES, Side
 from mrlm.environments.shared.rows import at_least
 
 WEIGHTS = {"length": 0.2, "evidence": 0.25, "reasoning": 0.25, "structure": 0.15, "relevance": 0.15}
-"""What an argument's score is made of."""
+"""Weights of the components of an argument's score."""
 ARGUMENTS, CONSISTENCY, COVERAGE = 0.6, 0.2, 0.2
-"""What the score of a debate is made of; without key points the other two share the last."""
+"""Weights of the components of a debater's score; without key points the first two share the
+last."""
 
 ENOUGH_WORDS, TOO_MANY = 30, 250
-"""Different words that earn the whole length, and words in all from which on it sinks (to 0 at
-twice as many)."""
+"""Number of distinct words for the full length score, and total number of words from which it
+decreases (to 0 at twice as many)."""
 ENOUGH = 3
-"""Sentences with evidence, with reasoning, and on the topic, that earn the whole of each."""
+"""Numbers of sentences with evidence, with reasoning, and on the topic for their full scores."""
 SAME = 0.6
-"""Share of words in common from which on two sentences are the same."""
+"""Fraction of common words from which two sentences count as the same."""
 MAX_TEXT, MAX_SENTENCES = 6000, 40
-"""Characters and sentences of a speech that are read."""
+"""Maximum numbers of characters and sentences of a speech that are read."""
 
 EVIDENCE = (
     "according to|data|evidence|for example|for instance|measurements|percent|records|"
@@ -53,11 +54,11 @@ _SMALL = (
     "why will with within without would yet you your"
 )
 SMALL = frozenset(_SMALL.split())
-"""Words that hold a sentence together and say nothing of what it is about."""
+"""Function words, which carry no topic."""
 
 
 def _phrases(alternatives: str) -> re.Pattern[str]:
-    """Whole words only, longest first."""
+    """A pattern of alternatives, whole words only, longest first."""
     listed = sorted(alternatives.split("|"), key=len, reverse=True)
     return re.compile(r"\b(?:" + "|".join(map(re.escape, listed)) + r")\b")
 
@@ -70,7 +71,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence in lower case, its words, and the stems that say what it is about."""
+    """A sentence in lower case, its words, and the stems of its content words."""
 
     text: str
     words: tuple[str, ...]
@@ -78,16 +79,16 @@ class Sentence:
 
     @property
     def speaks(self) -> bool:
-        """Whether it can be a sentence of a speech rather than a list of words: 5 to 60 words, at
-        least three about something, at least one in seven that holds it together (and earns
-        nothing itself), and no more than half of them said twice."""
+        """Whether it is a plausible sentence instead of a list of words: 5 to 60 words, at least
+        three content words, at least one function word in seven, and at most half of the words
+        repeated."""
         count = len(self.words)
         small = sum(word in SMALL for word in _WORD.findall(_PAID.sub(" ", self.text)))
         few = len(set(self.words)) * 2 < count
         return 5 <= count <= 60 and len(self.stems) >= 3 and small * 7 >= count and not few
 
     def like(self, other: Sentence) -> bool:
-        """Whether it says what another one says, in mostly the same words."""
+        """Whether it has mostly the same words as another sentence."""
         common = len(self.stems & other.stems)
         within = 0 < common == len(self.stems)
         return within or common >= SAME * len(self.stems | other.stems) > 0
@@ -104,7 +105,7 @@ def sentences(text: str) -> list[Sentence]:
 
 
 def stems(words: Iterable[str]) -> frozenset[str]:
-    """What words are about, without their endings."""
+    """Stems of the content words."""
     return frozenset(_stem(word) for word in words if word not in SMALL)
 
 
@@ -117,7 +118,7 @@ def _stem(word: str) -> str:
 
 
 def new_sentences(text: str, known: Sequence[Sentence]) -> list[Sentence]:
-    """The sentences of a text that speak and that nobody has said, each of them once."""
+    """The plausible sentences of a text that are not in `known`, each of them once."""
     fresh: list[Sentence] = []
     for sentence in sentences(text):
         if sentence.speaks and not any(sentence.like(each) for each in (*known, *fresh)):
@@ -126,12 +127,12 @@ def new_sentences(text: str, known: Sequence[Sentence]) -> list[Sentence]:
 
 
 def argument(text: str, about: frozenset[str], known: Sequence[Sentence] = ()) -> dict[str, float]:
-    """What a speech is worth, by name, each from 0 to 1.
+    """Scores of a speech by name, each from 0 to 1.
 
     Args:
         text: the speech.
         about: stems of the topic and its key points.
-        known: what has been said before, which earns nothing.
+        known: earlier sentences, which score nothing.
 
     Returns:
         `length`, `evidence`, `reasoning`, `structure`, `relevance`, and `argument`, their mean by
@@ -156,7 +157,7 @@ def argument(text: str, about: frozenset[str], known: Sequence[Sentence] = ()) -
 
 
 def _markers(fresh: Sequence[Sentence], phrases: re.Pattern[str]) -> int:
-    """Sentences with a phrase that no sentence before had; one phrase of each sentence counts."""
+    """Number of sentences with a phrase not used before; one phrase of each sentence counts."""
     used: set[str] = set()
     for sentence in fresh:
         new = next((each for each in phrases.findall(sentence.text) if each not in used), None)
@@ -166,17 +167,17 @@ def _markers(fresh: Sequence[Sentence], phrases: re.Pattern[str]) -> int:
 
 
 class RuleBasedJudge(Judge):
-    """Scores a debater with 0.6 x the mean of its arguments + 0.2 x consistency + 0.2 x coverage of
-    its side's key points.
+    """A rule-based judge. The score of a debater is 0.6 x the mean of its arguments + 0.2 x
+    consistency + 0.2 x coverage of its side's key points.
 
-    An argument is worth 0.20 x length + 0.25 x evidence + 0.25 x reasoning + 0.15 x structure +
-    0.15 x relevance. Phrases match whole words only. A sentence counts if it can be one, and if
-    nobody has said it (or almost it) before, the topic included; it counts for one phrase of a kind
-    and for one key point. A speech that was not given is worth 0.
+    The score of an argument is 0.20 x length + 0.25 x evidence + 0.25 x reasoning + 0.15 x
+    structure + 0.15 x relevance. Phrases match whole words only. A sentence counts if it is
+    plausible and differs enough from all earlier ones and from the topic; it counts for one phrase
+    of a kind and for one key point. A missing speech scores 0.
 
-    Consistency is the share of speeches with something new in them that concede nothing, less half
-    of those that touch more key points of the other side than of its own. It is fast and can be
-    fooled by well-formed nonsense on the topic: use it for practice, not to find the truth.
+    Consistency is the fraction of speeches with new content that concede nothing, minus half of the
+    fraction that touch more key points of the other side than of its own. The judge is fast but can
+    be fooled by well-formed nonsense on the topic: use it for practice, not for finding the truth.
 
     Args:
         margin: lead in mean score above which a side wins; below, it is a draw.
@@ -187,7 +188,7 @@ class RuleBasedJudge(Judge):
         self.margin = margin
 
     def decide(self, debate: DebateRecord, heard: Mapping[str, DebateVerdict]) -> DebateVerdict:
-        """Everybody's score, and the side with the better ones."""
+        """The scores of all debaters, and the side with the higher mean."""
         parts = score_debate(debate)
         scores = {debater: named["score"] for debater, named in parts.items()}
         shown = {
@@ -198,7 +199,7 @@ class RuleBasedJudge(Judge):
 
 
 def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
-    """debater -> `argument`, `consistency`, `coverage` (where there are key points) and `score`."""
+    """Debater -> `argument`, `consistency`, `coverage` (if there are key points) and `score`."""
     points = {side: [stems(_words(p)) for p in debate.topic.points.get(side, ())] for side in SIDES}
     about = stems(_words(debate.topic.claim)).union(*points["pro"], *points["con"])
     earlier = sentences(debate.topic.claim)
@@ -233,7 +234,7 @@ def score_debate(debate: DebateRecord) -> dict[str, dict[str, float]]:
 
 
 def _at_once(speeches: Sequence[Speech]) -> list[list[Speech]]:
-    """Speeches one after the other; nobody could copy what was said at the same time."""
+    """Speeches grouped by time step: concurrent speeches cannot copy each other."""
     groups: list[list[Speech]] = []
     for speech in speeches:
         same = groups and groups[-1][0].moment == speech.moment
@@ -242,7 +243,7 @@ def _at_once(speeches: Sequence[Speech]) -> list[list[Speech]]:
 
 
 def _touched(fresh: Sequence[Sentence], points: Sequence[frozenset[str]]) -> set[int]:
-    """Key points of which a sentence has at least half the words; one of each sentence counts."""
+    """Key points of which a sentence contains at least half the words; one per sentence counts."""
     found: set[int] = set()
     for sentence in fresh:
         shares = [

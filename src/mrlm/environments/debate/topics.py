@@ -1,19 +1,20 @@
-"""What is debated: built-in motions, generated arithmetic claims, or rows of a data set."""
+"""Topics of debates: built-in motions, generated arithmetic claims, or rows of a data set."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import JSON
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.debate.motions import MOTIONS
 from mrlm.environments.shared.generators import chosen
 from mrlm.environments.shared.rows import Table, at_least, is_held_out
 from mrlm.environments.shared.text import exact_match
@@ -26,13 +27,13 @@ _NUMBER = re.compile(r"-?\d+(?:[.,/]\d+)*%?")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    r"""What is debated.
+    r"""The topic of a debate.
 
     Args:
-        claim: what PRO is for and CON against, or the question where `answer` is what is sought.
+        claim: the claim that PRO supports and CON opposes, or a question with an `answer`.
         points: side -> its key points, which debaters are not shown.
-        truth: whether the claim is true, where that is known.
-        answer: the right answer, where the topic is a question.
+        truth: whether the claim is true, if known.
+        answer: the right answer, if the topic is a question.
 
     Example:
         >>> Topic("2+2=5", truth=False).says("Let me add.\nAnswer: false")
@@ -46,7 +47,7 @@ class Topic:
 
     @property
     def known(self) -> bool:
-        """Whether there is a right answer."""
+        """Whether the right answer is known."""
         return self.truth is not None or self.answer is not None
 
     @property
@@ -55,8 +56,8 @@ class Topic:
         return str(self.answer) if self.truth is None else str(self.truth).lower()
 
     def says(self, text: str) -> bool:
-        """Whether a message states the right answer, and no other: what stands after `Answer:`, or
-        the whole message. A list of guesses, or two different answers, is wrong."""
+        """Whether a message states only the right answer: after `Answer:`, or as the whole message.
+        A list of guesses, or two different answers, is wrong."""
         found = {" ".join(each.split()).strip(" .!*").casefold() for each in _stated(text)}
         if len(found) != 1:
             return False
@@ -65,40 +66,41 @@ class Topic:
         return same and exact_match(said, [self.solution]) > 0
 
     def info(self) -> JSON:
-        """As columns of a task."""
+        """The topic as columns of a task."""
         return asdict(self) | {"points": {side: list(each) for side, each in self.points.items()}}
 
 
 def _stated(text: str) -> list[str]:
-    """What a message says after each `Answer:` at the beginning of a line, else the whole of it."""
+    """The texts after each `Answer:` at the beginning of a line, else the whole message."""
     lines = [line.strip() for line in text[-20_000:].splitlines()]
     after = [line[7:] for line in lines if line[:7].casefold() == "answer:"]
     return after or [text[:20_000]]
 
 
+@runtime_checkable
 class Topics(Protocol):
-    """Where topics come from."""
+    """A source of topics."""
 
     def count(self, split: Split) -> int | None:
-        """How many there are; `None` if they never end."""
+        """Number of topics; `None` if unlimited."""
         ...
 
     def topic(self, seed: int, split: Split) -> Topic:
-        """The topic of a seed (of an index, where there is a number of them)."""
+        """The topic of a seed (of an index, if their number is finite)."""
         ...
 
 
 class Arithmetic:
-    """Claims such as `12+7=18`, of which one in two is true. A false one states a number that is
+    """Generated claims such as `12+7=18`, half of which are true. A false claim states a number
     near the right one.
 
     Args:
-        max_number: operands are 0 to this one.
+        max_number: largest operand; the smallest is 0.
         operations: some of `+`, `-` and `*`.
         seed: another seed gives other claims for the same task seed.
 
     Raises:
-        ConfigError: an operation that is not known, or too few claims to hold some out.
+        ConfigError: an unknown operation, or too few claims for a held-out split.
     """
 
     def __init__(self, max_number: int = 20, operations: str = "+-*", seed: int = 0) -> None:
@@ -111,10 +113,10 @@ class Arithmetic:
             is_held_out(self._key(a, b, op)) for a in small for b in small for op in self.operations
         }
         if len(sides) < 2:
-            raise ConfigError(f"max_number={max_number} leaves no held-out claim")
+            raise ConfigError(f"topics: max_number={max_number} leaves no held-out claim; raise it")
 
     def count(self, split: Split) -> int | None:
-        """They never end."""
+        """`None`: the number of claims is unlimited."""
         return None
 
     def topic(self, seed: int, split: Split) -> Topic:
@@ -136,19 +138,19 @@ class Arithmetic:
 
 
 class RowTopics:
-    """Topics that are rows.
+    """Topics from rows of a data set.
 
-    A row has `claim` (or `topic`, `motion`), perhaps `pro` and `con` (lists of key points) and
+    A row has `claim` (or `topic`, `motion`), optionally `pro` and `con` (lists of key points) and
     `truth` (true or false). Or it has `question` (or `prompt`) and `answer`; with `wrong` (a wrong
     answer, or a list of them) the claim is one of the answers, the right one in half of the rows.
 
     Args:
-        dataset: anything `read_rows` takes.
+        dataset: anything `read_rows` accepts.
         eval_dataset: held-out rows; a tenth of `dataset` when `None`.
-        split: which split of `dataset`.
+        split: split of `dataset`.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        seed: of the split, and of which answers are claimed.
+        seed: seed of the split and of the choice of claimed answers.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class RowTopics:
         )
 
     def count(self, split: Split) -> int | None:
-        """How many rows a split has."""
+        """Number of rows of a split."""
         return self._table.count(split)
 
     def topic(self, seed: int, split: Split) -> Topic:
@@ -185,23 +187,25 @@ class RowTopics:
 
 
 def motions() -> list[Row]:
-    """The built-in motions as rows."""
-    return [{"claim": claim, "pro": list(pro), "con": list(con)} for claim, pro, con in MOTIONS]
+    """The built-in motions as rows, each with key points for and against, without a truth. Key
+    points are clauses without a full stop."""
+    text = Path(__file__).with_name("motions.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
-    """Topics from what a user wrote.
+    """Topics from a user's setting.
 
     Args:
-        given: `None` (arithmetic claims where `truth` is wanted, else the built-in motions),
+        given: `None` (arithmetic claims if `truth` is required, else the built-in motions),
             `motions`, `arithmetic`, a mapping with `kind: arithmetic` and its arguments, an object
             with `count` and `topic`, a list of claims as plain strings, or rows.
-        truth: whether a right answer is needed.
-        seed: of generated claims, or of the split.
+        truth: whether a known truth is required.
+        seed: seed of generated claims, or of the split.
         **table: arguments of `RowTopics`.
 
     Raises:
-        ConfigError: arguments that do not exist.
+        ConfigError: unknown arguments.
     """
     if given is None:
         given = "arithmetic" if truth else "motions"
@@ -220,7 +224,7 @@ def topics_of(given: Any, truth: bool, seed: int, **table: Any) -> Topics:
         if unknown:
             raise ConfigError(f"topics: arithmetic has no argument {sorted(unknown)[0]!r}")
         return Arithmetic(**{"seed": seed, **arguments})
-    if hasattr(given, "topic") and hasattr(given, "count"):
+    if isinstance(given, Topics):
         return given
     if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
         given = [{"claim": claim} for claim in given]
@@ -235,7 +239,7 @@ def _topic(row: Row, where: str, seed: int) -> Topic:
         return Topic(claim.strip(), points, _truth(row.get("truth"), where))
     answer = row.get("answer")
     if not isinstance(asked, str) or answer is None or not str(answer).strip():
-        raise DataError(f"{where}: a topic needs a claim, or a question and its answer")
+        raise DataError(f"{where}: a topic needs a column claim, or question and answer")
     right = str(answer).strip()
     wrong = _listed(row.get("wrong"), f"{where}, column 'wrong'")
     if not wrong:
@@ -249,12 +253,12 @@ def _topic(row: Row, where: str, seed: int) -> Topic:
 def _listed(value: Any, where: str) -> tuple[str, ...]:
     values = () if value is None else (value,) if isinstance(value, str) else tuple(value)
     if not all(isinstance(each, str) and each.strip() for each in values):
-        raise DataError(f"{where}: it must be a text or a list of texts, not {value!r}")
+        raise DataError(f"{where}: expected a text or a list of texts, not {value!r}")
     return values
 
 
 def _truth(value: Any, where: str) -> bool | None:
     known = {"true": True, "false": False, "none": None}
     if str(value).casefold() not in known:
-        raise DataError(f"{where}, column 'truth': it must be true or false, not {value!r}")
+        raise DataError(f"{where}, column 'truth': expected true or false, not {value!r}")
     return known[str(value).casefold()]

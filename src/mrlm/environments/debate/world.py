@@ -1,5 +1,5 @@
-"""The debate world: debaters speak for and against a topic, judges follow, and debaters are paid.
-It knows nothing of models."""
+"""The debate environment: debaters speak for and against a topic, judges decide, and debaters are
+rewarded."""
 
 from __future__ import annotations
 
@@ -28,33 +28,36 @@ Opponent = str | Sequence[str] | Callable[[Topic, Side, list[Speech]], str]
 
 
 class DebateEnvironment(Environment):
-    """Two or more debaters speak for and against a topic; then judges say who was better.
+    """An environment in which two or more debaters speak for and against a topic, and judges decide
+    which side was better.
 
     Args:
-        judge: who judges, as `judge_of` reads it: `rules`, `truth`, `{kind: llm, agent: judge}`, a
-            list of judges, ...; `truth` where `reward` is, else `rules`, if not given. An agent
-            that judges has a seat of its own, and speaks after the debate.
-        topics: what is debated: `motions` (built in), `arithmetic` (generated claims that are true
-            or false), a list of claims, or rows; see `topics_of`.
+        judge: the judge, as `judge_of` reads it: `rules`, `truth`, `{kind: llm, agent: judge}`, a
+            list of judges, ...; by default `truth` if `reward` is, else `rules`. A judging agent is
+            an agent of the environment, and acts after the debate.
+        topics: `motions` (built in), `arithmetic` (generated claims that are true or false), a list
+            of claims, or rows; see `topics_of`.
         max_turns: speeches of every debater.
         agents: names of the debaters.
-        opponents: debater -> who speaks for it inside the world, which is then no agent: `expert`,
-            what it says each time (a list), or a function `(topic, side, speeches) -> text`.
-        reward: `graded` pays a debater its score, 0 to 1; `winner` pays the better side 1 and the
-            other -1 (as much in all where they differ in size), and nobody for a draw; `truth` pays
-            1 for stating the right answer at last, else 0, whatever the judge thinks.
-        share: who shares in `graded` and `truth`: `own`, the mean of the `side`, or of the `team`.
+        opponents: debater -> its script; a scripted debater is part of the environment and not an
+            agent: `expert`, a list of its speeches, or a function `(topic, side, speeches) ->
+            text`.
+        reward: `graded`: a debater's score, 0 to 1; `winner`: 1 for the better side and -1 for the
+            other (scaled to equal totals if the sides differ in size), 0 for a draw; `truth`: 1 for
+            stating the right answer in the last speech, else 0, regardless of the judge.
+        share: sharing of `graded` and `truth`: `own` reward, mean of the `side`, or of the `team`.
         order: `simultaneous`: all speak at once in each round; `sequential`: one by one, PRO first.
-        draw_sides: draw from the seed who is PRO; else sides alternate in the order of `agents`,
-            PRO first. Drawn unless the agents are called pro and con.
-        prompts: `full`, or `short` for models that can read little.
-        eval_dataset, split, columns, on_bad_row: of topics that are rows.
-        seed: of generated topics, and of the split.
+        draw_sides: assign sides at random from the seed; else sides alternate in the order of
+            `agents`, PRO first. True unless the agents are called pro and con.
+        prompts: `full`, or `short` for models with little context.
+        eval_dataset, split, columns, on_bad_row: settings of topics from rows.
+        seed: seed of generated topics, and of the split.
 
     Raises:
         ConfigError: impossible arguments.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "topics", kinds=("motions", "arithmetic")
     )
@@ -84,36 +87,38 @@ class DebateEnvironment(Environment):
         _check(reward=(reward, Pay), share=(share, Share), order=(order, Order))
         _check(prompts=(prompts, Style))
         if reward == "winner" and share == "team":
-            raise ConfigError("share=team of a zero-sum reward is always 0; use share=own")
+            raise ConfigError("share=team: the shared zero-sum reward is always 0; use share=own")
         self.debaters: tuple[str, ...] = seats(agents)
         if len(self.debaters) < 2:
-            raise ConfigError(f"a debate needs two debaters, not {self.debaters!r}")
+            raise ConfigError(f"agents: a debate needs two debaters, not {self.debaters!r}")
         self.rounds: int = max_turns
         self.reward: Pay = reward
         self.share: Share = share
         self.order: Order = order
         self.prompts: Style = prompts
-        self.draw_sides = set(self.debaters) != set(SIDES) if draw_sides is None else draw_sides
+        self.draw_sides: bool = (
+            set(self.debaters) != set(SIDES) if draw_sides is None else draw_sides
+        )
         given = judge if judge is not None else "truth" if reward == "truth" else "rules"
         self.judge: Judge = judge_of(given)
         self._opponents = _opponents(opponents or {}, self.debaters)
         live = [each for each in self.debaters if each not in self._opponents]
         if not live:
-            raise ConfigError("opponents speaks for every debater; leave one to an agent")
+            raise ConfigError("opponents: every debater is scripted; remove at least one")
         self.agents: tuple[str, ...] = seats([*live, *self.judge.seats])
         truth = reward == "truth" or isinstance(self.judge, TruthJudge)
         rows = {"eval_dataset": eval_dataset, "split": split}
         rows |= {"columns": columns, "on_bad_row": on_bad_row}
         self._topics = topics_of(topics, truth, seed, **rows)
         if truth and not self._topics.topic(0, "train").known:
-            raise ConfigError("the truth of these topics is not known: rows need truth or answer")
+            raise ConfigError("topics: their truth is not known; rows need truth or answer")
         questions = [judge.most_questions for judge in self.judge.seats.values()]
         steps = max_turns * (1 if order == "simultaneous" else len(live))
         self.max_turns: int | None = steps + max(questions, default=0)
         self._begin(Topic(""), 0, "none")
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        """Topics of a split; `None` where they are generated."""
+        """Number of topics of a split; `None` if they are generated."""
         return self._topics.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
@@ -125,31 +130,31 @@ class DebateEnvironment(Environment):
         return Task(f"debate-{split}-{number}", prompt, answer, seed, topic.info())
 
     def spawn(self) -> DebateEnvironment:
-        """A copy, which begins anew at its reset."""
+        """A copy, to be reset before use."""
         return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
-        """Draw the sides and open the debate."""
+        """Assign the sides and open the debate."""
         task = task or self.task(seed or 0)
         if "claim" not in task.info:
-            raise ConfigError(f"debate: task {task.id!r} has no claim in its info")
+            raise ConfigError(f"debate: task {task.id!r} has no 'claim' in its info")
         known = {key: task.info.get(key) for key in ("truth", "answer")}
         topic = Topic(task.info["claim"], task.info.get("points") or {}, **known)
         self._begin(topic, task.seed if seed is None else seed, task.id)
-        return self._go_on()
+        return self._advance()
 
     def step(self, actions: dict[str, Message]) -> Any:
-        """Take speeches, or what judges answer; the last step pays."""
+        """Process speeches or judges' answers; the last step returns the rewards."""
         if self._queue:
-            self._speak({each: _said(actions, each) for each in self._queue[0]})
-            return self._go_on()
+            self._speak({each: _text(actions, each) for each in self._queue[0]})
+            return self._advance()
         for agent, hearing in self._hearings.items():
-            if not hearing.over and not hearing.answer(_said(actions, agent)):
+            if not hearing.over and not hearing.answer(_text(actions, agent)):
                 self._unread[agent] = self._unread.get(agent, 0) + 1
-        return self._go_on()
+        return self._advance()
 
     def state(self) -> str:
-        """The topic, who is on which side, and what was said."""
+        """The topic, the sides, and the speeches so far."""
         about = [self._topic.claim]
         about += [f"{debater}: {side}" for debater, side in self._sides.items()]
         return "\n".join(
@@ -157,7 +162,7 @@ class DebateEnvironment(Environment):
         )
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """An honest speech; for a judge, the right verdict (by rules, where truth is not known)."""
+        """The expert speech; for a judge, the right verdict (by rules, if the truth is unknown)."""
         if agent in self._hearings:
             return self._right_verdict(agent)
         return self._honest(agent)
@@ -183,19 +188,19 @@ class DebateEnvironment(Environment):
 
     @property
     def debate(self) -> DebateRecord:
-        """What has been said so far."""
+        """The debate so far."""
         return DebateRecord(self._topic, self._sides, tuple(self._speeches), self.rounds)
 
-    def _speak(self, said: Mapping[str, str]) -> None:
-        """The speeches of those whose turn it is, scripted opponents' included."""
+    def _speak(self, speeches: Mapping[str, str]) -> None:
+        """Add the speeches of the next speakers, including scripted opponents."""
         texts = {each: self._scripted(each) for each in self._queue[0] if each in self._opponents}
         for debater in self._queue.pop(0):
-            text = texts.get(debater, said.get(debater, ""))
+            text = texts.get(debater, speeches.get(debater, ""))
             self._speeches.append(Speech(debater, self._moment, text))
         self._moment += 1
 
-    def _go_on(self) -> Any:
-        """What everybody whose turn it is sees next; the verdict, where it is nobody's."""
+    def _advance(self) -> Any:
+        """The next observations, or the rewards after the last judge's answer."""
         while self._queue and all(each in self._opponents for each in self._queue[0]):
             self._speak({})
         if self._queue:
@@ -213,12 +218,14 @@ class DebateEnvironment(Environment):
             return StepResult(asked)
         heard = {agent: hearing.verdict() for agent, hearing in self._hearings.items()}
         verdict = self.judge.decide(self.debate, heard)
-        return self._paid(verdict) if isinstance(verdict, DebateVerdict) else self._waiting(verdict)
+        if isinstance(verdict, DebateVerdict):
+            return self._rewarded(verdict)
+        return self._waiting(verdict)
 
     async def _waiting(self, verdict: Any) -> StepResult:
-        return self._paid(await verdict)
+        return self._rewarded(await verdict)
 
-    def _paid(self, verdict: DebateVerdict) -> StepResult:
+    def _rewarded(self, verdict: DebateVerdict) -> StepResult:
         rewards = pay(self.debate, verdict, self.reward, self.share)
         unread = float(sum(self._unread.values()))
         for reward in rewards.values():
@@ -228,7 +235,7 @@ class DebateEnvironment(Environment):
         return StepResult(rewards=mine, done=True, info={"winner": verdict.winner})
 
     def _seen_by(self, debater: str) -> Observation:
-        """What is new to a debater: its side, and what others said since it spoke."""
+        """The observation of a debater: its side at first, and others' speeches since its last."""
         start = self._heard.get(debater, 0)
         messages = []
         if debater not in self._heard:
@@ -237,12 +244,12 @@ class DebateEnvironment(Environment):
         for speech in self._speeches[start:]:
             if speech.debater != debater:
                 short = Speech(speech.debater, speech.moment, speech.text[:LONGEST])
-                told = between(short, self._sides[speech.debater], self.prompts)
-                messages.append(Message(told, agent=speech.debater))
+                text = between(short, self._sides[speech.debater], self.prompts)
+                messages.append(Message(text, agent=speech.debater))
         self._heard[debater] = len(self._speeches)
         return Observation(messages)
 
-    # -- who speaks inside the world ---------------------------------------------------------------
+    # -- scripted debaters and experts -------------------------------------------------------------
 
     def _scripted(self, debater: str) -> str:
         script, side = self._opponents[debater], self._sides[debater]
@@ -276,7 +283,7 @@ class DebateEnvironment(Environment):
         return "\n".join(f"{label}: {scores[label]}" for label in "AB")
 
 
-def _said(actions: Mapping[str, Message], agent: str) -> str:
+def _text(actions: Mapping[str, Message], agent: str) -> str:
     return actions[agent].content if agent in actions else ""
 
 

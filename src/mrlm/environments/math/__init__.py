@@ -1,6 +1,6 @@
 """Math: questions with one right answer, generated or from a data set, checked as mathematics.
 
-The world is in `world.py`, problems in `generator.py`, checking in `answers.py` (text),
+The environment is in `world.py`, problems in `generator.py`, checking in `answers.py` (text),
 `verifier.py` and `worker.py` (computer algebra in killable processes), the reward over rollouts in
 `boxed.py`.
 """

@@ -1,6 +1,6 @@
-"""Answers as text: where a reply states its final answer, what a data set's answer column says, and
-which answers can be compared without computer algebra. It starts no process and evaluates no
-model-written text."""
+"""Answers as text: extraction of the final answer from a completion or from a data set's answer
+column, and comparison without computer algebra. Starts no process and evaluates no model-written
+text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrlm.data.final_answer import MAX_TEXT, after_hashes, boxed
 from mrlm.environments.math.units import LEADING, Unit, factor, split
 
 MAX_ANSWER = 400
-"""Longest answer, in characters, that is looked at."""
+"""Maximum number of characters of an answer that is checked."""
 MAX_DEPTH = 30
 MAX_EXPONENT = 10_000
 
@@ -81,13 +81,13 @@ class Number:
     unit: Unit | None = None
 
 
-# -- where the answer stands -----------------------------------------------------------------------
+# -- finding the answer ----------------------------------------------------------------------------
 
 
 def stated(text: str) -> str | None:
-    """The final answer of a reply: the last box, else what follows the last "answer is" or "####",
-    else a reply that is nothing but an expression, else the last number with all that belongs to it
-    (`3/8` is one number).
+    """The final answer of a completion: the last box, else the text after the last "answer is" or
+    "####", else the whole completion if it is an expression, else the last complete number (`3/8`
+    is one number).
 
     Returns:
         The answer's text, or `None` if none is stated.
@@ -102,7 +102,7 @@ def stated(text: str) -> str | None:
 
 
 def before_answer(text: str) -> str:
-    """The part of a reply that stands before its final answer."""
+    """The part of a completion before its final answer."""
     answer = stated(text)
     place = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if place < 0 and answer is not None:
@@ -120,7 +120,7 @@ def gold_of(value: Any) -> str:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether a cleaned text is an expression and no prose."""
+    """Whether a cleaned text is an expression, without prose."""
     if len(text) > MAX_ANSWER:
         return False
     without_commands = re.sub(r"\\(?:text|mbox)\{[^{}]*\}|\\[A-Za-z]+", "", text)
@@ -145,8 +145,7 @@ def _number_in(text: str) -> str | None:
 
 
 def cleaned(text: str) -> str:
-    """One spelling for what is written in several ways: signs, spaces, dollar marks, a final full
-    stop."""
+    """A text with normalised signs, spaces, dollar marks and final full stop."""
     text = _SPELLING.sub(lambda match: _SPELLINGS[match[0]], text.strip())
     inner = boxed(text)
     if inner is not None and text.startswith("\\boxed{") and text.endswith("}"):
@@ -155,8 +154,8 @@ def cleaned(text: str) -> str:
 
 
 def number(text: str) -> Number | None:
-    """The number a cleaned text writes out (integer, decimal, fraction, mixed number, percentage,
-    perhaps with a unit or `x =` in front); `None` if it is anything else."""
+    """The number written in a cleaned text (integer, decimal, fraction, mixed number, percentage,
+    optionally with a unit or a leading `x =`); `None` if it is anything else."""
     assigned = _ASSIGNED.match(text)
     text = assigned[1].strip() if assigned else text
     text, unit = _without_unit(text)
@@ -191,7 +190,7 @@ def number(text: str) -> Number | None:
 
 
 def _without_unit(text: str) -> tuple[str, Unit | None]:
-    """A cleaned text without what stands behind its number; `percent` becomes a sign."""
+    """A cleaned text without the unit after its number; `percent` becomes a sign."""
     bare, unit = split(text)
     if unit is None or _NO_UNITS.search(unit.words):
         return text, None
@@ -204,7 +203,7 @@ def _without_unit(text: str) -> tuple[str, Unit | None]:
 
 def several(text: str) -> frozenset[Fraction] | None:
     r"""The numbers of a cleaned list such as `2, 5`, `x = 2 or x = 5` or `\{2, 5\}`; `None` if it
-    is no list of two or more different numbers."""
+    is not a list of two or more different numbers."""
     text = re.sub(r"^\\?\{(.*?)\\?\}$", r"\1", text)
     parts = re.split(r"\s*(?:,|;|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})\s*", text)
     numbers = [number(part) for part in parts if part]
@@ -215,8 +214,8 @@ def several(text: str) -> frozenset[Fraction] | None:
 
 
 def relation(text: str) -> tuple[str, str, Fraction] | None:
-    """`x > 3` or `3 < x` as `("x", ">", 3)`; `None` if a cleaned text is no variable compared with
-    a number."""
+    """`x > 3` or `3 < x` as `("x", ">", 3)`; `None` if a cleaned text does not compare a variable
+    with a number."""
     match = _RELATION.fullmatch(text)
     if not match:
         return None
@@ -230,10 +229,10 @@ def relation(text: str) -> tuple[str, str, Fraction] | None:
 
 
 def same_number(answer: Number, gold: Number, percents: bool = False) -> bool:
-    """Whether an answer is the right number, worked out: `84/4` is not accepted for 21, and a
-    decimal stands for a fraction if it agrees to six places. Where both have a unit of measure they
-    must mean the same: 3000 m are 3 km, and 3 mm are not. 5% is 0.05; it is 5 only if the right
-    answer is a percentage, or `percents`: the question asks for one."""
+    """Whether an answer is the right number in evaluated form: `84/4` is not accepted for 21, and a
+    decimal is accepted for a fraction if it agrees to six places. If both have a unit of measure,
+    the quantities must be equal: 3000 m are 3 km, and 3 mm are not. 5% is 0.05; it is 5 only if the
+    right answer is a percentage, or with `percents`, for a question about percentages."""
     scale = factor(answer.unit, gold.unit)
     if scale is None:
         return False
@@ -256,8 +255,8 @@ def same_number(answer: Number, gold: Number, percents: bool = False) -> bool:
 
 
 def approximates(text: str, gold: str) -> bool:
-    r"""Whether a cleaned text is a decimal where the cleaned right answer is exact and no fraction
-    (`1.5708` for `\pi/2`): an approximation, and not the answer."""
+    r"""Whether a cleaned text is a decimal approximation of an exact right answer that is not a
+    fraction (`1.5708` for `\pi/2`)."""
     if not _IRRATIONAL.search(gold) or re.search(r"\d\.\d", gold):
         return False
     answer = number(_ABOUT.sub("", text))
@@ -265,8 +264,8 @@ def approximates(text: str, gold: str) -> bool:
 
 
 def unworked(text: str) -> bool:
-    """Whether a cleaned text that `number` does not read is a calculation, a choice or plain words
-    rather than a number in LaTeX that only computer algebra can read."""
+    """Whether a cleaned text that `number` cannot parse is a calculation, a choice or plain words,
+    in contrast to a number in LaTeX that requires computer algebra."""
     return bool(_UNWORKED.search(text)) or "\\" not in text
 
 
@@ -278,8 +277,8 @@ def repeats(text: str, question: str) -> bool:
 
 
 def costly(text: str) -> bool:
-    """Whether a text is refused unread: too long, too deep, or numbers that nobody writes as an
-    answer."""
+    """Whether a text is rejected before parsing: too long, too deeply nested, or with numbers too
+    large for an answer."""
     if len(text) > MAX_ANSWER or re.search(r"\d{201}", text):
         return True
     depth = deepest = 0

@@ -1,4 +1,4 @@
-"""A reward over rollouts: whether the last thing the model said boxes the right answer."""
+"""A reward over rollouts: whether the last message of the model boxes the right answer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mrlm.environments.math.verifier import TIMEOUT, verify
 
 
 class BoxedReward:
-    r"""Rewards for answers in `\boxed{}`, checked as mathematics by the verifier of the math world.
+    r"""A reward function for answers in `\boxed{}`, checked as in the math environment.
 
-    Only the last message with role `MODEL` counts, and of it only the last box. A number that is
-    not in a box is no answer unless `plain` is set.
+    Only the last message with role `MODEL` counts, and of it only the last box. A number outside a
+    box counts as an answer only if `plain` is set.
 
     Args:
-        correct: for the right answer.
-        wrong: for another answer.
-        unparseable: for no answer, or one that cannot be read.
-        plain: also take an answer outside a box, as the math world does.
-        timeout: seconds that computer algebra may take for one answer.
+        correct: reward for the right answer.
+        wrong: reward for another answer.
+        unparseable: reward for a missing answer, or one that cannot be parsed.
+        plain: also accept an answer outside a box, as the math environment does.
+        timeout: time limit of computer algebra for one answer, in seconds.
 
     Example:
         >>> rollout = Rollout().add_messages(Message("2+3?"), Message("It is \boxed{5}",
@@ -61,7 +61,7 @@ class BoxedReward:
             answers: the right answers, in the same order.
 
         Raises:
-            RewardError: not as many answers as rollouts.
+            RewardError: the numbers of answers and rollouts differ.
         """
         if len(rollouts) != len(answers):
             raise RewardError(f"BoxedReward: {len(rollouts)} rollouts but {len(answers)} answers")

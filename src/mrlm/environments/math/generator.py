@@ -1,5 +1,5 @@
 """Unlimited seeded problems with known answers: arithmetic, algebra, word problems and chains of
-steps. Held-out problems differ from training problems as problems, whatever the seeds."""
+steps. Held-out problems differ from all training problems, for any seed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class MathProblem:
     """A question with its answer.
 
     Args:
-        question: what is asked.
+        question: text of the question.
         answer: the right answer, as text.
         difficulty: 1 (easy) to 5.
-        family: which kind of problem it is.
+        family: kind of problem.
         solution: the steps that lead to the answer.
     """
 
@@ -44,7 +44,7 @@ Drawn = tuple[str, str, str]
 
 
 class MathProblemGenerator:
-    """Problems without end.
+    """A generator of unlimited problems.
 
     Args:
         difficulty_range: lowest and highest difficulty, between 1 and 5.
@@ -67,8 +67,7 @@ class MathProblemGenerator:
         self.seed = seed
 
     def problem(self, seed: int, split: Split = "train") -> MathProblem:
-        """The problem of a seed. A problem of `eval` never occurs in `train`, for any seed of any
-        generator."""
+        """The problem of a seed. A problem of `eval` never occurs in `train`, for any seeds."""
         rng = random.Random(f"math/{self.seed}/{split}/{seed}")
         while True:
             family = rng.choice(self.families)
@@ -79,8 +78,8 @@ class MathProblemGenerator:
 
 
 def _key(question: str) -> str:
-    """Equal for questions that differ only in the order of their parts, so that `3 + 5` cannot
-    leak through `5 + 3`."""
+    """A key equal for questions that differ only in the order of their parts, so that `3 + 5`
+    cannot leak through `5 + 3`."""
     return " ".join(sorted(re.findall(r"\w+|[^\w\s]", question.lower())))
 
 

@@ -1,5 +1,5 @@
-"""Units of answers: where one stands, and whether two mean the same. Units of measure are compared
-as such (3000 m are 3 km); other words behind a number are nouns, which say nothing."""
+"""Units of answers: extraction and comparison. Units of measure are converted (3000 m are 3 km);
+other words after a number are nouns, which are ignored."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _GLUED = re.compile(rf"(?<=\d)(?:{_LONGER})(?:s\b)?{_POWER}$")
 LEADING: re.Pattern[str] = re.compile(
     rf"(?:\s(?!in\b)(?:(?:square|cubic) )?(?:{_NAMED})|(?:{_LONGER}))s?{_POWER}(?![\w/])"
 )
-"""A unit of measure at the beginning of a text, right behind a number."""
+"""A unit of measure at the beginning of a text, directly after a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What stands behind a number.
+    """The words after a number.
 
     Args:
-        words: as it was written.
-        factor: how many of the base units of its dimension it is.
-        powers: dimension -> power; empty for words that are no unit of measure.
+        words: the original text.
+        factor: size in base units of its dimension.
+        powers: dimension -> power; empty for words that are not a unit of measure.
     """
 
     words: str
@@ -79,8 +79,8 @@ def split(text: str) -> tuple[str, Unit | None]:
 
 
 def read(words: str) -> Unit:
-    """The unit that words begin with (`km`, `square meters`, `miles per hour`, `m/s^2`); without
-    a dimension if they begin with none, or name another one further on."""
+    """The unit at the beginning of a text (`km`, `square meters`, `miles per hour`, `m/s^2`);
+    without a dimension if the text begins with none, or contains another one later."""
     tokens = _WORDS.findall(words)
     powers: dict[str, int] = {}
     factor, place, sign = Fraction(1), 0, 1
@@ -106,9 +106,8 @@ def read(words: str) -> Unit:
 
 
 def factor(answer: Unit | None, gold: Unit | None) -> Fraction | None:
-    """How many of the gold answer's units one of the answer's is; `None` if it is another kind of
-    unit. An answer without a unit is taken to be in the gold answer's, and nouns are not compared.
-    """
+    """The answer's unit in multiples of the gold answer's; `None` if their dimensions differ. An
+    answer without a unit is assumed to have the gold answer's, and nouns are not compared."""
     if answer is None or gold is None or not (answer.powers or gold.powers):
         return Fraction(1)
     if answer.powers != gold.powers:

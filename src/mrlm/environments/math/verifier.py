@@ -1,6 +1,6 @@
-"""Whether an answer is right: numbers, lists and simple inequalities are compared here, all else by
-math-verify in child processes that are reused, killed at the deadline and replaced. Callable from
-any thread."""
+"""Verification of answers: numbers, lists and simple inequalities are compared here, everything
+else by math-verify in child processes, which are reused, killed at the deadline and replaced.
+Thread-safe."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _EQUALS = re.compile(r"(?<![<>!])=")
 _PERCENT = re.compile(r"%|\bper ?cent", re.IGNORECASE)
 
 TIMEOUT = 3.0
-"""Seconds that computer algebra may take for one answer."""
+"""Time limit of computer algebra for one answer, in seconds."""
 STARTUP = 120.0
-"""Seconds a worker may take to load its libraries."""
+"""Time limit for loading a worker's libraries, in seconds."""
 KEPT_VARIABLES = (
     "PATH",
     "PYTHONPATH",
@@ -40,7 +40,7 @@ KEPT_VARIABLES = (
 
 
 class VerifierWorker:
-    """One child process."""
+    """A child process that runs math-verify."""
 
     def __init__(self) -> None:
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
@@ -84,7 +84,7 @@ class VerifierWorker:
             if pipe is not None:
                 try:
                     pipe.close()
-                except OSError:  # what was still to be written has no reader
+                except OSError:  # unsent data has no reader any more
                     log.debug("a pipe to a math verifier was closed with unsent data")
 
     def _line(self, seconds: float) -> str | None:
@@ -94,7 +94,7 @@ class VerifierWorker:
         assert self.process.stdout is not None
         line = self.process.stdout.readline(64)
         timer.cancel()
-        timer.join()  # from here on it is certain whether it struck
+        timer.join()  # afterwards it is certain whether the timer has fired
         return line.decode().strip() or None
 
     def _too_late(self) -> None:
@@ -103,11 +103,11 @@ class VerifierWorker:
 
 
 class Verifier:
-    """A few workers, started when they are first needed.
+    """A pool of workers, started on first use.
 
     Args:
-        workers: how many processes there are at most.
-        remembered: how many verdicts are kept, since the samples of a group often agree.
+        workers: maximum number of processes.
+        remembered: number of cached verdicts, as the samples of a group often agree.
     """
 
     def __init__(self, workers: int = 2, remembered: int = 4096) -> None:
@@ -121,7 +121,7 @@ class Verifier:
         self._owner = os.getpid()
 
     def compare(self, answer: str, gold: str, timeout: float = TIMEOUT) -> str:
-        """`right`, `wrong`, `unparseable`, `gold` (the gold answer cannot be read) or `timeout`.
+        """`right`, `wrong`, `unparseable`, `gold` (the gold answer cannot be parsed) or `timeout`.
 
         Raises:
             EpisodeError: no worker can be started.
@@ -142,7 +142,7 @@ class Verifier:
         return reply
 
     def _asked(self, answer: str, gold: str, timeout: float) -> str | None:
-        """One worker's verdict; `None` if it died of something else than the deadline."""
+        """One worker's verdict; `None` if it died of a cause other than the deadline."""
         worker = self._idle.get()
         try:
             if worker is None or not worker.alive:
@@ -191,7 +191,7 @@ _shared = Verifier()
 
 
 def _renew() -> None:
-    """A forked child gets workers of its own."""
+    """Discard the workers in a forked child, which starts its own."""
     global _shared
     _shared = Verifier()
 
@@ -206,13 +206,13 @@ def verify(
     """Whether an answer equals the gold answer as mathematics.
 
     Args:
-        answer: the answer alone, plain or LaTeX, as `answers.stated` finds it.
+        answer: the answer alone, plain or LaTeX, as returned by `answers.stated`.
         gold: the right answer.
-        question: what was asked; an expression copied from it is no answer.
-        timeout: seconds that computer algebra may take.
+        question: the question; an expression copied from it does not count as an answer.
+        timeout: time limit of computer algebra, in seconds.
 
     Returns:
-        `True`, `False`, or `None` if the answer cannot be read (or not within the time).
+        `True`, `False`, or `None` if the answer cannot be parsed (within the time limit).
 
     Raises:
         EpisodeError: computer algebra is needed and cannot be started.
@@ -240,11 +240,11 @@ def verify(
 
 
 def _decided(said: str, wanted: str, percents: bool) -> bool | None:
-    """The verdict where no computer algebra is needed; `None` where it is."""
+    """The verdict without computer algebra; `None` if it is needed."""
     gold = answers.number(wanted)
     if gold is not None:
         answer = answers.number(said)
-        if answer is None:  # working that ends in the answer: 3 + 4 = 7
+        if answer is None:  # a calculation that ends in the answer: 3 + 4 = 7
             answer = answers.number(_EQUALS.split(said)[-1].strip())
         if answer is not None:
             return answers.same_number(answer, gold, percents)

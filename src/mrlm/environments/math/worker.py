@@ -1,6 +1,5 @@
 """The child process that compares two mathematical expressions with math-verify, one request per
-line. It runs alone under limits that it sets itself, and whoever started it kills it when it takes
-too long."""
+line. It runs under resource limits that it sets itself; the parent kills it at the deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import sys
 from typing import Any
 
 MEMORY = 2 << 30
-"""Bytes of address space."""
+"""Limit of the address space, in bytes."""
 
 REWRITES = [
     (re.compile(r"\*\*"), "^"),
@@ -29,11 +28,11 @@ REWRITES = [
     (re.compile(r"[*×·]"), r"\\cdot "),
     (re.compile(r"÷"), "/"),
 ]
-"""Plain notation -> LaTeX, which is all that the parser is given."""
+"""Plain notation -> LaTeX, the only input of the parser."""
 
 
 def limit() -> None:
-    """No core files, no files written, little memory, few open files."""
+    """Set resource limits: no core files, no written files, little memory, few open files."""
     for what, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
@@ -45,8 +44,8 @@ def limit() -> None:
 
 
 def allow(seconds: float) -> None:
-    """CPU time for one request, on top of what was used: should the parent be gone, nothing runs
-    on for ever."""
+    """Extend the CPU time limit by that of one request, so that the process ends even without its
+    parent."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
     with contextlib.suppress(ValueError, OSError):
@@ -83,7 +82,7 @@ def main() -> None:
             return "unparseable"
         return "right" if verify(wanted, said, timeout_seconds=None) else "wrong"
 
-    verdict("x+1", "1+x")  # loads what is loaded late, before time counts
+    verdict("x+1", "1+x")  # triggers lazy imports before deadlines apply
     limit()
     replies = sys.stdout
     sys.stdout = sys.stderr
@@ -98,7 +97,7 @@ def main() -> None:
             Exception,
             RecursionError,
             MemoryError,
-        ):  # whatever computer algebra trips over cannot be read
+        ):  # any failure of computer algebra means that the text cannot be parsed
             reply = "unparseable"
         replies.write(reply + "\n")
         replies.flush()

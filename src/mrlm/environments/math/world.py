@@ -1,5 +1,5 @@
-"""The math world: one seat, a question, some attempts, and a reward for the right answer. It knows
-nothing of models."""
+"""The math environment: one agent, a question, several attempts, and a reward for the right
+answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
@@ -19,47 +19,48 @@ from mrlm.environments.math.answers import before_answer, gold_of, number, state
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import Table, answered, others, row_matters, seats
+from mrlm.environments.shared.rows import RowTasks, Table, answered, others, row_matters, seats
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."
 SHOW = "Show your working first."
 ANSWERS = ("answer", "final_answer", "solution")
-"""Columns that may hold the answer, in the order in which they are looked for."""
+"""Columns that may contain the answer, in order of precedence."""
 
 
-class MathReasoningEnvironment(Environment):
-    r"""Questions with one right answer, checked as mathematics.
+class MathReasoningEnvironment(RowTasks):
+    r"""An environment of questions with one right answer, checked as mathematics.
 
-    Each attempt earns 1.0 if it is right, 0 if it is wrong and -0.3 if no answer can be read. With
-    `require_solution` a right answer earns 0.2 more if working is shown before it. What is said
-    between attempts never reveals the answer.
+    The reward of an attempt is 1.0 if it is right, 0 if it is wrong and -0.3 if no answer can be
+    parsed. With `require_solution` a right answer gets 0.2 more if working is shown before it.
+    Feedback between attempts never reveals the answer.
 
     Args:
-        generator: where problems come from; built from `difficulty_range`, `seed` and `families`
-            when `None`.
+        generator: source of problems; built from `difficulty_range`, `seed` and `families` when
+            `None`.
         dataset: rows instead of a generator: `prompt` (or `question`, `problem`) and `answer` (or
-            `final_answer`, `solution`; GSM8K's `#### 72` and MATH's `\boxed{}` are understood);
-            anything `read_rows` takes.
+            `final_answer`, `solution`; GSM8K's `#### 72` and MATH's `\boxed{}` are supported);
+            anything `read_rows` accepts.
         eval_dataset: held-out rows; a tenth of the prompts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        difficulty_range: of the generated problems, 1 to 5.
-        families: of the generated problems.
-        seed: of the generator and of the split.
-        require_solution: ask for working, and pay for it.
-        max_attempts: how often the agent may answer.
-        max_turns: the same under another name.
-        timeout: seconds that computer algebra may take for one answer.
-        instruction: put after the question; none if empty.
-        agents: name of the seat.
+        difficulty_range: difficulty of generated problems, 1 to 5.
+        families: families of generated problems.
+        seed: seed of the generator and of the split.
+        require_solution: request working, and reward it.
+        max_attempts: maximum number of answers.
+        max_turns: alias of `max_attempts`.
+        timeout: time limit of computer algebra for one answer, in seconds.
+        instruction: text after the question; none if empty.
+        agents: name of the agent.
 
     Raises:
         ConfigError: impossible arguments.
         DataError: rows that cannot be used.
     """
 
+    reward_range: tuple[float, float] | None = (-0.3, 1.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     def __init__(
@@ -84,13 +85,13 @@ class MathReasoningEnvironment(Environment):
         made = difficulty_range is not None or families is not None
         if dataset is not None and (generator is not None or made):
             raise ConfigError(
-                "the math world takes a dataset or a generator with its difficulty_range and "
-                "families, not both"
+                "environment math: give either dataset or a generator (with difficulty_range and "
+                "families), not both"
             )
         if generator is not None and (made or seed is not None):
             raise ConfigError(
-                "give difficulty_range, families and seed to the generator, or leave the generator "
-                "out"
+                "environment math: set difficulty_range, families and seed in the generator, or "
+                "remove generator"
             )
         if generator is not None and not isinstance(generator, MathProblemGenerator):
             raise ConfigError(
@@ -103,7 +104,6 @@ class MathReasoningEnvironment(Environment):
         self.generator: MathProblemGenerator = generator or MathProblemGenerator(
             difficulty_range or (1, 3), seed or 0, families
         )
-        self._table: Table | None = None
         if dataset is not None:
             self._table = Table(
                 dataset,
@@ -123,9 +123,6 @@ class MathReasoningEnvironment(Environment):
         self._attempts = 0
 
     # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is None:
@@ -159,7 +156,7 @@ class MathReasoningEnvironment(Environment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
         if self._task.answer is None:
-            raise ConfigError(f"math world: task {self._task.id!r} has no answer to compare with")
+            raise ConfigError(f"environment math: task {self._task.id!r} has no answer")
         self._attempts = 0
         return StepResult({self.agents[0]: Observation(list(self._task.prompt))})
 
@@ -219,9 +216,9 @@ _RESULT = re.compile(rf"\s*{_NUMBER}\s*(?![\s\w(])")
 
 
 def shows_working(text: str, question: str) -> bool:
-    """Whether a text holds working: an equation or inequality with an operation in it, about a
-    number of the question, and none of the plain ones false; or a dozen different words without
-    much repetition, some of them the question's."""
+    """Whether a text contains working: an equation or inequality with an operation, about a number
+    of the question, with no false plain equation; or a dozen different words without much
+    repetition, some of them from the question."""
     numbers = set(re.findall(r"\d+", question))
     if numbers and not numbers & set(re.findall(r"\d+", text)):
         return False
@@ -240,7 +237,7 @@ def shows_working(text: str, question: str) -> bool:
 
 
 def _holds(left: str, right: str) -> bool | None:
-    """Whether `left = right` is working that is not false; `None` if it says nothing either way."""
+    """Whether `left = right` is a true equation; `None` if undecided."""
     operation, outcome = _OPERATION.search(left), _RESULT.match(right)
     alone = operation is not None and not left[: operation.start()].strip()
     if operation is None or outcome is None or not alone:

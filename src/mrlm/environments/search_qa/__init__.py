@@ -1,5 +1,4 @@
-"""Questions that are answered with what others know: a search engine (Search-R1) or other models
-(Router-R1)."""
+"""Questions answered with the help of a search engine (Search-R1) or other models (Router-R1)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A small corpus that works offline, and the questions it answers: people, books, towns, rivers and
-lakes of a country that does not exist, so that nothing can be known without being looked up.
+"""A small built-in corpus and questions about it: people, books, towns, rivers and lakes of a
+fictional country, so that no model can know the answers without searching.
 
-One thing in eight is held out. What is held out is linked with held-out things only, and so is the
-rest: no question of one side asks for a fact, or passes through one, that a question of the other
-side asks for.
+One entity in eight is held out. Held-out entities are linked only with held-out ones, and the
+others only with each other: no fact is needed by questions of both splits.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from mrlm.core.environment import Split
 from mrlm.environments.tools.search import Document
 
 COUNTS = {"lake": 24, "river": 48, "town": 72, "person": 120, "book": 72}
-"""Things of each kind; each has a document."""
+"""Number of entities of each kind; each has a document."""
 HELD_OUT = 8
-"""One thing in so many is held out."""
+"""One in this many entities is held out."""
 _STARTS, _MIDDLES, _JOINS, _ENDS = (
     part.split(",")
     for part in (
@@ -37,9 +36,9 @@ class Question:
     """A question about the corpus.
 
     Args:
-        text: what is asked.
+        text: the question.
         answer: the right answer, one name or number.
-        hops: the questions that lead to it and their answers, in order; the last is the answer.
+        hops: the intermediate questions and their answers, in order; the last is the answer.
     """
 
     text: str
@@ -55,7 +54,7 @@ class _Thing:
 
 @dataclass(frozen=True)
 class _Land:
-    """Everything there is, by kind, and what it is linked with."""
+    """All entities by kind, and their links."""
 
     things: dict[str, list[_Thing]]
     lake: dict[_Thing, _Thing]
@@ -73,14 +72,14 @@ def documents() -> tuple[Document, ...]:
 
 @cache
 def questions(split: Split, hops: tuple[int, ...]) -> tuple[Question, ...]:
-    """Questions of one or two hops, of one side, in a fixed order."""
+    """Questions of one or two hops, of one split, in a fixed order."""
     found = [each for each in _made()[1][split] if len(each.hops) in hops]
     random.Random(f"questions {split} {hops}").shuffle(found)
     return tuple(found)
 
 
 def _words(rng: random.Random) -> Iterator[str]:
-    """Names that nobody else has, without end."""
+    """Unlimited unique names."""
     said: set[str] = set()
     while True:
         parts = (rng.choice(each) for each in (_STARTS, _MIDDLES, _JOINS, _ENDS))
@@ -122,7 +121,7 @@ def _made() -> tuple[tuple[Document, ...], dict[Split, list[Question]]]:
 
 
 def _texts(land: _Land) -> list[Document]:
-    """What is said of each thing."""
+    """The documents, one per entity."""
     said = {
         "lake": lambda it: f"{it.name} is a lake. It was mapped in {land.year[it]}.",
         "river": lambda it: f"The river {it.name} flows into the lake {land.lake[it].name}.",
@@ -139,7 +138,7 @@ def _texts(land: _Land) -> list[Document]:
 
 
 def _asked(land: _Land) -> Iterator[tuple[_Thing, Question]]:
-    """Every question, with the thing it begins with."""
+    """All questions, each with its first entity."""
 
     def into(it: _Thing) -> tuple[str, str]:
         return f"Into which lake does the river {it.name} flow?", land.lake[it].name

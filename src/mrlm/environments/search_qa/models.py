@@ -1,5 +1,5 @@
-"""Whom a router may ask: agents of the episode, with what they cost and how long they take, or a
-search engine of the world's own."""
+"""The models that a router can query: agents of the episode, with prices and latencies, or the
+environment's own search engine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KEYS = ("agent", "price", "latency", "about")
 
 @dataclass(frozen=True)
 class Expert:
-    """A model that can be asked.
+    """A model that the router can query.
 
     Args:
-        name: by which the router asks.
-        agent: the seat that answers; `""` is the search engine.
-        price: of a million tokens that it writes.
-        latency: seconds per token that it writes.
-        about: what the router is told of it.
+        name: its name in queries.
+        agent: the agent that answers; `""` is the search engine.
+        price: price of a million output tokens.
+        latency: seconds per output token.
+        about: its description in the router's prompt.
     """
 
     name: str
@@ -34,36 +34,38 @@ class Expert:
 
 
 def experts_of(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Expert]:
-    """The models by name, from what a user wrote: names, or names with their settings.
+    """The models by name, from a user's setting: names, or names with their settings.
 
     Raises:
-        ConfigError: no names, names that cannot be asked for or are the same but for their case,
-            two models on one seat, or settings that do not exist.
+        ConfigError: no names, invalid names or names equal up to case, two models with the same
+            agent, or unknown settings.
     """
     tables = given if isinstance(given, Mapping) else dict.fromkeys(given, None)
     found: dict[str, Expert] = {}
     for name, settings in tables.items():
         settings = dict(settings or {})
         if not isinstance(name, str) or not name.strip() or any(c in name for c in ":<>\n"):
-            raise ConfigError(f"models: {name!r} is no name that can be asked for")
+            raise ConfigError(f"models: {name!r} cannot be used as a name in a query; rename it")
         unknown = [key for key in settings if key not in KEYS]
         if unknown:
             raise ConfigError(
-                f"models.{name}: there is no setting {unknown[0]!r} (there are: {', '.join(KEYS)})"
+                f"models.{name}: unknown setting {unknown[0]!r}; it has {', '.join(KEYS)}"
             )
         for key in ("price", "latency"):
             at_least(f"models.{name}.{key}", settings.get(key, 0.0), 0)
         found[name] = Expert(name, **{"agent": name, **settings})
     if not found or len({name.strip().lower() for name in found}) < len(found):
-        raise ConfigError(f"models must be different names, whatever their case: {list(found)}")
+        raise ConfigError(
+            f"models: give at least one; names must differ by more than case: {list(found)}"
+        )
     if len({each.agent for each in found.values()}) < len(found):
-        raise ConfigError("models: two of them have the same seat; give each an agent of its own")
+        raise ConfigError("models: two of them have the same agent; give each an agent of its own")
     return found
 
 
 def tokens_of(message: Message) -> int:
-    """Tokens that an agent wrote: those that were sampled, those that its server counted, or, for
-    words that come from neither, the words."""
+    """Number of tokens that an agent wrote: sampled, or counted by its server, else the number of
+    words."""
     if message.turn is not None and message.turn.completion_ids:
         return len(message.turn.completion_ids)
     counted = message.metadata.get("usage")

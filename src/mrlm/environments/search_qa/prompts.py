@@ -1,4 +1,4 @@
-"""What a router is told, how it is shown what it asked for, and what an able one says."""
+"""The router's prompts, the format of returned information, and the messages of the expert."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def instructions(question: str, models: Mapping[str, str] | None, turns: int, st
     """The opening of an episode.
 
     Args:
-        question: what is asked.
-        models: name -> what is known of it; `None` where there is one search engine.
-        turns: times the router may ask.
-        style: `short` is the question alone, for small models that were shown how.
+        question: the question.
+        models: name -> its description; `None` with a search engine only.
+        turns: maximum number of queries.
+        style: `short` is the question alone, for small models trained on the format.
     """
     if style == "short":
         return question
@@ -39,19 +39,18 @@ def instructions(question: str, models: Mapping[str, str] | None, turns: int, st
 
 
 def information(text: str | None, longest: int) -> str:
-    """What comes back, cut where it is too long; `None` is what nobody can answer."""
+    """The returned information, truncated to `longest` characters; `None` for an invalid query."""
     said = "None" if text is None else harmless(text).strip()[:longest]
     return f"\n\n<information>{said}</information>\n\n"
 
 
 def askable(question: str) -> str:
-    """A question as it can be asked: in one line, without colons, dots that stand for something
-    left out, and tags."""
+    """A question in the form allowed in a query: one line, without colons, ellipses and tags."""
     return " ".join(harmless(question).replace(":", " ").replace("...", " ").split())
 
 
 def asks(query: str, model: str, thought: str, style: Style) -> str:
-    """How an able router asks."""
+    """An expert query of the router."""
     if style == "short":
         thought = "ask"
     address = f"{model}: " if model else ""
@@ -59,5 +58,5 @@ def asks(query: str, model: str, thought: str, style: Style) -> str:
 
 
 def answers(answer: str) -> str:
-    """How an able router answers."""
+    """An expert answer of the router."""
     return f"<think>known</think>\n<answer>{answer}</answer>"

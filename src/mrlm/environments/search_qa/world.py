@@ -1,5 +1,5 @@
-"""The world of search and routing: a router thinks, asks, reads what comes back, and answers. It
-knows no model: whoever is asked is an agent of the episode, or a search engine."""
+"""The environment for search and routing: a router thinks, queries, reads the returned information,
+and answers. Queries go to agents of the episode, or to a search engine."""
 
 from __future__ import annotations
 
@@ -42,55 +42,54 @@ from mrlm.environments.tools.search import Document, LocalIndex, Search, source_
 Metric = Literal["em", "f1"]
 
 ENGINE = "search"
-"""Name by which a router asks the search engine, where there are models too."""
+"""Name of the search engine in queries, if there are models too."""
 STOPS = ("</search>", "</answer>")
-"""What ends a turn of the router."""
+"""Stop strings of the router's turns."""
 MAX_TURNS = 4
 MAX_OBSERVATION = 2400
-"""Characters of what comes back: about 600 tokens of English."""
+"""Maximum number of characters of returned information: about 600 tokens of English."""
 
 
 class SearchQAEnvironment(Environment):
-    """Questions that are answered by asking (Router-R1, arXiv 2506.09033, and Search-R1, arXiv
-    2503.09516). In each turn the router thinks and then asks, `<search>name: question</search>`
-    (without models: `<search>a few words</search>`), or states the answer, `<answer>..</answer>`,
-    which ends the episode; what it writes ends with either closing tag (`stops`). What it asked for
-    comes back as `<information>..</information>`, in a message of its own, so that nobody learns
-    from those tokens; a name or a question that cannot be asked brings `None`. After `max_turns`
-    turns it has one more, in which nobody is asked.
+    """An environment of questions answered with queries (Router-R1, arXiv 2506.09033, and
+    Search-R1, arXiv 2503.09516). In each turn the router thinks and then sends a query,
+    `<search>name: question</search>` (without models: `<search>a few words</search>`), or states
+    the answer, `<answer>..</answer>`, which ends the episode; its turn ends with either closing tag
+    (`stops`). The result of a query is returned as `<information>..</information>`, in a separate
+    message, so that these tokens are not trained on; an invalid name or question returns `None`.
+    After `max_turns` turns the router has one more, without a query.
 
-    The router is paid at the end: -1.0 where the form of the whole transcript is broken
-    (`mrlm.environments.shared.routing.form`) or it wrote an `<information>` itself, whatever the
-    answer; else how good the answer is, by exact match or token F1 after SQuAD's normalisation. The
-    components `em`, `f1`, `form`, `routes` (questions that reached somebody), `cost` (price times
-    tokens that the models wrote, which the algorithm `router_r1` weighs) and `latency` (seconds,
-    from the table) are logged.
+    The router is rewarded at the end: -1.0 if the form of the whole transcript is invalid
+    (`mrlm.environments.shared.routing.form`) or it wrote an `<information>` itself; else the score
+    of the answer, by exact match or token F1 after SQuAD's normalisation. The components `em`,
+    `f1`, `form`, `routes` (number of valid queries), `cost` (price times tokens of the models,
+    which the algorithm `router_r1` weighs) and `latency` (seconds, from the table) are logged.
 
     Args:
-        models: whom the router may ask: names, or name -> `{agent, price, latency, about}`: the
-            seat that answers (the name itself if not set), the price of a million tokens that it
-            writes, seconds per token, and what the router is told of it. Each has a seat, which any
-            frozen agent takes, here or behind an API. Without models there is one search engine.
-        search: what the search engine searches: `builtin` (people, books, towns, rivers and lakes
-            of a country that does not exist), documents (rows with `text`, a file, a folder of
-            texts), the URL of a retrieval server, or a `Search`. With models it is one more of
-            them, `search`.
+        models: models that the router can query: names, or name -> `{agent, price, latency,
+            about}`: the agent that answers (by default the name), the price of a million output
+            tokens, seconds per token, and its description in the prompt. Any frozen agent can play
+            a model, local or behind an API. Without models there is one search engine.
+        search: source of the search engine: `builtin` (people, books, towns, rivers and lakes of a
+            fictional country), documents (rows with `text`, a file, a folder of texts), the URL of
+            a retrieval server, or a `Search`. With models it is an additional one, `search`.
         dataset: rows with `question` (or `prompt`) and `answer` (or `answers`, `golden_answers`);
             questions about the built-in corpus when `None`.
         eval_dataset: held-out rows; a tenth of `dataset` when `None`.
-        hops: steps that the built-in questions take, 1, 2 or both.
-        max_turns: turns in which the router may ask.
+        hops: hops of the built-in questions, 1, 2 or both.
+        max_turns: turns with a query.
         reward: `em` or `f1`.
-        topk: documents that a search brings.
-        max_observation: characters of what comes back.
-        prompts: `full`, or `short`: the question alone, for models that were shown how.
-        router: name of the router's seat.
-        split, columns, on_bad_row, seed: of rows.
+        topk: number of documents per search.
+        max_observation: maximum number of characters of returned information.
+        prompts: `full`, or `short`: the question alone, for models trained on the format.
+        router: name of the router's role.
+        split, columns, on_bad_row, seed: settings of rows.
 
     Raises:
         ConfigError: impossible arguments, or a row without question or answer.
     """
 
+    reward_range: tuple[float, float] | None = (-1.0, 1.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "dataset", rows=["seed"], generated=["hops"]
     )
@@ -135,7 +134,7 @@ class SearchQAEnvironment(Environment):
             *(each.agent for each in self.experts.values() if each.agent),
         )
         if len(set(self.agents)) < len(self.agents):
-            raise ConfigError(f"models: the seat {router!r} is the router's; rename one of them")
+            raise ConfigError(f"models: the agent {router!r} is the router; rename one of them")
         self.rounds = max_turns
         self.max_turns: int | None = 1 + max_turns * (2 if len(self.agents) > 1 else 1)
         self.blocking: bool = not isinstance(self.search, LocalIndex | None)
@@ -191,7 +190,7 @@ class SearchQAEnvironment(Environment):
 
     @property
     def stops(self) -> dict[str, tuple[str, ...]]:
-        """The router's turn ends with its question or its answer."""
+        """Stop strings of the router: its turn ends with a query or an answer."""
         return {self.router: STOPS}
 
     # -- an episode --------------------------------------------------------------------------------
@@ -203,23 +202,23 @@ class SearchQAEnvironment(Environment):
         task = task or self.task(seed or 0)
         self._begin(task)
         if not self._accepted:
-            raise ConfigError(f"search_qa: task {task.id!r} has no answer to compare with")
+            raise ConfigError(f"environment search_qa: task {task.id!r} has no answer")
         return StepResult({self.router: Observation(list(task.prompt))})
 
     def _begin(self, task: Task) -> None:
         self._task = task
         self._accepted = accepted_answers(task.answer)
         self._said: tuple[str, ...] = ()
-        """What the router wrote, turn by turn."""
+        """The router's messages, turn by turn."""
         self._shown: tuple[str, ...] = ()
-        """What came back after each turn."""
+        """The information returned after each turn."""
         self._asked: Expert | None = None
         self._routes = 0
         self._tokens: dict[str, int] = {}
 
     @property
     def transcript(self) -> str:
-        """Everything from the router's first token on."""
+        """The whole text from the router's first token on."""
         shown = (*self._shown, *[""] * (len(self._said) - len(self._shown)))
         return "".join(a + b for a, b in zip(self._said, shown, strict=True))
 
@@ -252,7 +251,7 @@ class SearchQAEnvironment(Environment):
         return StepResult({expert.agent: seen})
 
     def _told(self, message: Message) -> StepResult:
-        """A model has answered."""
+        """The step after a model's answer."""
         expert, self._asked = self._asked, None
         assert expert is not None
         counted = self._tokens.get(expert.name, 0) + tokens_of(message)
@@ -289,14 +288,14 @@ class SearchQAEnvironment(Environment):
         }
         return StepResult(rewards={self.router: Reward(value, components)}, done=True)
 
-    # -- for critics and teachers ------------------------------------------------------------------
+    # -- for critics and demonstrations ------------------------------------------------------------
 
     def state(self) -> str:
         return f"{self._task.info.get('question', '')}\n{self.transcript}"
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """An able router asks for every hop in turn, the first of its models or the search engine,
-        and then answers; an able model knows every hop."""
+        """The expert message: the router queries its first model, or the search engine, for every
+        hop, and then answers; a model knows the answer of every hop."""
         hops = self._task.info.get("hops") or [[self._task.info["question"], self._accepted[0]]]
         if agent != self.router:
             asked = messages[-1].content
@@ -310,7 +309,7 @@ class SearchQAEnvironment(Environment):
 
 
 def _whole(message: Message) -> str:
-    """What was written, with the end of the tag that a stop string has cut off."""
+    """The message, completed by the closing tag that a stop string has cut off."""
     text, turn = message.content, message.turn
     if turn is None or turn.finish_reason != "stop":
         return text
@@ -320,7 +319,7 @@ def _whole(message: Message) -> str:
 
 
 def _action(text: str) -> tuple[str | None, str]:
-    """The first `<search>` or `<answer>` of a message and what stands in it."""
+    """The first `<search>` or `<answer>` of a message, and its content."""
     found: list[tuple[int, str, str]] = []
     for tag in ("search", "answer"):
         start = text.find(f"<{tag}>")

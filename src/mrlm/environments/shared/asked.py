@@ -1,5 +1,5 @@
-"""A child process that is asked in lines of JSON, for libraries that may hang, grow or keep state
-of their own: it is killed at the deadline and started again. Callable from any thread."""
+"""A child process with a protocol of JSON lines, for libraries that may hang, leak memory or keep
+global state: it is killed at the deadline and restarted. Thread-safe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from mrlm.core.errors import EpisodeError
 
 STARTUP = 120.0
-"""Seconds the child may take to load its libraries."""
+"""Time limit for loading the child's libraries, in seconds."""
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR")
 
 
@@ -25,11 +25,11 @@ class TooLate(EpisodeError):
 
 
 class Asked:
-    """One child, started when it is first asked.
+    """A child process, started at the first request.
 
     Args:
-        module: its `serve()` is what the child runs; it calls `answering`.
-        title: how errors call it.
+        module: module whose `serve()` the child runs; `serve` calls `answering`.
+        title: its name in errors.
     """
 
     def __init__(self, module: str, title: str) -> None:
@@ -50,10 +50,10 @@ class Asked:
         return None if process is None or process.poll() is not None else process.pid
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """What the child answers.
+        """Send a request; returns the child's answer.
 
         Raises:
-            TooLate: not within `seconds`; the child is gone then.
+            TooLate: no answer within `seconds`; the child is killed.
             EpisodeError: it failed, or cannot be started.
         """
         with self._lock:
@@ -64,7 +64,7 @@ class Asked:
                 process.stdin.flush()
             except OSError as error:
                 self._end()
-                raise EpisodeError(f"{self.title} is gone") from error
+                raise EpisodeError(f"{self.title} has ended") from error
             reply = self._line(process, seconds)
         if "error" in reply:
             raise EpisodeError(f"{self.title}: {reply['error']}")
@@ -84,7 +84,7 @@ class Asked:
             variables = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
             variables |= {
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                "PYTHONHASHSEED": "0",  # the order of sets is part of what is drawn
+                "PYTHONHASHSEED": "0",  # the order of sets affects random samples
                 "OMP_NUM_THREADS": "1",
             }
             self._process = subprocess.Popen(
@@ -110,7 +110,7 @@ class Asked:
         assert process.stdout is not None
         line = process.stdout.readline()
         timer.cancel()
-        timer.join()  # from here on it is certain whether it struck
+        timer.join()  # afterwards it is certain whether the timer has fired
         if late.is_set():
             self._end()
             raise TooLate(f"{self.title} took longer than {seconds:g} s")
@@ -127,12 +127,12 @@ class Asked:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what was still to be written has no reader
+                with contextlib.suppress(OSError):  # unsent data has no reader any more
                     pipe.close()
 
 
 def answering(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Serve in the child until the input ends. Only replies go to standard output."""
+    """Answer requests in the child until the input ends. Only replies go to standard output."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     replies.write("{}\n")

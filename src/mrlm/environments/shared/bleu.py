@@ -14,18 +14,18 @@ KINDS = ("bleu", "chrf", "chrf++")
 
 
 def check_bleu() -> None:
-    """Make sure that it is there.
+    """Check that sacrebleu is installed.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not.
     """
     if find_spec("sacrebleu") is None:
         raise ConfigError('BLEU and chrF need the package sacrebleu: pip install "mrlm[metrics]"')
 
 
 def bleu(kinds: Sequence[str], text: str, references: Sequence[str]) -> dict[str, float]:
-    """Kind -> its score from 0 to 1, a hundredth of the usual one. BLEU is that of the sentence,
-    over the orders that a text of its length has; `chrf++` counts pairs of words, too."""
+    """Kind -> its score from 0 to 1, a hundredth of the usual scale. BLEU is sentence BLEU over the
+    orders that a text of its length has; `chrf++` also counts pairs of words."""
     score = _scorers()
     given = list(references)
     return {kind: min(1.0, score[kind](text, given).score / 100) for kind in kinds}

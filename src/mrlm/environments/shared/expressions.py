@@ -1,4 +1,4 @@
-"""Whether text that a library would evaluate is a plain value or plain mathematics of bounded cost.
+"""Checks that text to be evaluated by a library is a literal or plain mathematics of bounded cost.
 Nothing is evaluated here."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import ast
 import re
 
 LONGEST = 2_000
-"""Characters of a value; an expression may have a tenth of that."""
+"""Maximum number of characters of a value; a tenth of that for an expression."""
 MOST_POWER = 1_000
 FUNCTIONS = frozenset(
     [
@@ -36,8 +36,8 @@ _TOKEN = re.compile(r"\s+|\d{1,12}(?:\.\d{1,12})?|[A-Za-z]+|\*\*|[-+*/^(),]")
 
 
 def is_literal(text: str) -> bool:
-    """Whether it is a plain Python value, no Python at all (which evaluating refuses), or a word in
-    capital letters, which names nothing."""
+    """Whether it is a Python literal, not valid Python (which evaluation rejects), or a word in
+    capital letters, which is bound to nothing."""
     if len(text) > LONGEST:
         return False
     if text.isalpha() and text.isupper():
@@ -76,8 +76,7 @@ def is_mathematics(text: str) -> bool:
 
 
 def power(node: ast.AST) -> float:
-    """The largest product of exponents that stand one inside the other; infinite where one is no
-    small number."""
+    """The largest product of nested exponents; infinite if one is not a small number."""
     inside = max((power(child) for child in ast.iter_child_nodes(node)), default=1.0)
     if isinstance(node, ast.Call) and not isinstance(node.func, ast.Name):
         return float("inf")

@@ -1,5 +1,5 @@
-"""What games of two seats have in common: they speak one after the other, either seat may be played
-by a script inside the world, and each is paid by itself. It knows no game."""
+"""Base class of two-player games: the players move in turn, either role may be played by a script,
+and each has its own reward."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ Style = Literal["full", "short"]
 
 
 class TwoSeats(Environment):
-    """A game of two roles, 0 and 1, of which one has the move.
+    """A game of two roles, 0 and 1, which move in turn.
 
-    A game sets `roles` and writes `begin` (which sets the game up; role 0 has the move), `question`
-    (what who has the move is asked), `play` (takes what it said: moves on, tells and pays), `best`
-    and `anything` (an able and an arbitrary legal answer of who has the move). `mover` is the role
-    that has the move; a game that is over sets it to `None`.
+    A game sets `roles` and implements `begin` (sets up the game; role 0 moves first), `question`
+    (the prompt of the role to move), `play` (processes its answer), `best` and `anything` (a good
+    and an arbitrary legal answer of the role to move). `mover` is the role to move, and `None` when
+    the game is over.
 
-    Everything that is drawn in an episode follows from its task and the number of the move, so that
-    a copy, or a second question to the expert, gives the same.
+    All random draws of an episode are determined by its task and the number of the move, so that a
+    copy, or a repeated call of the expert, gives the same result.
 
     Args:
-        agents: names of the seats; the names of the roles where not given (`player` where the
-            opponent is scripted).
-        opponent: who has the other seat: an `agent`, or a script that plays at `random` or as the
-            `expert` does; then the world has one seat.
-        seat: with a scripted opponent, the agent's role: its name, or `either`: it follows from the
+        agents: names of the agents; by default the names of the roles (`player` if the opponent is
+            scripted).
+        opponent: player of the other role: an `agent`, or a script that plays at `random` or like
+            the `expert`; then the environment has one agent.
+        seat: the agent's role against a scripted opponent: its name, or `either`, determined by the
             task.
-        teaches: what `expert` says: the `best`, or `any` legal answer: a model that learns from it
-            knows how answers look and nothing else.
+        teaches: behaviour of `expert`: the `best` answer, or `any` legal one, which demonstrates
+            only the answer format.
         style: `full` explains the game; `short` is terse, for small models.
 
     Raises:
@@ -63,8 +63,8 @@ class TwoSeats(Environment):
         scripted = opponent != "agent"
         if not scripted and seat != "either":
             raise ConfigError(
-                f"seat={seat!r} says which seat the agent has against a script; with "
-                "opponent='agent' there is an agent in both"
+                f"seat={seat!r} is the agent's role against a script; with opponent='agent' both "
+                "roles are agents, so remove it"
             )
         default: Any = "player" if scripted else self.roles
         self.agents: tuple[str, ...] = seats(agents or default, 1 if scripted else 2)
@@ -78,46 +78,46 @@ class TwoSeats(Environment):
         self._told: tuple[list[str], list[str]] = ([], [])
         self._owed: dict[int, Reward] = {}
 
-    # -- what a game writes ------------------------------------------------------------------------
+    # -- implemented by a game ---------------------------------------------------------------------
 
     def begin(self, task: Task) -> None:
         """Set the game up."""
         raise NotImplementedError
 
     def question(self, role: int) -> str:
-        """What a role is asked when it has the move."""
+        """The prompt of a role that is to move."""
         raise NotImplementedError
 
     def play(self, role: int, text: str) -> None:
-        """Take what a role said."""
+        """Process the answer of a role."""
         raise NotImplementedError
 
     def best(self, role: int) -> str:
-        """What an able player would say."""
+        """A good answer."""
         raise NotImplementedError
 
     def anything(self, role: int) -> str:
-        """A legal answer, whatever it is worth."""
+        """An arbitrary legal answer."""
         raise NotImplementedError
 
-    # -- what a game uses --------------------------------------------------------------------------
+    # -- used by a game ----------------------------------------------------------------------------
 
     def tell(self, role: int, text: str) -> None:
-        """Add to what a role reads before its next question."""
+        """Add text to a role's next prompt."""
         self._told[role].append(text)
 
     def pay(self, role: int, value: float, **components: float) -> None:
-        """Add to what a role is paid; components are summed by name."""
+        """Add to the reward of a role; components are summed by name."""
         owed = self._owed.setdefault(role, Reward(0.0))
         owed.value += value
         for name, amount in components.items():
             owed.components[name] = owed.components.get(name, 0.0) + amount
 
     def drawn(self) -> random.Random:
-        """The chance of this move."""
+        """The random generator of this move."""
         return random.Random(f"{self._key}/{self._moves}")
 
-    # -- the world ---------------------------------------------------------------------------------
+    # -- the environment ---------------------------------------------------------------------------
 
     def spawn(self) -> Self:
         return copy.copy(self)
@@ -152,7 +152,7 @@ class TwoSeats(Environment):
         self._moves += 1
 
     def _asked(self) -> StepResult:
-        """Let scripts play until an agent has the move; what it sees, and what all are paid."""
+        """Let scripts play until an agent is to move; returns its observation and all rewards."""
         while self.mover is not None and self._who[self.mover] is None:
             expert = self.opponent == "expert"
             self._take(self.best(self.mover) if expert else self.anything(self.mover))
@@ -170,7 +170,7 @@ class TwoSeats(Environment):
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> None:
-    """Check a setting that is one of some words.
+    """Check that a setting is one of the known words.
 
     Raises:
         ConfigError: it is not.
@@ -180,10 +180,10 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> None:
 
 
 def penalty(name: str, value: Any) -> float:
-    """A penalty from what a user wrote.
+    """A penalty from a user's setting.
 
     Raises:
-        ConfigError: it is no finite number above 0.
+        ConfigError: it is not a finite number above 0.
     """
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
     if not numeric or not 0 < value < math.inf:

@@ -1,5 +1,4 @@
-"""What generators of problems have in common: a range of difficulties, families to choose from, and
-a number of attempts."""
+"""Settings common to generators of problems: difficulty range, families, and number of attempts."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from mrlm.environments.shared.rows import at_least
 
 
 def difficulties(given: Sequence[int], lowest: int, highest: int) -> tuple[int, int]:
-    """The lowest and the highest difficulty that is wanted.
+    """The lowest and the highest requested difficulty.
 
     Raises:
         ConfigError: not two whole numbers between `lowest` and `highest`, the lower first.
@@ -27,15 +26,15 @@ def difficulties(given: Sequence[int], lowest: int, highest: int) -> tuple[int, 
 
 
 def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str) -> tuple[str, ...]:
-    """Names out of `known`; all of them where none are given.
+    """Names out of `known`; all of them if none are given.
 
     Args:
-        given: a name, some names, or `None`.
-        known: what there is.
-        what: how errors call it, such as `families`.
+        given: a name, several names, or `None`.
+        known: available names.
+        what: name of the setting in errors, such as `families`.
 
     Raises:
-        ConfigError: an empty list, or a name that is not known.
+        ConfigError: an empty list, or an unknown name.
     """
     names = (given,) if isinstance(given, str) else tuple(known if given is None else given)
     for name in names:
@@ -47,15 +46,15 @@ def chosen(given: str | Sequence[str] | None, known: Collection[str], what: str)
 
 
 def attempts(max_attempts: int | None, max_turns: int | None, default: int = 1) -> int:
-    """How often the agent may answer, from the two names that this has.
+    """Maximum number of answers, from either name of this setting.
 
     Raises:
-        ConfigError: the two differ, or it is no whole number above 0.
+        ConfigError: the two differ, or it is not a whole number above 0.
     """
     if max_attempts is not None and max_turns is not None and max_attempts != max_turns:
         raise ConfigError(
-            f"max_turns={max_turns} and max_attempts={max_attempts} mean the same thing: "
-            "give one of them"
+            f"max_turns={max_turns} and max_attempts={max_attempts} are the same setting; remove "
+            "one of them"
         )
     found = next((given for given in (max_attempts, max_turns) if given is not None), default)
     at_least("max_attempts", found, 1, whole=True)

@@ -1,4 +1,4 @@
-"""A language model that grades one text: an agent of the world, or anything that can be asked."""
+"""A language model that grades one text: an agent of the environment, or a callable."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Ask = Callable[[list[Message]], Any]
 
 
 class TextJudge:
-    """Grades a text from 0 to 10. What it judges stands behind a bar, line by line, so that nothing
-    in it can pass for an instruction or a verdict. An answer that cannot be read is asked for
-    again; then there is no grade.
+    """A judge that grades a text from 0 to 10. Every line of the text has a bar before it, so that
+    the text cannot imitate an instruction or a verdict. A query whose answer cannot be parsed is
+    repeated; after that there is no grade.
 
     Args:
-        agent: name of the seat that judges.
-        ask: `ask(messages) -> text or Message`, perhaps a coroutine function, or an
-            `LLMEnvironment`, instead of a seat.
-        retries: times an unreadable answer is asked for again.
-        instruction: put before the texts.
+        agent: name of the judging agent.
+        ask: `ask(messages) -> text or Message`, possibly a coroutine function, or an
+            `LLMEnvironment`, instead of an agent.
+        retries: repetitions of a query whose answer cannot be parsed.
+        instruction: text before the query.
 
     Raises:
-        ConfigError: neither an agent nor something to ask, or both.
+        ConfigError: neither or both of `agent` and `ask` are given.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TextJudge:
         instruction: str = "You grade a text strictly, by what it was asked to be.",
     ) -> None:
         if (agent is None) == (ask is None):
-            raise ConfigError("a judge needs either agent (the seat that judges) or ask")
+            raise ConfigError("judge: give either agent (the judging agent) or ask")
         at_least("retries", retries, 0, whole=True)
         self.agent: str | None = agent
         self.retries: int = retries
@@ -57,17 +57,17 @@ class TextJudge:
         return self
 
     def question(self, asked: str, text: str) -> str:
-        """What the judge is asked.
+        """The query to the judge.
 
         Args:
-            asked: what the writer was shown.
-            text: what it wrote.
+            asked: the writer's prompt.
+            text: its answer.
         """
         parts = [self.instruction, f"Somebody was asked:\n{quoted(asked)}"]
         return "\n\n".join([*parts, f"and wrote:\n{quoted(text)}", ASKED])
 
     async def grade(self, asked: str, text: str) -> float | None:
-        """The grade from 0 to 1 of whoever can be asked; `None` if no answer could be read."""
+        """The grade from 0 to 1 by the callable; `None` if no answer could be parsed."""
         conversation = [Message(self.question(asked, text))]
         for _ in range(1 + self.retries):
             said = await self._answer(conversation)
@@ -97,11 +97,11 @@ def read(text: str) -> float | None:
 
 
 def judge_of(given: Any) -> TextJudge | None:
-    """A judge from what a user writes: `None`, a judge, the name of an agent, a mapping of
-    arguments, or something to ask.
+    """A judge from a user's setting: `None`, a judge, the name of an agent, a mapping of arguments,
+    or a callable.
 
     Raises:
-        ConfigError: it is none of these, or arguments that a judge does not take.
+        ConfigError: it is none of these, or has arguments that a judge does not accept.
     """
     if given is None or isinstance(given, TextJudge):
         return given
@@ -115,4 +115,4 @@ def judge_of(given: Any) -> TextJudge | None:
         return TextJudge(**given)
     if isinstance(given, LLMEnvironment) or callable(given):
         return TextJudge(ask=given)
-    raise ConfigError(f"judge={given!r} is no judge: name an agent, or give something to ask")
+    raise ConfigError(f"judge={given!r} is not a judge; name an agent, or give a function")

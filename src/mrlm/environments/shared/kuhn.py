@@ -1,5 +1,5 @@
-"""Kuhn poker as a table: what any two players earn, the best answer to a player, and how far a
-player is from one that cannot be beaten. All of it is exact: there are twelve things to see."""
+"""Exact solution of Kuhn poker: expected rewards of two strategies, best responses, and
+exploitability, over its twelve information sets."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Mapping
 CARDS = "JQK"
 DEALS = tuple(first + second for first, second in itertools.permutations(CARDS, 2))
 VALUE = -1 / 18
-"""Chips a hand that the first player earns where both play their best (Kuhn 1950)."""
+"""Value of the game for the first player, in chips per hand (Kuhn 1950)."""
 MOVES = ("", "p", "b", "pb")
-"""What has been said where somebody has the move: `p` is check or fold, `b` bet or call. Being
-second means `p` or `b`."""
+"""Histories at which a player moves: `p` is check or fold, `b` bet or call. The second player moves
+after `p` or `b`."""
 
 Strategy = Mapping[tuple[str, str], float]
-"""(card, what has been said) -> chance to bet or call there."""
+"""(card, history) -> probability of a bet or call."""
 SEEN = tuple((card, said) for said in MOVES for card in CARDS)
-"""The twelve things that can be seen."""
+"""The twelve information sets."""
 
 
 def equilibrium(alpha: float = 1 / 3) -> dict[tuple[str, str], float]:
-    """A strategy for both seats that cannot be beaten.
+    """An equilibrium strategy for both roles.
 
     Args:
-        alpha: how often the first player bets with J; any number from 0 to 1/3.
+        alpha: probability that the first player bets with J, from 0 to 1/3.
     """
     table = {
         "": {"J": alpha, "Q": 0.0, "K": 3 * alpha},
@@ -39,19 +39,19 @@ def checked(strategy: Strategy) -> Strategy:
     """The strategy itself.
 
     Raises:
-        ValueError: it does not say for each of `SEEN` a chance from 0 to 1.
+        ValueError: it lacks a probability from 0 to 1 for one of `SEEN`.
     """
     for seen in SEEN:
         if not 0.0 <= strategy.get(seen, -1.0) <= 1.0:
             raise ValueError(
-                f"a strategy says how often one bets or calls, from 0 to 1, having seen {seen!r}; "
-                f"this one says {strategy.get(seen)!r}"
+                f"a strategy needs the probability of a bet or call, from 0 to 1, at {seen!r}; "
+                f"this one has {strategy.get(seen)!r}"
             )
     return strategy
 
 
 def payoff(deal: str, said: str) -> float | None:
-    """Chips the first player wins; `None` where somebody has the move."""
+    """Chips that the first player wins; `None` if the hand is not over."""
     better = 1.0 if CARDS.index(deal[0]) > CARDS.index(deal[1]) else -1.0
     if said.endswith("bp"):
         return 1.0 if said == "bp" else -1.0
@@ -59,11 +59,11 @@ def payoff(deal: str, said: str) -> float | None:
 
 
 def expected(first: Strategy, second: Strategy) -> float:
-    """Chips a hand that the first player earns, the mean over all deals.
+    """Expected reward of the first player in chips per hand, the mean over all deals.
 
     Args:
-        first: who has the first move.
-        second: the other.
+        first: strategy of the first player.
+        second: strategy of the second player.
     """
     sides = (checked(first), checked(second))
 
@@ -79,13 +79,13 @@ def expected(first: Strategy, second: Strategy) -> float:
 
 
 def best_response(strategy: Strategy, role: int) -> float:
-    """Chips a hand that the best player in seat `role` (0 is the first) earns against somebody in
-    the other seat who plays `strategy`."""
+    """Expected reward of a best response in role `role` (0 is the first) against `strategy` in the
+    other role, in chips per hand."""
     checked(strategy)
 
     def worth(card: str, said: str, chances: Mapping[str, float]) -> float:
-        """What a card comes to; `chances` (of the other's cards) hold how likely the moves that
-        were made are with each."""
+        """Expected reward with a card; `chances` maps each card of the opponent to the probability
+        of the moves so far."""
         deals = {theirs: card + theirs if role == 0 else theirs + card for theirs in chances}
         if payoff(next(iter(deals.values())), said) is not None:
             sign = 1.0 if role == 0 else -1.0
@@ -102,14 +102,14 @@ def best_response(strategy: Strategy, role: int) -> float:
 
 
 def exploitability(strategy: Strategy) -> float:
-    """Chips a hand that the best opponent of a strategy wins from it, the mean of both seats: 0 for
-    a strategy that cannot be beaten, above 0 for any other.
+    """Exploitability of a strategy: the reward of a best response against it in chips per hand,
+    averaged over both roles; 0 for an equilibrium, above 0 for any other strategy.
 
     Args:
-        strategy: how often one bets or calls, for each of `SEEN`.
+        strategy: probability of a bet or call, for each of `SEEN`.
 
     Raises:
-        ValueError: it says nothing, or no chance, for one of them.
+        ValueError: it lacks a probability for one of them.
 
     Example:
         >>> round(exploitability({seen: 1.0 for seen in SEEN}), 3)  # bets and calls with anything

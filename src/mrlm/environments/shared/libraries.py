@@ -1,5 +1,5 @@
-"""What worlds of other libraries have in common: whether the library is there, randomness that is
-kept apart, and numbers and text that come from outside. It knows no library."""
+"""Helpers of environments that wrap other libraries: check of installation, isolated global
+randomness, and validation of numbers and text."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mrlm.core.types import Message
 T = TypeVar("T")
 
 MOST_TEXT = 20_000
-"""Characters of a message, from its end, that a library is given."""
+"""Number of characters at the end of a message that are passed to a library."""
 
 PATIENCE = 30.0
-"""Seconds to wait for another episode's call."""
+"""Time limit for waiting for another episode's call, in seconds."""
 
 MOST_DIGITS = 100
 
@@ -36,12 +36,12 @@ def needed(module: str, extra: str, title: str) -> None:
     """Check that a library is installed, without importing it.
 
     Args:
-        module: what would be imported.
-        extra: which extra of this package brings it.
-        title: how the error calls the world.
+        module: module of the library.
+        extra: extra of this package that installs it.
+        title: name of the environment in errors.
 
     Raises:
-        ConfigError: it is not; the message says what to install.
+        ConfigError: it is not; the message contains the command for installation.
     """
     if importlib.util.find_spec(module) is None:
         plain = extra.replace("_", "-")
@@ -50,11 +50,11 @@ def needed(module: str, extra: str, title: str) -> None:
 
 
 class Chance:
-    """The global generators of `random` and numpy as one episode sees them. Libraries that draw
-    from them are called inside `held`, one at a time; outside, nothing is touched.
+    """The state of the global generators of `random` and numpy for one episode. Libraries that draw
+    from them are called inside `held`, one at a time; outside, the generators are unchanged.
 
     Args:
-        key: what everything that is drawn follows from.
+        key: seed of the generators.
     """
 
     def __init__(self, key: str) -> None:
@@ -64,10 +64,10 @@ class Chance:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it is held, what is drawn globally is drawn from this episode's generators."""
+        """A context in which the global generators are those of this episode."""
         if not _lock.acquire(timeout=PATIENCE):
             raise EpisodeError(
-                f"a call of a library has not come back for {PATIENCE:g} s; no other can begin"
+                f"a library call of another episode has not returned for {PATIENCE:g} s"
             )
         try:
             before = random.getstate(), np.random.get_state()
@@ -84,38 +84,38 @@ class Chance:
 
 
 def seed_of(*parts: Any, bits: int = 31) -> int:
-    """A seed that follows from `parts`, for a library that wants a number."""
+    """A seed derived from `parts`, for a library that requires a number."""
     return random.Random("/".join(map(str, parts))).getrandbits(bits)
 
 
 def finite(value: Any, where: str) -> float:
-    """A number that a library gave, as a float.
+    """A number returned by a library, as a float.
 
     Raises:
-        EpisodeError: it is no finite number.
+        EpisodeError: it is not a finite number.
     """
     try:
         number = float(value)
     except (TypeError, ValueError) as error:
-        raise EpisodeError(f"{where} gave {value!r}, which is no number") from error
+        raise EpisodeError(f"{where} returned {value!r}, which is not a number") from error
     if not math.isfinite(number):
-        raise EpisodeError(f"{where} gave {value!r}, which is no finite number")
+        raise EpisodeError(f"{where} returned {value!r}, which is not a finite number")
     return number
 
 
 def said(message: Message | None) -> str:
-    """What an agent said, as a library may take it: its end, without characters that cannot be
-    written and numbers that nobody could mean."""
+    """An agent's message in a form safe for a library: its end, without unencodable characters and
+    excessively long numbers."""
     text = "" if message is None else message.content[-MOST_TEXT:]
     text = _SURROGATES.sub("?", text).replace("\x00", "?")
     return _DIGITS.sub(lambda found: found[0][:MOST_DIGITS], text)
 
 
 def called(where: str, function: Callable[[], T]) -> T:
-    """What a library's function gives.
+    """The result of a library's function.
 
     Raises:
-        EpisodeError: it raised; an episode that failed is never learned from.
+        EpisodeError: it raised an error; failed episodes are never trained on.
     """
     try:
         return function()

@@ -1,5 +1,5 @@
-"""Worlds in which several seats write one program at the same time, perhaps some times over and
-with somebody's advice between: how turns follow and what a turn earns, for any kind of program."""
+"""Base class of environments in which several agents write one program concurrently, in one or
+several turns, optionally with an adviser between turns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from mrlm.core.environment import Environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.code.answers import extract_code, fenced
 from mrlm.environments.shared.generators import attempts, chosen
-from mrlm.environments.shared.rows import seats
+from mrlm.environments.shared.rows import RowTasks, seats
 from mrlm.sandbox.types import Limits
 
 Mode = Literal["none", "count", "graded", "tests", "expert"]
@@ -20,45 +19,46 @@ MODES: tuple[Mode, ...] = ("none", "count", "graded", "tests", "expert")
 Pay = Literal["team", "individual"]
 INSTRUCTION = "Answer with the code in one ```python block."
 MAX_SHOWN = 4_000
-"""Characters of an advice, or of a code shown to the adviser."""
+"""Maximum number of characters of an advice, or of code shown to the adviser."""
 
 
 class Found(Protocol):
-    """What a program is worth."""
+    """The score of a program."""
 
     paid: dict[str, float]
-    """Component -> what it pays."""
+    """Component -> reward."""
 
     @property
     def value(self) -> float:
-        """What the team is paid: the sum of the components."""
+        """The team's reward: the sum of the components."""
         ...
 
     @property
     def solved(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the program is complete."""
         ...
 
 
-class Writers(Environment):
-    """Writers of one program. Every turn earns the difference to the one before, so that an episode
-    is paid what its last program is worth.
+class Writers(RowTasks):
+    """An environment in which several agents write one program. The reward of a turn is the change
+    of the score since the previous turn, so that the return of an episode is the score of its last
+    program.
 
-    A world writes `asked`, `judged`, `share`, `told` and `shown`.
+    A subclass implements `asked`, `judged`, `share`, `told` and `shown`.
 
     Args:
         agents: names of the writers.
-        feedback: what is told between turns.
-        expert_agent: name of the seat that advises where `feedback` is `expert`.
+        feedback: kind of feedback between turns.
+        expert_agent: name of the adviser's role, if `feedback` is `expert`.
         rewards: `team`, or `individual`.
-        max_turns: programs that may be handed in.
+        max_turns: maximum number of submissions.
         test_timeout: seconds for every test.
 
     Raises:
         ConfigError: impossible arguments.
     """
 
-    blocking: bool = False  # steps are coroutines, and nothing else takes long
+    blocking: bool = False  # steps are coroutines, and everything else is fast
 
     def __init__(
         self,
@@ -88,32 +88,32 @@ class Writers(Environment):
         self._paid: dict[str, dict[str, float]] = {}
         self._advised = False
 
-    # -- what a world writes -----------------------------------------------------------------------
+    # -- implemented by a subclass -----------------------------------------------------------------
 
     def asked(self) -> list[str]:
         """The opening question of every writer."""
         raise NotImplementedError
 
     async def judged(self, codes: Sequence[str]) -> Any:
-        """What the writers' codes are worth together: something like `Found`."""
+        """The score of the writers' codes together: an object like `Found`."""
         raise NotImplementedError
 
     def share(self, found: Any, place: int) -> float:
-        """The reward of one writer where each is paid for its own part."""
+        """The reward of one writer with individual rewards."""
         raise NotImplementedError
 
     def told(self, mode: Mode, found: Any) -> str:
-        """What a mode says of a program that is not finished."""
+        """Feedback of a mode on an unfinished program."""
         raise NotImplementedError
 
     def shown(self) -> tuple[str, list[str]]:
-        """For the adviser: the question, and what each writer writes."""
+        """For the adviser: the question, and the part of each writer."""
         raise NotImplementedError
 
     # -- play --------------------------------------------------------------------------------------
 
     def spawn(self) -> Writers:
-        """A copy, which begins anew at its reset."""
+        """A copy, to be reset before use."""
         return copy.copy(self)
 
     def begin(self) -> StepResult:
@@ -123,7 +123,7 @@ class Writers(Environment):
         return StepResult({name: Observation([Message(words)]) for name, words in asked})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Judge a program, or pass on what the adviser says."""
+        """Score a program, or forward the adviser's message."""
         if self._advised:
             return self._pass_on(actions)
         said = [actions[name].content if name in actions else "" for name in self.writers]
@@ -141,7 +141,7 @@ class Writers(Environment):
         return StepResult(self._to_all(self.told(self.feedback, found)), rewards)
 
     def _pass_on(self, actions: Mapping[str, Message]) -> StepResult:
-        """What the adviser says, to every writer."""
+        """Forward the adviser's message to every writer."""
         assert self.adviser is not None
         self._advised = False
         said = actions[self.adviser].content if self.adviser in actions else ""
@@ -162,7 +162,7 @@ class Writers(Environment):
         return "\n\n".join([question, *parts, self.told("tests", found), closing])
 
     def _rewards(self, found: Found) -> dict[str, Reward]:
-        """The differences to what was paid for the program before, in every number."""
+        """The changes of the score and of all components since the previous program."""
         rewards = {}
         for place, name in enumerate(self.writers):
             value = self.share(found, place) if self.rewards == "individual" else found.value

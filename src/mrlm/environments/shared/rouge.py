@@ -14,18 +14,18 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 def check_rouge() -> None:
-    """Make sure that it is there.
+    """Check that rouge-score is installed.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not.
     """
     if find_spec("rouge_score") is None:
         raise ConfigError('ROUGE needs the package rouge-score: pip install "mrlm[metrics]"')
 
 
 def rouge(kinds: Sequence[str], text: str, references: Sequence[str]) -> dict[str, float]:
-    """Kind -> its F1 against the reference that is best, from 0 to 1. Words are runs of a-z and
-    digits, so that it says nothing of languages in other scripts."""
+    """Kind -> its F1 against the best reference, from 0 to 1. Words are runs of a-z and digits, so
+    that it is not meaningful for languages in other scripts."""
     scorer = _scorer(tuple(kinds))
     scored = [scorer.score(reference, text) for reference in references]
     return {kind: max(float(each[kind].fmeasure) for each in scored) for kind in kinds}

@@ -1,6 +1,6 @@
-"""What a router is paid for: the form of its transcript, then the answer (Router-R1, arXiv
-2506.09033). Pure functions of text; what its questions to other models cost is counted here and
-weighed by the algorithm, because the scale follows from what others cost."""
+"""Rewards of a router: for the form of its transcript, then for the answer (Router-R1, arXiv
+2506.09033). Pure functions of text. The cost of its queries to models is computed here and weighed
+by the algorithm, which scales it relative to other costs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mrlm.environments.shared.text import exact_match, f1
 
 TAGS = ("think", "search", "information", "answer")
 PLACEHOLDERS = ("llm-name", "candidate llm", "your query", "your-query", "...")
-"""What a query copied from the instructions contains."""
+"""Text that identifies a query copied from the instructions."""
 Models = Collection[str] | None
-"""Names of those that may be asked; `None`: a search engine that has no name."""
+"""Names of the models that can be queried; `None`: a search engine without a name."""
 WORST = -1.0
-"""Reward of a transcript whose form is broken."""
+"""Reward of a transcript with an invalid form."""
 _TAG = re.compile(rf"<(/?)({'|'.join(TAGS)})>")
 
 
 def blocks(text: str) -> list[tuple[str, str]] | None:
-    """The tagged parts of a transcript in order as (tag, text); `None` where a tag is not closed,
-    not opened, or stands inside another."""
+    """The tagged parts of a transcript in order as (tag, text); `None` if a tag is not closed, not
+    opened, or nested in another."""
     found: list[tuple[str, str]] = []
     opened: re.Match[str] | None = None
     for tag in _TAG.finditer(text):
@@ -36,9 +36,9 @@ def blocks(text: str) -> list[tuple[str, str]] | None:
 
 
 def route(query: str, models: Models) -> tuple[str, str] | None:
-    """`(model, question)` of what stands in a `<search>` tag, `model: question`; `None` unless it
-    has one colon, a known model (in any case) and a question that is not the placeholder. Where
-    there are no models but one search engine, all of it is the question, and the model is `""`."""
+    """`(model, question)` from the content of a `<search>` tag, `model: question`; `None` unless it
+    has one colon, a known model (ignoring case) and a question that is not a placeholder. With a
+    search engine only, the whole content is the question, and the model is `""`."""
     name, colon, question = query.partition(":")
     if models is None:
         name, colon, question = "", ":", query.replace(":", " ")
@@ -51,21 +51,21 @@ def route(query: str, models: Models) -> tuple[str, str] | None:
 
 
 def routes(text: str, models: Models) -> int:
-    """How many of its questions went to a model that exists."""
+    """Number of valid queries in a transcript."""
     return sum(tag == "search" and bool(route(body, models)) for tag, body in blocks(text) or ())
 
 
 def form(text: str, models: Models) -> float:
-    """0.0 where the transcript is well formed, else -1.0.
+    """0.0 if the transcript is well formed, else -1.0.
 
     It begins with `<think>` and ends with `</answer>`; tags are balanced and not nested; there is
     one answer and at least one thought, none of them empty; every `<search>` has its
-    `<information>`, one colon, a known model and a question. Somebody who writes the information
-    himself has one too many.
+    `<information>`, one colon, a known model and a question. An `<information>` written by the
+    router itself makes the form invalid.
 
     Args:
-        text: everything from the router's first token on, answers of others included.
-        models: names of those it may ask.
+        text: everything from the router's first token on, including answers of others.
+        models: names of the models that can be queried.
     """
     text = text.strip()
     found = blocks(text)
@@ -82,14 +82,14 @@ def form(text: str, models: Models) -> float:
 
 
 def harmless(text: str) -> str:
-    """What somebody else said, with the tags of a transcript in it made words, so that it can
-    neither break the form nor end a block."""
+    """Text of others with its transcript tags neutralised, so that it can neither invalidate the
+    form nor end a block."""
     return _TAG.sub(lambda tag: f"[{tag[1]}{tag[2]}]", text)
 
 
 def asking_cost(tokens: Mapping[str, int], prices: Mapping[str, float]) -> float:
-    """What questions have cost: tokens times the price of one, over the models that were asked.
-    Worlds report it as the component `cost` of a reward; `router_r1` weighs it."""
+    """The cost of queries: tokens times the price of one, summed over the queried models.
+    Environments report it as the component `cost` of a reward; `router_r1` weighs it."""
     return sum(count * prices[model] for model, count in tokens.items())
 
 
@@ -99,12 +99,13 @@ def routing_reward(
     models: Models,
     metric: Literal["em", "f1"] = "em",
 ) -> float:
-    """-1 where the form is broken, whatever the answer; else how good the answer is, from 0 to 1.
+    """-1 if the form is invalid, regardless of the answer; else the score of the answer, from 0 to
+    1.
 
     Args:
         text: the whole transcript.
-        accepted: answers that are right.
-        models: names of those the router may ask.
+        accepted: right answers.
+        models: names of the models that can be queried.
         metric: exact match or token F1, after SQuAD's normalisation.
     """
     if form(text, models) < 0:

@@ -1,5 +1,5 @@
-"""The rows behind a question world: a training side and a held-out side that every copy of the
-world shares."""
+"""Rows of a question environment: a training and a held-out split shared by all copies of the
+environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mrlm.core.environment import Split
+from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.data.tasks import (
@@ -26,11 +26,10 @@ from mrlm.data.tasks import (
 log = logging.getLogger("mrlm")
 
 FEW = 10
-"""Below this many rows nothing is held out: evaluation sees the training rows, and the log says
-so."""
+"""Below this many rows none are held out: evaluation uses the training rows, with a log message."""
 
 ROW_SETTINGS = ("eval_dataset", "split", "columns", "on_bad_row")
-"""Arguments that say how rows are read."""
+"""Arguments for reading rows."""
 
 
 def row_matters(
@@ -39,13 +38,13 @@ def row_matters(
     generated: Sequence[str] = (),
     kinds: Collection[str] = (),
 ) -> dict[str, Matters]:
-    """Conditions of the arguments of an environment that takes rows or generates its tasks.
+    """Conditions on the arguments of an environment that reads rows or generates its tasks.
 
     Args:
-        sources: arguments that may hold the rows.
-        rows: further arguments that matter only where there are rows.
-        generated: arguments that matter only where there are none.
-        kinds: names of what is generated, as values of `sources`.
+        sources: arguments that may contain the rows.
+        rows: further arguments that matter only with rows.
+        generated: arguments that matter only without rows.
+        kinds: values of `sources` that name generated tasks.
     """
 
     def has_rows(settings: Any) -> bool:
@@ -55,29 +54,29 @@ def row_matters(
 
     read = Matters(
         lambda s, run: has_rows(s),
-        f"tasks are generated here, and it is about rows; set {sources[0]}, or remove it",
+        f"it applies to rows, and tasks are generated here; set {sources[0]}, or remove it",
     )
     drawn = Matters(
         lambda s, run: not has_rows(s),
-        f"it is about generated tasks, and {sources[0]} holds rows; remove one of the two",
+        f"it applies to generated tasks, and {sources[0]} contains rows; remove one of the two",
     )
     return dict.fromkeys((*ROW_SETTINGS, *rows), read) | dict.fromkeys(generated, drawn)
 
 
 class Table:
-    """Rows by split; never copied with the world that reads it.
+    """Rows by split; never copied with the environment that reads it.
 
     Args:
-        dataset: anything `read_rows` takes.
-        eval_dataset: held-out rows (of a preset, those it holds out); when `None`, the split that a
-            preset holds out, else a tenth of the prompts of `dataset`.
-        split: which split of `dataset`, where it has several.
+        dataset: anything `read_rows` accepts.
+        eval_dataset: held-out rows (of a preset, its held-out split); when `None`, the held-out
+            split of a preset, else a tenth of the prompts of `dataset`.
+        split: split of `dataset`, if it has several.
         columns: our name -> the source's name.
         on_bad_row: `raise` or `skip`.
         required: columns that every row must have.
-        held_out: share of the prompts that is held out.
-        seed: of the split.
-        convert: makes of every row, and of where it stands, the row that is wanted.
+        held_out: fraction of the prompts that is held out.
+        seed: seed of the split.
+        convert: converts a row; it is called with the row and its location.
     """
 
     def __init__(
@@ -127,51 +126,59 @@ class Table:
         return self
 
     def count(self, split: Split) -> int:
-        """How many rows a split has."""
+        """Number of rows of a split."""
         return len(self._rows[split])
 
     def row(self, seed: int, split: Split) -> tuple[int, Row]:
-        """The index of a seed in its split, and the row."""
+        """The row of a seed, preceded by its index in the split."""
         index = seed % len(self._rows[split])
         return index, self._rows[split][index]
+
+
+class RowTasks(Environment):
+    """An environment whose tasks are the rows of a data set, where it has one."""
+
+    _table: Table | None = None
+
+    def num_tasks(self, split: Split = "train") -> int | None:
+        return None if self._table is None else self._table.count(split)
 
 
 def answered(answers: Sequence[str], row: Row, where: str) -> Row:
     """A row, checked to have a question and an answer.
 
     Args:
-        answers: columns that may hold the answer, in the order in which they are looked for.
-        row, where: the row and its place.
+        answers: columns that may contain the answer, in order of precedence.
+        row, where: the row and its location.
 
     Raises:
         DataError: one of them is missing or null.
     """
     if question_of(row) is None:
         raise DataError(
-            f"{where}: it needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
+            f"{where}: needs a question ({', '.join(QUESTIONS)}); it has {', '.join(row)} "
             "(rename with columns)"
         )
     if all(row.get(name) is None for name in answers):
         null = [name for name in answers if name in row]
         raise DataError(
-            f"{where}: its {null[0]!r} is null; give every row an answer, or leave such rows out "
+            f"{where}: column {null[0]!r} is null; give every row an answer, or skip such rows "
             "with on_bad_row: skip"
             if null
-            else f"{where}: it needs an answer ({', '.join(answers)}); it has {', '.join(row)} "
+            else f"{where}: needs an answer ({', '.join(answers)}); it has {', '.join(row)} "
             "(rename with columns)"
         )
     return row
 
 
 def others(row: Row) -> Row:
-    """The columns that travel in `Task.info`: all but `answer`, which the task holds in its own
-    field."""
+    """The columns for `Task.info`: all but `answer`, which has its own field in the task."""
     return {name: value for name, value in row.items() if name != "answer"}
 
 
 def is_held_out(key: str) -> bool:
-    """Whether a generated problem belongs to the held-out tenth: decided by the problem, so that
-    no seed can leak it."""
+    """Whether a generated problem belongs to the held-out tenth: decided by its text, so that no
+    seed can leak it."""
     return hashlib.blake2b(key.encode(), digest_size=4).digest()[0] < 26
 
 
@@ -179,7 +186,7 @@ def at_least(name: str, value: Any, least: float, whole: bool = False) -> None:
     """Check a numeric argument.
 
     Raises:
-        ConfigError: it is no number, below `least`, or not whole where that is wanted.
+        ConfigError: it is not a number, below `least`, or not whole if `whole` is set.
     """
     numeric = isinstance(value, int) if whole else isinstance(value, int | float)
     if isinstance(value, bool) or not numeric or not value >= least:
@@ -188,10 +195,10 @@ def at_least(name: str, value: Any, least: float, whole: bool = False) -> None:
 
 
 def seats(agents: Any, count: int | None = None) -> tuple[str, ...]:
-    """Names of seats from what a user wrote.
+    """Names of agents from a user's setting.
 
     Raises:
-        ConfigError: no names, a name twice, or not `count` of them.
+        ConfigError: no names, a duplicate name, or not `count` names.
     """
     names = (agents,) if isinstance(agents, str) else tuple(agents)
     if (
@@ -202,6 +209,6 @@ def seats(agents: Any, count: int | None = None) -> tuple[str, ...]:
         raise ConfigError(f"agents must be different names, not {agents!r}")
     if count is not None and len(names) != count:
         raise ConfigError(
-            f"this world has {count} seats; agents names {len(names)}: {', '.join(names)}"
+            f"agents: this environment has {count}, but {len(names)} are named: {', '.join(names)}"
         )
     return names

@@ -1,5 +1,5 @@
-"""Calls a user's reward functions: which form each has, what it is given, and whether what it
-returns is a reward. Episodes that wait at the same time are scored in one call."""
+"""Calls of a user's reward functions: detection of their form, their arguments, and validation of
+their results. Episodes that wait at the same time are scored in one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 RewardFunction = Callable[..., Any]
 QUIET_TICKS = 5
-"""Turns of the event loop without a newcomer after which the waiting episodes are scored."""
+"""Iterations of the event loop without a new episode after which the waiting ones are scored."""
 NOT_COLUMNS = ("prompt", "prompts", "completion", "completions")
 
 
@@ -28,8 +28,8 @@ class JointSample:
     """One joint action to be scored.
 
     Args:
-        task_id: whose task it is.
-        prompts: agent -> what it was shown, text or `{"role", "content"}` messages.
+        task_id: id of its task.
+        prompts: agent -> its prompt, text or `{"role", "content"}` messages.
         completions: agent -> its answer, in the same form.
         texts: agent -> its answer as text.
         columns: the other columns of the row.
@@ -43,21 +43,21 @@ class JointSample:
 
     @property
     def order(self) -> tuple[str, str]:
-        """Where it stands in a batch, whoever came first."""
+        """Sort key in a batch, independent of the order of arrival."""
         return self.task_id, repr(self.texts)
 
 
 class RewardProcessors:
-    """Makers of functions for `reward_processor`, as CoMLRL has them."""
+    """Factories of functions for `reward_processor`, as in CoMLRL."""
 
     @staticmethod
     def scale(factor: float = 1.0) -> Callable[[float], float]:
-        """Multiplies every reward by `factor`."""
+        """A function that multiplies every reward by `factor`."""
         return lambda reward: reward * factor
 
     @staticmethod
     def shift(value: float = 0.0) -> Callable[[float], float]:
-        """Adds `value` to every reward."""
+        """A function that adds `value` to every reward."""
         return lambda reward: reward + value
 
 
@@ -66,29 +66,29 @@ class NotFinite(EpisodeError):
 
 
 Score = float | None | NotFinite
-"""What a reward function said of a sample: a number, nothing, or something that is no number."""
+"""A reward function's value for a sample: a number, `None`, or an error for a non-finite value."""
 
 
 class Scorer:
-    """One reward function and how it is to be called.
+    """A reward function and its calling convention.
 
     Args:
-        function: the user's.
-        name: in logs and errors.
-        agents: the seats.
+        function: the user's function.
+        name: its name in logs and errors.
+        agents: names of the agents.
 
     Raises:
-        ConfigError: it cannot be called with as many lists as there are agents.
+        ConfigError: it does not accept one list per agent.
     """
 
     def __init__(self, function: RewardFunction, name: str, agents: Sequence[str]) -> None:
         self.function = function
         self.name = name
-        self.agents = tuple(agents)
+        self.agents: tuple[str, ...] = tuple(agents)
         self._warned = False
         parameters = list(inspect.signature(function).parameters.values())
         names = {parameter.name for parameter in parameters}
-        self.batched = bool(names & {"prompts", "completions"})
+        self.batched: bool = bool(names & {"prompts", "completions"})
         self._any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         positional = [
             p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
@@ -99,17 +99,16 @@ class Scorer:
         many = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         if not self.batched and not many and len(positional) < taken:
             raise ConfigError(
-                f"reward function {name!r} takes {len(positional)} lists but there are {taken} "
-                f"agents ({', '.join(agents)}); "
-                "it gets one list per agent, or declares `prompts` and `completions`"
+                f"reward function {name!r} takes {len(positional)} lists for {taken} agents "
+                f"({', '.join(agents)}); "
+                "declare one parameter per agent, or `prompts` and `completions`"
             )
         self._required = {
             p.name for p in [*positional[taken:], *keyword] if p.default is p.empty
         } - {"prompts", "completions"}
 
     async def score(self, samples: Sequence[JointSample]) -> list[Score]:
-        """One reward per sample; `None` where the function abstains, an error where what it
-        returned is not finite.
+        """One reward per sample; `None` if the function abstains, an error for a non-finite value.
 
         Raises:
             RewardError: it failed, or returned something else.
@@ -119,8 +118,8 @@ class Scorer:
         return [await self._joint(sample) for sample in samples]
 
     async def _batch(self, samples: Sequence[JointSample]) -> list[Score]:
-        """The function sees every agent's completion as a sample; the team gets the mean of what
-        its agents got."""
+        """Call the function with every agent's completion as a sample; the team's reward is the
+        mean over its agents."""
         flat = [(sample, agent) for sample in samples for agent in self.agents]
         names = dict.fromkeys(name for sample in samples for name in sample.columns)
         offered = {
@@ -150,7 +149,7 @@ class Scorer:
         if missing:
             known = ", ".join(name for name in offered if name not in ("prompts", "completions"))
             raise RewardError(
-                f"{where}: it wants the column {missing[0]!r}, but the rows have "
+                f"{where}: it requires the column {missing[0]!r}, but the rows have "
                 f"{known or 'no other columns'}"
             )
         given = (
@@ -200,12 +199,12 @@ class Scorer:
 
 
 class Scorers:
-    """All reward functions of a world, shared by its copies, so that episodes that end together are
-    scored together.
+    """All reward functions of an environment, shared by its copies, so that episodes that end
+    together are scored together.
 
     Args:
         functions: one function, a list of them, or their `module:name`.
-        agents: the seats.
+        agents: names of the agents.
     """
 
     def __init__(self, functions: Any, agents: Sequence[str]) -> None:
@@ -238,7 +237,7 @@ class Scorers:
         else:
             self._waiting[loop] = [(sample, future)]
             task = loop.create_task(self._serve(loop))
-            self._tasks.add(task)  # the loop itself keeps no reference
+            self._tasks.add(task)  # the event loop keeps only a weak reference
             task.add_done_callback(self._tasks.discard)
         return await future
 

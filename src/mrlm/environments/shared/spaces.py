@@ -1,5 +1,5 @@
-"""Spaces of Gymnasium as text: which actions there are, which one an answer names, and what an
-observation looks like. It reads spaces by the names of their classes and imports no library."""
+"""Gymnasium spaces as text: lists of actions, parsing of answers, and rendering of observations.
+Spaces are recognised by their class names, without importing the library."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mrlm.core.errors import ConfigError
 from mrlm.environments.shared.text import only_word
 
 MOST_LISTED = 64
-"""Actions that are listed when an agent is asked; of more only the range is said."""
+"""Maximum number of actions listed in a prompt; for more only the range is given."""
 _ANCHORED = re.compile(r"\b(?:action|move)\s{0,3}:\s{0,3}([^\n]{1,2000})", re.IGNORECASE)
 _NUMBERS = re.compile(r"-?\d{1,9}")
 
 
 class Actions:
-    """The actions of a space, in words.
+    """The actions of a space as words.
 
-    An answer names an action if it is its word or number, or holds exactly one of them as a whole
-    word; where the answer has `Action: ...`, only what follows the last one counts. In a space of
-    several numbers it holds as many; in a text space it is the text.
+    An answer names an action if it is its word or number, or contains exactly one of them as a
+    whole word; if the answer has `Action: ...`, only the text after the last one counts. For a
+    space of several numbers the answer contains as many; for a text space it is the text.
 
     Args:
         space: `Discrete`, `MultiDiscrete`, `MultiBinary` or `Text`.
-        names: a word for every action of a `Discrete` space; their numbers where not given.
-        where: how errors call the world.
+        names: a word for every action of a `Discrete` space; by default their numbers.
+        where: name of the environment in errors.
 
     Raises:
-        ConfigError: another space, or names that do not fit it.
+        ConfigError: another kind of space, or names that do not match it.
     """
 
     def __init__(self, space: Any, names: Sequence[str] | None, where: str) -> None:
@@ -40,8 +40,8 @@ class Actions:
         self.kind: str = type(space).__name__
         if self.kind not in ("Discrete", "MultiDiscrete", "MultiBinary", "Text"):
             raise ConfigError(
-                f"{where}: its actions are {space}; text can name those of Discrete, "
-                "MultiDiscrete, MultiBinary and Text spaces only"
+                f"{where}: its action space {space} is not supported; use Discrete, MultiDiscrete, "
+                "MultiBinary or Text"
             )
         self.words: tuple[str, ...] = ()
         if self.kind == "Discrete":
@@ -59,11 +59,10 @@ class Actions:
                     f"not {names!r}"
                 )
         elif names is not None:
-            raise ConfigError(f"{where}: actions name those of a Discrete space, not of {space}")
+            raise ConfigError(f"{where}: actions requires a Discrete space, not {space}; remove it")
 
     def named(self, text: str, legal: Sequence[int] | None = None) -> Any:
-        """The action that an answer names; `None` if it names none, or several, or an illegal
-        one."""
+        """The action that an answer names; `None` if it names none, several, or an illegal one."""
         found = _ANCHORED.findall(text)
         stated = found[-1].strip() if found else text.strip()
         if self.kind == "Text":
@@ -88,14 +87,14 @@ class Actions:
         return action if self.space.contains(action) else None
 
     def drawn(self, draws: random.Random, legal: Sequence[int] | None = None) -> Any:
-        """An action by chance; a legal one, where that is known."""
+        """A random action; a legal one, if the legal actions are known."""
         if self.kind == "Discrete":
             return int(self.space.start) + draws.choice(legal or range(len(self.words)))
         self.space.seed(draws.getrandbits(31))
         return self.space.sample()
 
     def word(self, action: Any) -> str:
-        """How an action is called."""
+        """The word of an action."""
         if self.kind == "Discrete":
             return self.words[int(action) - int(self.space.start)]
         if self.kind == "Text":
@@ -103,7 +102,7 @@ class Actions:
         return " ".join(map(str, np.asarray(action).ravel().tolist()))
 
     def listed(self, legal: Sequence[int] | None = None) -> str:
-        """What may be said, in words."""
+        """Description of the possible answers."""
         if self.kind == "Text":
             return f"a text of {self.space.min_length} to {self.space.max_length} characters"
         if self.kind != "Discrete":
@@ -117,8 +116,7 @@ class Actions:
 
 
 def legal_in(info: Any, observation: Any) -> list[int] | None:
-    """Indices of the legal actions, where an environment tells them in `action_mask`; `None` where
-    it does not."""
+    """Indices of the legal actions by the environment's `action_mask`; `None` without one."""
     for place in (info, observation):
         if isinstance(place, Mapping) and place.get("action_mask") is not None:
             mask = np.asarray(place["action_mask"]).ravel()

@@ -1,5 +1,5 @@
-"""How short answers are read: exact match and F1 after SQuAD normalisation, and the one word out of
-several that an answer names."""
+"""Scoring of short answers: exact match and F1 after SQuAD normalisation, and choice of one word
+out of several."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _f1(said: str, gold: str) -> float:
 
 
 def only_word(text: str, words: Sequence[str]) -> str | None:
-    """The one of `words` that an answer names: the whole answer, whatever its case and the
-    punctuation around it, or the only one of them in it as a whole word; `None` if it names none,
-    or several."""
+    """The one of `words` that an answer names: the whole answer, ignoring case and surrounding
+    punctuation, or the only one contained in it as a whole word; `None` if it names none or
+    several."""
     plain = {word.casefold(): word for word in words}
     whole = text.strip(" \t\n\r.,:;!?\"'`()[]<>*").casefold()
     if whole in plain:

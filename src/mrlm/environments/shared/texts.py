@@ -1,6 +1,5 @@
-"""Worlds in which one seat writes a text that is compared with references, and perhaps graded by a
-judge. What only looks like such a text is taken from the pay: lengths, repetitions, copies. They
-know no model."""
+"""Base class of environments in which one agent writes a text that is compared with references, and
+optionally graded by a judge. Gates for length, repetition and copying prevent reward hacking."""
 
 from __future__ import annotations
 
@@ -8,40 +7,42 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.environments.shared import bleu, rouge
 from mrlm.environments.shared.grading import ASKED, UNREAD, TextJudge, judge_of, read
-from mrlm.environments.shared.rows import seats
+from mrlm.environments.shared.rows import RowTasks, seats
 from mrlm.environments.writing.presets import LengthSpan
 from mrlm.environments.writing.words import grams, tokens
 
 MAX_TEXT = 20_000
-"""Characters of a text; one with more counts as empty."""
+"""Maximum number of characters of a text; a longer one counts as empty."""
 COPIED = 5
-"""Words in a row that count as copied from the instruction."""
+"""Number of consecutive words that count as copied from the instruction."""
 GATES = ("length", "repetition", "own_words")
 _DIFFERENT = LengthSpan(0.5, 0.85)
 _OWN = LengthSpan(0.2, 0.6)
 
 
-class TextEnvironment(Environment):
-    """One seat writes a text. It is paid the weighted mean of what the text scores, times three
-    gates from 0 to 1 that are 1 for honest texts: `length`, `repetition` and `own_words`.
+class TextEnvironment(RowTasks):
+    """An environment in which one agent writes a text. Its reward is the weighted mean of the
+    text's scores, times three gates from 0 to 1 that are 1 for genuine texts: `length`,
+    `repetition` and `own_words`.
 
-    A world sets `asked` and `text_task`, and may change `length`, `foreign` and `known`.
+    A subclass sets `asked` and `text_task`, and may override `length`, `foreign` and `known`.
 
     Args:
         weights: score -> its weight: `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`,
-            `exact`, `judge`, and what the world knows itself.
-        judge: who grades; see `judge_of`. An agent that judges has a seat, and speaks second.
-        agents: name of the writer's seat.
-        own: scores of the world itself.
+            `exact`, `judge`, and the scores of the subclass.
+        judge: the judge; see `judge_of`. A judging agent belongs to the environment, and acts
+            second.
+        agents: name of the writing agent.
+        own: names of the scores of the subclass.
 
     Raises:
-        ConfigError: an unknown score, weights that are no numbers above 0, a judge without a
-            weight or the reverse, or a package that is missing.
+        ConfigError: an unknown score, weights that are not numbers above 0, a judge without a
+            weight or vice versa, or a missing package.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class TextEnvironment(Environment):
     ) -> None:
         self.judge: TextJudge | None = judge_of(judge)
         self.weights: dict[str, float] = _weights(weights, self.judge is not None, own)
-        (self.writer,) = seats(agents, 1)
+        self.writer: str = seats(agents, 1)[0]
         seated = self.judge.agent if self.judge else None
         self.agents: tuple[str, ...] = seats([self.writer, *([seated] if seated else [])])
         asked = 1 + self.judge.retries if self.judge and seated else 0
@@ -63,36 +64,36 @@ class TextEnvironment(Environment):
         self._text = ""
         self._tries = -1
 
-    # -- what a world writes -----------------------------------------------------------------------
+    # -- implemented by a subclass -----------------------------------------------------------------
 
     def length(self, text: str) -> float:
-        """From 0 to 1: whether the text is as long as it should be."""
+        """Length gate from 0 to 1: whether the text has the required length."""
         return 1.0
 
     def foreign(self, said: Sequence[str]) -> float:
-        """Share of the words that should not be there, beside the instruction's."""
+        """Fraction of disallowed words, in addition to the instruction's."""
         return 0.0
 
     def known(self, text: str) -> dict[str, float]:
-        """The world's own scores, from 0 to 1."""
+        """The subclass's own scores, from 0 to 1."""
         return {}
 
     # -- play --------------------------------------------------------------------------------------
 
     def spawn(self) -> TextEnvironment:
-        """A copy, which begins anew at its reset."""
+        """A copy, to be reset before use."""
         return copy.copy(self)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         """Show the writer its task."""
         self._task = task or self.task(seed or 0)
         if not isinstance(self._task.info.get("source"), str):
-            raise ConfigError(f"task {self._task.id!r} has no source in its info")
+            raise ConfigError(f"task {self._task.id!r} has no 'source' in its info")
         self._text, self._tries = "", -1
         return StepResult({self.writer: Observation(list(self._task.prompt))})
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
-        """Take the text, or what a seated judge says of it."""
+        """Process the text, or a judging agent's answer."""
         judge = self.judge
         if self._tries < 0:
             said = actions[self.writer].content if self.writer in actions else ""
@@ -113,7 +114,7 @@ class TextEnvironment(Environment):
         return StepResult({agent: Observation([Message(words)])})
 
     def _paid(self, grade: float | None) -> StepResult:
-        """What the writer is paid. A grade that could not be read is 0, and logged as void."""
+        """The writer's reward. A grade that could not be parsed is 0, and logged as void."""
         gates = self._gates()
         factor = 1.0
         for value in gates.values():
@@ -157,7 +158,7 @@ class TextEnvironment(Environment):
 
     @property
     def references(self) -> list[str]:
-        """The texts that are right; the first is what `expert` says."""
+        """The reference texts; the first is the answer of `expert`."""
         answer = self._task.answer
         return [answer] if isinstance(answer, str) else list(answer or [])
 
@@ -166,11 +167,11 @@ class TextEnvironment(Environment):
         return "\n".join(message.content for message in self._task.prompt)
 
     def state(self) -> str:
-        """The task, and what has been written."""
+        """The task, and the text written so far."""
         return f"{self._shown}\n{self._text}".strip()
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """The reference; for a judge full marks for it and none for anything else."""
+        """The reference; for a judge the full grade for it and 0 for anything else."""
         if self.judge is not None and agent == self.judge.agent:
             right = tokens(self._text) in [tokens(each) for each in self.references]
             return f"Score: {10 if right else 0}"
@@ -189,7 +190,7 @@ def _weights(given: Mapping[str, float], judged: bool, own: Sequence[str]) -> di
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise ConfigError(f"weights.{name} must be a number above 0, not {value!r}")
     if judged != ("judge" in weights):
-        raise ConfigError("a judge and a weight for it (weights: {judge: 1.0}) go together")
+        raise ConfigError("judge and its weight (weights: {judge: 1.0}) require each other")
     if not weights:
         raise ConfigError(f"weights must name at least one of {', '.join(known)}")
     if set(weights) & {*rouge.KINDS}:
@@ -200,13 +201,13 @@ def _weights(given: Mapping[str, float], judged: bool, own: Sequence[str]) -> di
 
 
 def _varied(words: Sequence[str]) -> float:
-    """Share of the pairs of words that are different; 1 for a few words."""
+    """Fraction of distinct pairs of words; 1 for a few words."""
     pairs = grams(words, 2)
     return 1.0 if len(words) < COPIED else len(set(pairs)) / len(pairs)
 
 
 def row_task(name: str, prompt: str, source: str, row: Mapping[str, Any], seed: int) -> Task:
-    """The task of a row: what is shown, its source and references, and its other columns."""
+    """The task of a row: its prompt, source and references, and its other columns."""
     kept = {key: value for key, value in row.items() if key not in ("references", "source")}
     return Task(name, [Message(prompt)], row["references"], seed, {**kept, "source": source})
 
@@ -217,7 +218,7 @@ def task_name(kind: str, seed: int, split: Split, number: int) -> str:
 
 
 def several(given: Any) -> list[str]:
-    """The texts of a column that holds one or several; none where something else is among them."""
+    """The texts of a column with one or several; empty if it contains anything else."""
     listed = [given] if isinstance(given, str) else given
     found = [plain(each) for each in listed] if isinstance(listed, list | tuple) else []
     return [] if None in found else [each for each in found if each is not None]

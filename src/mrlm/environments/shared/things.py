@@ -1,5 +1,5 @@
-"""What the world of twenty questions knows: things, and what is true of each. Where the real world
-leaves room for doubt, this table decides."""
+"""The table of twenty questions: things and their attributes. In doubtful cases the table defines
+the truth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ATTRIBUTES: dict[str, str] = {
     "music": "makes music",
     "worn": "is worn on the body",
 }
-"""Attribute -> what it says of a thing that has it."""
+"""Attribute -> its description."""
 
 _TRUE: dict[str, str] = {
     "dog": "alive animal mammal legs pet farm hunter indoors",

@@ -1,4 +1,4 @@
-"""What worlds around other worlds share: everything is as underneath unless they say otherwise."""
+"""Base class of wrappers of environments, which delegates everything to the wrapped environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mrlm.core.types import Message, StepResult, Task
 
 
 class Wrapped(Environment):
-    """A world around `environment`.
+    """A wrapper of `environment`.
 
     Args:
-        environment: the world underneath: an instance, or a section as a config has it, with
-            `env_type` and its arguments.
+        environment: the wrapped environment: an instance, or a config section with `env_type` and
+            its arguments.
 
     Raises:
         ConfigError: it is neither.
@@ -33,51 +33,51 @@ class Wrapped(Environment):
 
     @property
     def stops(self) -> Mapping[str, tuple[str, ...]]:
-        """As the world underneath."""
+        """Delegates to the wrapped environment."""
         return self.environment.stops
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        """As the world underneath."""
+        """Delegates to the wrapped environment."""
         return self.environment.num_tasks(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        """As the world underneath."""
+        """Delegates to the wrapped environment."""
         return self.environment.task(seed, split)
 
     def state(self) -> str | None:
-        """As the world underneath."""
+        """Delegates to the wrapped environment."""
         return self.environment.state()
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """As the world underneath."""
+        """Delegates to the wrapped environment."""
         return self.environment.expert(agent, messages)
 
     def close(self) -> None:
-        """Close the world underneath."""
+        """Close the wrapped environment."""
         self.environment.close()
 
     async def reset_underneath(self, task: Task | None, seed: int | None) -> StepResult:
-        """Start the world underneath."""
+        """Reset the wrapped environment."""
         return await settled(self.environment, lambda: self.environment.reset(task, seed))
 
     async def step_underneath(self, actions: dict[str, Message]) -> StepResult:
-        """Step the world underneath."""
+        """Step the wrapped environment."""
         return await settled(self.environment, lambda: self.environment.step(actions))
 
 
 async def settled(environment: Environment, call: Callable[[], Any]) -> Any:
-    """The result of a method of a world: in a thread where it may block, awaited where it is a
-    coroutine."""
+    """The result of a method of an environment: called in a thread if it may block, awaited if it
+    is a coroutine."""
     coroutine = is_async(environment.step)
     answer = await in_thread(call) if environment.blocking and not coroutine else call()
     return await answer if is_pending(answer) else answer
 
 
 def made(environment: Any) -> Environment:
-    """A world from an instance or from a section of a config.
+    """An environment from an instance or from a config section.
 
     Raises:
-        ConfigError: no `env_type`, or arguments that the world does not take.
+        ConfigError: no `env_type`, or arguments that the environment does not accept.
     """
     if not isinstance(environment, Mapping):
         return as_environment(environment)
@@ -85,7 +85,8 @@ def made(environment: Any) -> Environment:
     name = arguments.pop("env_type", None)
     if not isinstance(name, str):
         raise ConfigError(
-            f"environment={dict(environment)!r} needs env_type, the name of the world underneath"
+            f"environment={dict(environment)!r}: env_type, the wrapped environment's name, is "
+            "missing"
         )
     plugin = registry.load("environments", name)
     try:

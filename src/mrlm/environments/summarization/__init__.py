@@ -1,7 +1,7 @@
-"""Summarisation: a text is put into few words, which are compared with references, with the facts
-that are known, and perhaps graded by a judge.
+"""Summarisation: summaries of one text, compared with references and with known facts, and
+optionally graded by a judge.
 
-The world is in `world.py`, the built-in texts in `notices.py`.
+The environment is in `world.py`, the built-in texts in `notices.py`.
 """
 
 from __future__ import annotations

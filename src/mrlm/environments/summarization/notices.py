@@ -1,5 +1,5 @@
-"""Short texts about places that do not exist, without end: what was asked for is known, and so are
-the facts that stand beside it and do not belong into the summary."""
+"""Unlimited generated short texts about fictional places, with known facts that belong into the
+summary and others that do not."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Notice:
     """A text.
 
     Args:
-        source: what is read.
-        question: what the summary should say.
-        summary: an honest one.
-        facts: what a summary has to name.
-        others: what stands in the source and is not asked for.
+        source: the text.
+        question: required content of the summary.
+        summary: a reference summary.
+        facts: facts that a summary must contain.
+        others: facts of the source that are not required.
     """
 
     source: str
@@ -56,7 +56,7 @@ class Notice:
 
 
 def notice(seed: str, split: Split) -> Notice:
-    """The text of a seed. What is held out never occurs in training, whatever the seed."""
+    """The text of a seed. Held-out texts never occur in training, for any seed."""
     rng = random.Random(f"summarization/{split}/{seed}")
     while True:
         found = _drawn(rng)

@@ -1,4 +1,4 @@
-"""The world of summaries: one seat, one text, one turn. It knows nothing of models."""
+"""The summarisation environment: one agent, one text, one turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = ("source", "document", "article", "text", "dialogue", "post", "prompt"
 REFERENCES = (
     "references", "summaries", "summary", "highlights", "target", "completion", "answer",
 )  # fmt: skip
-"""Columns that may hold a text and its summaries, in the order in which they are looked for."""
+"""Columns that may contain a text and its summaries, in order of precedence."""
 ASKED = "Summarise the text in at most {words} words."
 _SHORTER = LengthSpan(-1.0, 0.0, 0.6, 0.9)
 _JOINED = LengthSpan(0.05, 0.2)
@@ -30,39 +30,40 @@ FROM_ROWS = {"rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0}
 
 
 class SummarizationEnvironment(TextEnvironment):
-    """Summaries of one text, compared with references (ROUGE), with the facts that are known, and
-    perhaps graded by a judge.
+    """An environment in which one agent summarises a text. Summaries are compared with references
+    (ROUGE) and with known facts, and optionally graded by a judge.
 
-    The pay is the weighted mean of the scores, from 0 to 1, times three gates that are 1 for honest
-    texts. `length`: 1 up to `max_words`, falling to 0 at twice as many, and from 60 to 90 per cent
-    of the source's words. `repetition`: pairs of words are said once. `own_words`: the instruction
-    is not repeated.
+    The reward is the weighted mean of the scores, from 0 to 1, times three gates that are 1 for
+    genuine texts. `length`: 1 up to `max_words`, decreasing to 0 at twice as many, and from 60 to
+    90 per cent of the source's words. `repetition`: no repeated pairs of words. `own_words`: no
+    copies of the instruction.
 
     Args:
-        dataset: rows with a text (`document`, `article`, `text`, `dialogue`, ...) and one summary
-            or several (`summary`, `highlights`, `references`, ...), perhaps with `facts` (what a
-            summary has to name) and `others` (what it should not); generated texts about places
-            that do not exist when `None`.
+        dataset: rows with a text (`document`, `article`, `text`, `dialogue`, ...) and one or
+            several summaries (`summary`, `highlights`, `references`, ...), optionally with `facts`
+            (required in a summary) and `others` (unwanted in it); generated texts about fictional
+            places when `None`.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        max_words: how long a summary may be.
+        max_words: maximum length of a summary.
         weights: score -> weight: `rouge1`, `rouge2`, `rougeL`, `bleu`, `chrf`, `chrf++`, `exact`,
-            `judge`, `facts` (share of the facts that it names, less that of the others; in
-            generated texts only as far as function words join them, as in a sentence). The mean
-            of the three ROUGEs when `None`; with `facts` half of all for generated texts.
-        judge: an agent that grades (its name, or `{agent: judge, retries: 1}`), or in Python
-            something that can be asked; it needs a weight.
-        instruction: put before the text; `{words}` is `max_words`.
-        seed: of the generated texts and of the split.
-        agents: name of the writer's seat.
+            `judge`, `facts` (fraction of the facts it contains, minus that of the others; for
+            generated texts scaled by the use of function words, as in a sentence). `None`: the mean
+            of the three ROUGEs, for generated texts with `facts` as half of all weights.
+        judge: a judging agent (its name, or `{agent: judge, retries: 1}`), or in Python a callable;
+            it needs a weight.
+        instruction: text before the source; `{words}` is `max_words`.
+        seed: seed of the generated texts and of the split.
+        agents: name of the writing agent.
 
     Raises:
-        ConfigError: impossible arguments, or a package that is missing.
+        ConfigError: impossible arguments, or a missing package.
         DataError: a row without a text or a summary.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
 
     def __init__(
@@ -86,7 +87,6 @@ class SummarizationEnvironment(TextEnvironment):
         at_least("max_words", self.max_words, 1, whole=True)
         self.instruction: str = instruction.replace("{words}", str(self.max_words))
         self.seed: int = seed
-        self._table: Table | None = None
         if dataset is not None:
             self._table = Table(
                 dataset,
@@ -104,17 +104,14 @@ class SummarizationEnvironment(TextEnvironment):
         texts = several(given)
         if source is None or (set(self.weights) - {"judge"} and not texts):
             raise DataError(
-                f"{where}: it needs a text ({', '.join(SOURCES)}) and a summary "
+                f"{where}: needs a text ({', '.join(SOURCES)}) and a summary "
                 f"({', '.join(REFERENCES)}); it has {', '.join(row)} (rename with columns)"
             )
         if "facts" in self.weights and not plain(row.get("facts")):
-            raise DataError(f"{where}: weights.facts needs a column 'facts', a list of texts")
+            raise DataError(f"{where}: column 'facts' is missing; weights.facts requires it")
         return row | {"source": source, "prompt": source, "references": texts}
 
     # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
@@ -127,7 +124,7 @@ class SummarizationEnvironment(TextEnvironment):
         name = task_name("summarization", self.seed, split, seed)
         return Task(name, [Message(asked)], [found.summary], seed, info)
 
-    # -- what is paid ------------------------------------------------------------------------------
+    # -- rewards -----------------------------------------------------------------------------------
 
     def length(self, text: str) -> float:
         words, source = len(text.split()), len(self._task.info["source"].split())
@@ -144,7 +141,7 @@ class SummarizationEnvironment(TextEnvironment):
 
 
 def _named(text: str, facts: Sequence[str]) -> float:
-    """Share of the facts that a text names, as whole words, whatever their case."""
+    """Fraction of the facts contained in a text, as whole words, ignoring case."""
     if not facts:
         return 0.0
     found = [re.search(rf"(?<!\w){re.escape(fact)}(?!\w)", text, re.IGNORECASE) for fact in facts]

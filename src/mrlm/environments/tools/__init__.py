@@ -1,9 +1,8 @@
-"""Tools: questions that are answered by calling tools: a calculator, search, Python, files, or any
-typed function.
+"""Tools: questions answered by tool calls: calculator, search, Python, files, or typed functions.
 
-The world is in `world.py`, its words in `prompts.py`, its tasks in `tasks.py` and `generator.py`. A
-tool is defined in `tool.py`, collected in `registry.py`, and called as `calls.py` reads it; the
-built-in ones are in `calculator.py`, `search.py` (over `atlas.py` where nothing else is given),
+The environment is in `world.py`, its prompts in `prompts.py`, its tasks in `tasks.py` and
+`generator.py`. Tools are defined in `tool.py`, collected in `registry.py`, and their calls parsed
+in `calls.py`; the built-in ones are in `calculator.py`, `search.py` (by default over `atlas.py`),
 `repl.py` and `files.py`, those of MCP servers in `mcp.py`.
 """
 

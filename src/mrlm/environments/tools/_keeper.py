@@ -1,6 +1,6 @@
-"""Runs a program that ends with the process that wants it: whatever ends that one, the program and
-all of its process group are killed. A script (`python _keeper.py PARENT PROGRAM ARGUMENTS...`) that
-imports nothing of this library; Linux only."""
+"""Runs a program that ends with its parent process: when the parent ends for any reason, the
+program and its whole process group are killed. A script (`python _keeper.py PARENT PROGRAM
+ARGUMENTS...`) without imports of this library; Linux only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 DEATH_SIGNAL = 1
 """`PR_SET_PDEATHSIG`."""
 GONE = signal.SIGUSR2
-"""What the kernel sends when the parent is gone; the program may use all other signals."""
+"""Signal sent by the kernel when the parent ends; the program may use all other signals."""
 
 
 def main(parent: int, words: list[str]) -> int:

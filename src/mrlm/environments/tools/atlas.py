@@ -1,5 +1,5 @@
-"""A small corpus that works offline: an atlas of a country that does not exist, so that nothing in
-it can be known without looking it up."""
+"""A small built-in corpus: an atlas of a fictional country, so that no model can know its content
+without searching."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ CRAFTS = _names("painter, baker, pilot, doctor, printer, sailor, teacher, weaver
 
 @dataclass(frozen=True)
 class AtlasEntry:
-    """One thing of the atlas: what it is called, what is said of it, and its numbers by the
-    question that asks for them."""
+    """An entry of the atlas: its name, its text, and its numbers by question."""
 
     name: str
     text: str

@@ -36,18 +36,18 @@ def create_default_tool_registry(
     `write_file`, `list_files` and `delete_file`.
 
     Args:
-        tools: which groups: `calculator`, `search`, `python`, `files`.
-        search: what is searched: a `Search`, documents (a list or a file), or the URL of a
+        tools: groups of tools: `calculator`, `search`, `python`, `files`.
+        search: source of the search: a `Search`, documents (a list or a file), or the URL of a
             retrieval server; the built-in atlas when `None`.
-        sandbox: where Python runs; opened with `isolation` when the first episode begins, if
-            `None`.
-        isolation: of that sandbox.
-        timeout: seconds that one piece of Python code may take.
-        limits: what an interpreter may use.
-        quota: how much an episode's files may hold.
+        sandbox: sandbox for Python; when `None`, one is opened with `isolation` at the first
+            episode.
+        isolation: isolation of that sandbox.
+        timeout: time limit of one piece of Python code, in seconds.
+        limits: resource limits of an interpreter.
+        quota: storage limits of an episode's files.
 
     Raises:
-        ConfigError: there is no such group.
+        ConfigError: an unknown group.
     """
     registry = ToolRegistry()
     for group in dict.fromkeys(tools):
@@ -71,12 +71,12 @@ def create_default_tool_registry(
             ]
             registry.register_kit(kit, methods, quick=True)
         else:
-            raise ConfigError(f"tools: there is no {group!r} (there are: {', '.join(GROUPS)})")
+            raise ConfigError(f"tools: unknown group {group!r}; use {', '.join(GROUPS)}")
     return registry
 
 
 class _Opened:
-    """A sandbox that is opened when it is first wanted, once for all episodes."""
+    """A sandbox that is opened on first use, once for all episodes."""
 
     def __init__(self, sandbox: Sandbox | None, isolation: str) -> None:
         self._sandbox = sandbox

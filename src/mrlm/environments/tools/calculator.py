@@ -1,5 +1,5 @@
-"""A calculator that text written by models cannot break: it walks the expression's tree and bounds
-every number before it is computed."""
+"""A calculator that is safe for model-written text: it evaluates the expression's syntax tree and
+bounds every number before computing it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mrlm.environments.tools.tool import ToolError
 MAX_LENGTH = 500
 """Characters of an expression."""
 MAX_BITS = 1024
-"""Size of a whole number: about 308 digits."""
+"""Maximum size of a whole number in bits: about 308 digits."""
 MAX_DEPTH = 40
 MAX_NODES = 300
 MAX_FACTORIAL = 100
@@ -89,7 +89,7 @@ def calculate(expression: str) -> str:
         expression: numbers, + - * / // % **, brackets, pi, e, and functions such as sqrt or round
 
     Raises:
-        ToolError: it is no such expression, or its value is too large or no number.
+        ToolError: the expression is invalid, or its value is too large or not a number.
     """
     if len(expression) > MAX_LENGTH:
         raise ToolError(f"an expression is at most {MAX_LENGTH} characters long")
@@ -113,7 +113,7 @@ def calculate(expression: str) -> str:
 
 
 def _flat(expression: str) -> None:
-    """Refuse deep brackets and control characters before a parser sees them."""
+    """Reject deeply nested brackets and control characters before parsing."""
     depth = 0
     for character in expression:
         depth += (character == "(") - (character == ")")

@@ -1,5 +1,5 @@
-"""What a message asks for: calls of tools in three forms, or an answer. Nothing here runs anything,
-and whatever a text holds, it is read or named malformed in time that grows with its length."""
+"""Parsing of messages: tool calls in three forms, or an answer. Runs no tool, and parses or rejects
+any text in time linear in its length."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from mrlm.core.errors import ConfigError
 
 MAX_TEXT = 20_000
-"""Characters of a message that are read at all."""
+"""Maximum number of characters of a message."""
 MAX_CALL = 8_000
-"""Characters of one call."""
+"""Maximum number of characters of one call."""
 MAX_DEPTH = 32
-"""Levels of brackets in a call."""
+"""Maximum depth of brackets in a call."""
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 ANSWER_OPENS, ANSWER_CLOSES = "<answer>", "</answer>"
 _BEGINS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}[ ]?\(")
@@ -29,7 +29,7 @@ _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that can be read; whether there is such a tool is another question."""
+    """A well-formed call, possibly of an unknown tool."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Malformed:
-    """Something that was meant as a call and cannot be read; `reason` is for the model."""
+    """A call that cannot be parsed; `reason` is shown to the model."""
 
     reason: str
 
@@ -47,7 +47,7 @@ Asked = list[ToolCall | Malformed]
 
 
 class _Refused(ValueError):
-    """A call that cannot be read."""
+    """A call cannot be parsed."""
 
 
 def calls_in(text: str) -> Asked:
@@ -69,9 +69,9 @@ def calls_in(text: str) -> Asked:
 
 
 def answer_in(text: str) -> str | None:
-    """The answer a message states: what stands in `<answer>`, else after `=` where the message is
-    one line that begins with it; `None` if there is none. Two different answers are stated as both,
-    so that a list of guesses is never one of them."""
+    """The answer of a message: the text in `<answer>`, else after `=` if the message is one line
+    that begins with it; `None` if there is none. Two different answers are joined, so that a list
+    of guesses equals none of them."""
     text = text[-MAX_TEXT:]
     found = []
     for part in text.split(ANSWER_OPENS)[1:]:
@@ -85,15 +85,15 @@ def answer_in(text: str) -> str | None:
 
 
 def written(name: str, arguments: dict[str, Any], form: str = "tool_call") -> str:
-    """A call as a model would write it.
+    """A call in the format of a model.
 
     Args:
-        name: of the tool.
-        arguments: by name.
+        name: name of the tool.
+        arguments: arguments by name.
         form: `tool_call`, `json` (Llama's), `python`, or `short`: `python` without the names.
 
     Raises:
-        ConfigError: there is no such form.
+        ConfigError: an unknown form.
     """
     if form in ("python", "short"):
         values = (f"{key}={value!r}" for key, value in arguments.items())
@@ -171,7 +171,7 @@ def _value(text: str) -> Any:
 
 
 def _scanned(text: str, place: int) -> tuple[Any, int]:
-    """A JSON value that begins at a place, and where it ends."""
+    """The JSON value that begins at a position, and the position of its end."""
     if not text:
         raise _Refused("the call is empty")
     _bounded_value(text, place)
@@ -256,7 +256,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A literal that JSON has too."""
+    """A literal that JSON can represent."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -271,8 +271,8 @@ def _plain(value: Any) -> Any:
 
 
 def _bounded_value(text: str, place: int) -> None:
-    """The same of a JSON value that begins at a place, up to its end: a message that holds many
-    values is looked at once."""
+    """Like `_bounded`, for the JSON value that begins at a position, so that a message with many
+    values is scanned only once."""
     depth = 0
     for found in _STRUCTURE.finditer(text, place):
         if found.end() - place > MAX_CALL:
@@ -290,8 +290,8 @@ def _bounded_value(text: str, place: int) -> None:
 
 
 def _bounded(text: str, brackets: str) -> None:
-    """Refuse what is too long or nested too deep before a parser sees it. Brackets within strings
-    count as well: a call that holds that many has other ways to write them."""
+    """Reject text that is too long or too deeply nested before parsing. Brackets within strings
+    count as well."""
     if len(text) > MAX_CALL:
         raise _Refused(f"a call is at most {MAX_CALL} characters long")
     if "\x00" in text:

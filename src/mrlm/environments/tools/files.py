@@ -25,18 +25,18 @@ MAX_PATH = 200
 MAX_NAME = 100
 MAX_LEVELS = 8
 _OURS = ".mrlm-"
-"""How names begin that no path may hold: of files that are being written or removed."""
+"""Reserved prefix of the names of files that are being written or removed."""
 _NEW = f"{_OURS}new"
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much a workspace may hold.
+    """Storage limits of a workspace.
 
     Args:
         total: bytes of all files together.
-        file: bytes of one file, also of one that is read.
-        entries: files and folders.
+        file: bytes of one file, written or read.
+        entries: number of files and folders.
     """
 
     total: int = 1 << 20
@@ -45,16 +45,15 @@ class Quota:
 
 
 class Workspace:
-    """Files that one episode may read and write.
+    """A folder of files that one episode may read and write.
 
     Args:
-        folder: an existing folder that is left as it is at the end; `None` is a fresh temporary
-            one, which `close` removes.
-        files: path -> content, put there first.
-        quota: how much it may hold.
+        folder: an existing folder, which is kept at the end; `None`: a new temporary one, which
+            `close` removes.
+        files: path -> content of initial files.
+        quota: its storage limits.
 
-    Every method raises `ToolError` for a path that leads nowhere good and for what exceeds the
-    quota.
+    Every method raises `ToolError` for an invalid path and for exceeding the quota.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Workspace:
         for path, content in (files or {}).items():
             self.write_file(path, content)
 
-    # -- what models call --------------------------------------------------------------------------
+    # -- tools for models --------------------------------------------------------------------------
 
     def read_file(self, path: str) -> str:
         """Read a text file.
@@ -128,7 +127,7 @@ class Workspace:
     # -- the rest ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Remove the folder if it was made here."""
+        """Remove the folder if it is a temporary one."""
         self._finalizer()
 
     @property
@@ -170,7 +169,7 @@ class Workspace:
                 raise
 
     def _usage(self) -> tuple[int, int]:
-        """Bytes and entries that are there."""
+        """Current number of bytes and entries."""
         held = entries = 0
         for _, status in self._walk(self.folder):
             entries += 1
@@ -180,7 +179,7 @@ class Workspace:
     def _walk(
         self, root: int | str, parts: Sequence[str] = (), prefix: str = ""
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Every entry with its path, without following links, as deep as paths may be."""
+        """All entries with their paths, without following links, up to the maximum depth."""
         with _Folder(root, parts) as folder:
             for name in sorted(os.listdir(folder))[: 4 * self.quota.entries]:
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -190,12 +189,12 @@ class Workspace:
 
 
 class _Folder:
-    """The descriptor of a folder below another one, open for the length of a block.
+    """A context manager of the descriptor of a folder below another one.
 
     Args:
-        root: where to begin, a descriptor or a path.
+        root: the starting folder, a descriptor or a path.
         parts: names of the folders on the way.
-        make: how many of them may be made.
+        make: maximum number of them to create.
     """
 
     def __init__(self, root: int | str, parts: Sequence[str], make: int = 0) -> None:
@@ -247,8 +246,8 @@ _SAID = {
 
 @contextlib.contextmanager
 def _said(name: str) -> Iterator[None]:
-    """Turns what the system says of a name into a line for the model. A disk that fails is no
-    fault of the model's."""
+    """Convert system errors of a name into a message for the model; a failure of the disk becomes
+    an `EpisodeError`."""
     try:
         yield
     except OSError as error:
@@ -258,7 +257,7 @@ def _said(name: str) -> Iterator[None]:
 
 
 def _parts(path: str) -> list[str]:
-    """The names a path consists of."""
+    """The components of a path."""
     shown = repr(path[:40])
     if not path or len(path) > MAX_PATH:
         raise ToolError(f"a path is 1 to {MAX_PATH} characters long")
@@ -282,10 +281,10 @@ def _encoded(content: str) -> bytes:
 
 
 def _kind(folder: int, name: str) -> int | None:
-    """Size of a regular file with one name; `None` if there is nothing.
+    """Size of a regular file with one name; `None` if it does not exist.
 
     Raises:
-        ToolError: it is something else.
+        ToolError: the entry is not a regular file.
     """
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -302,7 +301,7 @@ def _regular(status: os.stat_result, name: str) -> None:
         raise ToolError(f"{name!r} is no regular file with one name")
 
 
-# -- the end ---------------------------------------------------------------------------------------
+# -- removal ---------------------------------------------------------------------------------------
 
 
 def _let_go(folder: str, own: bool) -> None:
@@ -313,9 +312,9 @@ def _let_go(folder: str, own: bool) -> None:
 
 
 def remove_below(root: int) -> None:
-    """Remove everything in a folder, however deep and whatever its permissions. Links are removed,
-    never followed. Folders within folders are moved up, one level at a time, so that depth costs
-    neither descriptors nor path length."""
+    """Remove the content of a folder, of any depth and with any permissions. Links are removed,
+    never followed. Nested folders are moved to the top, one level at a time, so that depth requires
+    neither descriptors nor long paths."""
     moved = f"{_OURS}{secrets.token_hex(8)}-"
     number, done = _emptied(root, root, moved, 0), 0
     while done < number:
@@ -330,8 +329,8 @@ def remove_below(root: int) -> None:
 
 
 def _emptied(folder: int, root: int, moved: str, number: int) -> int:
-    """Unlink the files of a folder and move its folders to the root, where they are called
-    `moved` and a number from `number` on; the number after the last one."""
+    """Unlink the files of a folder and move its folders to the root under the names `moved` plus a
+    number, counted from `number`; returns the next number."""
     for name in os.listdir(folder):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):

@@ -1,6 +1,6 @@
-"""Tasks for tools, with known answers and the calls that lead to them: unlimited, seeded, with a
-held-out tenth. Answers are drawn, or come from a country that does not exist, so that they cannot
-be known without the tools."""
+"""Unlimited seeded tasks for tools, with known answers, the calls that lead to them, and a held-out
+tenth. Answers are random, or concern a fictional country, so that no model can know them without
+the tools."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MAX_LEVEL = 4
 
 @dataclass(frozen=True)
 class ToolProblem:
-    """A question that wants tools.
+    """A question that requires tools.
 
     Args:
-        question: what is asked.
+        question: the question.
         answer: the right answer.
-        kind, level: which generator made it, and how hard it is.
-        plan: the calls of an able player, in order.
-        files: path -> content, in the workspace from the beginning.
+        kind, level: its generator and difficulty.
+        plan: the calls of the expert, in order.
+        files: path -> content of the initial workspace.
     """
 
     question: str
@@ -53,17 +53,17 @@ class ToolProblem:
 
 
 class ToolTaskGenerator:
-    """Draws problems.
+    """A generator of problems.
 
     Args:
         kind: `arithmetic` (chains of operations for the calculator), `lookup` (questions about the
             built-in atlas), `files` (numbers in files that point to one another), or `mixed`.
-        levels: the easiest and the hardest, 1 to 4.
+        levels: lowest and highest difficulty, 1 to 4.
         seed: another seed gives other problems.
         terse: questions of a few characters.
 
     Raises:
-        ConfigError: there is no such kind or level.
+        ConfigError: an unknown kind or level.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ToolTaskGenerator:
     ) -> None:
         if kind not in (*KINDS, "mixed"):
             known = ", ".join((*KINDS, "mixed"))
-            raise ConfigError(f"tasks: there is no kind {kind!r} (there are: {known})")
+            raise ConfigError(f"tasks: unknown kind {kind!r}; use {known}")
         low, high = levels if len(levels) == 2 else (0, 0)
         if not 1 <= low <= high <= MAX_LEVEL:
             raise ConfigError(
@@ -175,7 +175,7 @@ KINDS: dict[str, Callable[[random.Random, int, bool], ToolProblem]] = {
     "lookup": _lookup,
     "files": _files,
 }
-"""Kind -> what draws a problem of a level."""
+"""Kind -> sampler of a problem of a level."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "arithmetic": ("calculator",),

@@ -1,5 +1,5 @@
-"""One careful request: JSON from a server the user named. No redirect is followed, the reply is
-bounded in size, and the whole exchange in time."""
+"""JSON requests to a server named by the user, without redirects and with limits on the size of the
+reply and on the total time."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import Any
 from mrlm.core.errors import EpisodeError
 
 MAX_BYTES = 4 << 20
-"""Bytes of a reply that are read."""
+"""Maximum size of a reply in bytes."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect may lead anywhere, a private network among others: it is an error."""
+    """A handler that turns redirects into errors, as they may lead into a private network."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, *_: Any) -> None:
         raise urllib.error.HTTPError(req.full_url, code, "it redirects", req.headers, fp)
 
 
 def fetch_json(url: str, body: Any, timeout: float, query: Mapping[str, str] | None = None) -> Any:
-    """The JSON value that a server answers: to a POST of `body`, or to a GET where it is `None`.
+    """The JSON reply of a server to a POST of `body`, or to a GET if it is `None`.
 
     Args:
         url: `http` or `https`; it comes from the user, never from a model.
-        body: what is sent as JSON.
-        timeout: seconds for everything.
-        query: put after the URL.
+        body: value sent as JSON.
+        timeout: total time limit in seconds.
+        query: parameters of the URL.
 
     Raises:
-        EpisodeError: the server cannot be reached, redirects, answers an error, too much, too late
-            or no JSON.
+        EpisodeError: the server cannot be reached, redirects, or its reply is an error, too large,
+            too late or not JSON.
     """
     if query:
         url = f"{url}?{urllib.parse.urlencode(query, errors='replace')}"
@@ -51,7 +51,7 @@ def fetch_json(url: str, body: Any, timeout: float, query: Mapping[str, str] | N
         error.close()
         raise EpisodeError(f"{_plain(url)} answered {error.code} ({error.reason})") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise EpisodeError(f"{_plain(url)} gave no answer: {error}") from error
+        raise EpisodeError(f"{_plain(url)} did not answer: {error}") from error
 
 
 def _read(reply: Any, end: float) -> bytes:

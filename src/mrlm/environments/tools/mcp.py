@@ -1,5 +1,5 @@
-"""Tools of an MCP server (Model Context Protocol). One connection, in a thread with a loop of its
-own, serves all episodes, so that the server's state is shared by them."""
+"""Tools of an MCP server (Model Context Protocol). One connection, in a thread with its own event
+loop, serves all episodes, so that they share the server's state."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from mrlm.environments.tools.registry import ToolRegistry
 from mrlm.environments.tools.tool import Tool, ToolError, kind_of
 
 START = 30.0
-"""Seconds a server may take to start."""
+"""Time limit for starting a server, in seconds."""
 TIMEOUT = 20.0
-"""Seconds a call may take; then the model is told so."""
+"""Time limit of a call in seconds; exceeding it is an error shown to the model."""
 MOST_TOOLS = 1000
 MOST_PAGES = 100
-"""How many tools, and pages of them, a server may list."""
+"""Maximum numbers of tools and of pages that a server may list."""
 
 
 class MCPServer:
     """A connection to an MCP server.
 
     Args:
-        command: program and arguments of a server that speaks over standard input and output; it
-            runs with the rights of this process, so it must be one you trust.
-        url: of a server that speaks HTTP, instead.
-        env: environment variables of the command, beside the few that every program needs.
-        prefix: put before the names of its tools.
-        timeout: seconds a call may take.
+        command: program and arguments of a server over standard input and output; it runs with the
+            permissions of this process, so use only one you trust.
+        url: URL of an HTTP server, instead.
+        env: environment variables of the command, in addition to a minimal set.
+        prefix: prefix of the names of its tools.
+        timeout: time limit of a call in seconds.
 
-    A server that is started here ends with this process, whatever ends it, and with `close`.
+    A server started here ends with this process, even if that is killed, and with `close`.
 
     Raises:
-        ConfigError: not one of command and url; the package mcp is not installed; the server does
-            not answer; or it lists tools without end.
+        ConfigError: neither or both of command and url are given; the package mcp is not installed;
+            the server does not answer; or it lists too many tools.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class MCPServer:
         timeout: float = TIMEOUT,
     ) -> None:
         if (command is None) == (url is None):
-            raise ConfigError("an MCP server is given by command or by url, one of them")
+            raise ConfigError("mcp_servers: give either command or url of an MCP server")
         if isinstance(command, str) or (command is not None and not command):
-            raise ConfigError("command is a list: the program and its arguments")
+            raise ConfigError("mcp_servers: command must be a list: the program and its arguments")
         self.title: str = url or " ".join(command or ())
         self.prefix = prefix
         self.timeout = timeout
@@ -83,11 +83,11 @@ class MCPServer:
         atexit.register(self.close)
 
     def tools(self) -> list[Tool]:
-        """Its tools."""
+        """The tools of the server."""
         return [self._tool(one) for one in self._listed]
 
     def join(self, registry: ToolRegistry) -> MCPServer:
-        """Put its tools into a registry; returns itself, to be closed at the end."""
+        """Register its tools; returns itself, to be closed at the end."""
         for tool in self.tools():
             registry.register(tool)
         return self
@@ -100,14 +100,14 @@ class MCPServer:
         atexit.unregister(self.close)
 
     def _stop(self) -> None:
-        """End the connection, or the attempt to make one."""
+        """End the connection, or the attempt to connect."""
         if self._client is not None and self._end is not None:
             self._end.set()
         elif self._task is not None:
             self._task.cancel()
 
     async def _serve(self, target: Any) -> None:
-        """The whole life of the connection, in one task, as its library wants it."""
+        """Open, serve and close the connection in one task, as the library requires."""
         from mcp import Client
 
         self._end, self._task = asyncio.Event(), asyncio.current_task()
@@ -125,7 +125,7 @@ class MCPServer:
             self._ready.set()
 
     async def _pages(self, client: Any) -> list[Any]:
-        """All tools that it lists."""
+        """All tools that the server lists."""
         found: list[Any] = []
         cursor = None
         for _ in range(MOST_PAGES):
@@ -138,7 +138,7 @@ class MCPServer:
                 break
         raise ConfigError(
             f"the MCP server {self.title!r} lists more than {MOST_TOOLS} tools, or more than "
-            f"{MOST_PAGES} pages of them; give a server with fewer"
+            f"{MOST_PAGES} pages of them; use a server with fewer"
         )
 
     def _tool(self, listed: Any) -> Tool:
@@ -159,7 +159,7 @@ class MCPServer:
     async def _called(self, name: str, arguments: dict[str, Any]) -> str:
         client, loop = self._client, self._loop
         if client is None or loop is None:
-            raise EpisodeError(f"the MCP server {self.title!r} is gone")
+            raise EpisodeError(f"the MCP server {self.title!r} has ended")
         job = asyncio.run_coroutine_threadsafe(client.call_tool(name, arguments), loop)
         try:
             result = await asyncio.wrap_future(job)
@@ -178,7 +178,7 @@ class MCPServer:
 
 
 def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, str] | None) -> Any:
-    """What the library connects to."""
+    """The target of the connection."""
     try:
         from mcp import StdioServerParameters
     except ImportError as error:
@@ -188,8 +188,8 @@ def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, st
     program, *arguments = command
     if shutil.which(program) is None:
         raise ConfigError(
-            f"the MCP server {' '.join(command)!r} could not be reached: there is no program "
-            f"{program!r}"
+            f"the MCP server {' '.join(command)!r} could not be started: program {program!r} does "
+            "not exist"
         )
     if sys.platform == "linux":
         keeper = ["-I", "-S", str(Path(__file__).with_name("_keeper.py")), str(os.getpid())]
@@ -200,7 +200,7 @@ def _target(command: Sequence[str] | None, url: str | None, env: Mapping[str, st
 def _fitting(
     name: str, arguments: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Arguments whose names fit the schema; their values are the server's to check."""
+    """Check the names of arguments against the schema; the server checks their values."""
     known = parameters["properties"]
     stray = next((key for key in arguments if key not in known), None)
     if stray is not None and parameters.get("additionalProperties", False) is False:
@@ -215,7 +215,7 @@ def _fitting(
 
 
 def _first(error: BaseException) -> str:
-    """The innermost of a group of errors, in a line."""
+    """The innermost of a group of errors, in one line."""
     error = _innermost(error)
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 

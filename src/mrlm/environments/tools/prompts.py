@@ -1,4 +1,4 @@
-"""What a model is told of its tools, and how its answers are compared."""
+"""Prompts that describe tools, and comparison of answers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NUMBER = re.compile(r"[+-]?\d{1,300}(\.\d{1,300})?")
 
 
 def instructions(registry: ToolRegistry, call_format: CallFormat, max_turns: int) -> str:
-    """The system prompt: the tools, how they are called, how the answer is stated. With `native`
-    the tools are left to the chat template."""
+    """The system prompt: the tools, the call format, and the answer format. With `native` the tools
+    are described by the chat template."""
     parts = []
     if call_format != "native":
         example = {"tool_call": "tool_call", "json": "json"}.get(call_format, "python")
@@ -41,14 +41,13 @@ def instructions(registry: ToolRegistry, call_format: CallFormat, max_turns: int
 
 
 def stated(answer: str, call_format: CallFormat) -> str:
-    """An answer as an able player writes it."""
+    """An answer in the expected format."""
     return f"={answer}" if call_format == "short" else f"<answer>{answer}</answer>"
 
 
 def same_answer(said: str, accepted: Sequence[Any]) -> bool:
-    """Whether an answer is one of those that are accepted: equal in value if that is a number, else
-    equal but for case, spaces, and quotes or a full stop around it. A list of guesses equals
-    nothing."""
+    """Whether an answer is one of the accepted ones: numbers are compared by value, texts up to
+    case, spaces, and surrounding quotes or full stops. A list of guesses equals none of them."""
     return any(_same(said, str(one)) for one in accepted)
 
 

@@ -1,4 +1,4 @@
-"""Which tools there are, and the tools of one episode: every call is checked, run under a deadline
+"""The registry of tools, and the tools of one episode: every call is checked, run under a deadline
 and answered with text."""
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mrlm.environments.tools.tool import Kit, Tool, ToolError, as_text, tool_of
 log: logging.Logger = logging.getLogger("mrlm")
 
 TIMEOUT = 10.0
-"""Seconds that one call of a tool may take."""
+"""Time limit of one tool call, in seconds."""
 MAX_OUTPUT = 4_000
-"""Characters of a result that the model is shown."""
+"""Maximum number of characters of a result shown to the model."""
 _closing: set[asyncio.Task[None]] = set()
 
 
 class ToolRegistry:
-    """Tools by name. It is a template that all episodes share; `open` makes the tools of one.
+    """Tools by name. All episodes share the registry; `open` creates the tools of one episode.
 
     Args:
         tools: functions with typed parameters, or tools.
@@ -48,22 +48,23 @@ class ToolRegistry:
 
         Args:
             function: the function or the `Tool`.
-            **options: of `tool_of`, for a function: `name`, `description`, `quick`, `deadline`.
+            **options: options of `tool_of`, for a function: `name`, `description`, `quick`,
+                `deadline`.
 
         Raises:
             ConfigError: the name is taken, or the function cannot be a tool.
         """
         tool = function if isinstance(function, Tool) else tool_of(function, **options)
         if tool.name in self._tools:
-            raise ConfigError(f"there are two tools called {tool.name!r}; give one name=")
+            raise ConfigError(f"two tools are called {tool.name!r}; rename one with name=")
         self._tools[tool.name] = tool
         return function
 
     def register_kit(
         self, kit: Kit, functions: Sequence[Callable[..., Any]], **options: Any
     ) -> None:
-        """Add tools with a state that every episode has for itself: methods of the class whose
-        instances `kit.make` returns."""
+        """Add tools with a state per episode: methods of the class whose instances `kit.make`
+        returns."""
         for function in functions:
             self.register(tool_of(function, kit=kit, **options))
 
@@ -73,19 +74,11 @@ class ToolRegistry:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """All tools as chat templates take them."""
+        """The schemas of all tools, as for chat templates."""
         return [tool.schema for tool in self._tools.values()]
 
-    def subset(self, names: Iterable[str]) -> ToolRegistry:
-        """A registry with some of these tools.
-
-        Raises:
-            ConfigError: there is none of that name.
-        """
-        return ToolRegistry(self[name] for name in names)
-
     def get(self, name: str) -> Tool | None:
-        """The tool of a name, if there is one."""
+        """The tool of a name, or `None`."""
         return self._tools.get(name)
 
     def open(self, timeout: float = TIMEOUT, max_output: int = MAX_OUTPUT) -> Toolbox:
@@ -101,7 +94,7 @@ class ToolRegistry:
         return self._tools[name]
 
     def unknown(self, name: str) -> str:
-        """`there is no tool 'x'; ...`, for a message."""
+        """The message about an unknown tool, with the nearest name."""
         near = difflib.get_close_matches(name[:64], self._tools, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"there is no tool {name[:64]!r}{hint} (there are: {', '.join(self._tools)})"
@@ -123,9 +116,9 @@ class Toolbox:
     """The tools of one episode, with their state.
 
     Args:
-        registry: which tools.
-        timeout: seconds a call may take.
-        max_output: characters of a result.
+        registry: the tools.
+        timeout: time limit of a call in seconds.
+        max_output: maximum number of characters of a result.
     """
 
     def __init__(
@@ -137,21 +130,21 @@ class Toolbox:
         self._states: dict[str, Any] = {}
 
     def state(self, kit: Kit) -> Any:
-        """The state of a kit's tools, made when it is first wanted."""
+        """The state of a kit's tools, created on first use."""
         if kit.name not in self._states:
             self._states[kit.name] = kit.make()
         return self._states[kit.name]
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """The text of a result.
+        """Call a tool; returns the text of the result.
 
         Args:
-            tool: which.
-            arguments: as `Tool.arguments` returned them.
+            tool: the tool.
+            arguments: arguments as returned by `Tool.arguments`.
 
         Raises:
-            ToolError: there is no result; the message says why, in a line.
-            MRLMError: what a tool needs has failed (a sandbox, a server); no fault of the model's.
+            ToolError: the call failed; the message gives the reason in one line.
+            MRLMError: a dependency of the tool failed (a sandbox, a server), not the model's call.
         """
         function = tool.function
         if tool.kit is not None:
@@ -176,19 +169,19 @@ class Toolbox:
         try:
             done, _ = await asyncio.wait([task], timeout=seconds)
         finally:
-            task.cancel()  # which does nothing to one that is done
+            task.cancel()  # has no effect on a finished task
         if not done:
             raise ToolError(f"{tool.name} took longer than {seconds:g} s")
         return task.result()
 
     async def close(self) -> None:
-        """Let go of all states."""
+        """Close all states."""
         states, self._states = self._states, {}
         for state in states.values():
             await _closed(state)
 
     def close_now(self) -> None:
-        """The same from ordinary code: what has to be awaited is left to the running loop."""
+        """Close all states from synchronous code; coroutines are scheduled on the running loop."""
         if not self._states:
             return
         states, self._states = self._states, {}
@@ -221,7 +214,7 @@ async def _closed(state: Any) -> None:
 
 
 def capped(text: str, most: int) -> str:
-    """A text of at most about `most` characters, which says what was left out."""
+    """A text truncated to about `most` characters, with a note on the omitted part."""
     if len(text) <= most:
         return text
     return f"{text[:most]}... ({len(text) - most} more characters)"

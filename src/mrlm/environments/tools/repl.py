@@ -1,5 +1,5 @@
 """A Python interpreter for one episode. It runs in a sandbox, keeps its variables between calls,
-and is started when it is first asked."""
+and is started at the first call."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mrlm.environments.tools.tool import ToolError
 from mrlm.sandbox.types import AnswerError, Limits, Sandbox, Session, SessionEnded
 
 TIMEOUT = 5.0
-"""Seconds that one piece of code may take."""
+"""Time limit of one piece of code, in seconds."""
 START = 10.0
-"""Seconds that the interpreter may take to start."""
+"""Time limit for starting the interpreter, in seconds."""
 FRESH = "a fresh interpreter starts with the next call, without the variables"
 MAX_CODE = 20_000
 MAX_OUTPUT = 4_000
-"""Characters of output that are kept of one piece of code."""
+"""Maximum number of characters of output kept per piece of code."""
 
 PROGRAM = """
 import ast, contextlib, io, traceback
@@ -56,16 +56,17 @@ def answer(request):
         failed = f"line {line}: {what}" if line else what
     return {"output": "".join(out.kept), "error": failed}
 """
-"""What runs in the sandbox. Code shares its process, so that its word is data and no verdict."""
+"""The program run in the sandbox. The executed code shares its process, so its replies are
+untrusted."""
 
 
 class PythonREPL:
     """The interpreter of one episode.
 
     Args:
-        opened: gives the sandbox.
-        timeout: seconds that one piece of code may take.
-        limits: what the interpreter may use; the sandbox's own where not given.
+        opened: returns the sandbox.
+        timeout: time limit of one piece of code, in seconds.
+        limits: resource limits of the interpreter; by default the sandbox's.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class PythonREPL:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PythonREPL:
         if self._session is not None:
-            raise TypeError("an interpreter that runs cannot be copied")
+            raise TypeError("a running interpreter cannot be copied")
         return PythonREPL(self._opened, self.timeout, self.limits)
 
     def _ended(self, ended: SessionEnded) -> str:

@@ -1,5 +1,5 @@
-"""Search behind one small protocol: BM25 over documents of one's own, a retrieval server, or a
-SearXNG instance. What is found is data, whoever wrote it."""
+"""Search behind one small protocol: BM25 over the user's documents, a retrieval server, or a
+SearXNG instance. Results are treated as untrusted data."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from mrlm.environments.tools.http import fetch_json
 from mrlm.environments.tools.tool import ToolError
 
 MAX_QUERY = 300
-"""Characters of a query."""
+"""Maximum number of characters of a query."""
 MAX_DOCUMENT = 1_000
-"""Characters of a document that the model is shown."""
+"""Maximum number of characters of a document shown to the model."""
 TOPK = 3
 TEXTS = ("text", "contents", "content", "passage")
-"""Columns that may hold a document's text."""
+"""Columns that may contain a document's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Something that was found.
+    """A search result.
 
     Args:
-        text: what it says.
-        title: what it is about.
-        score: how well it fits; comparable within one result only.
+        text: its text.
+        title: its title.
+        score: its relevance; comparable within one result only.
     """
 
     text: str
@@ -41,23 +41,23 @@ class Document:
 
 @runtime_checkable
 class Search(Protocol):
-    """Finds documents."""
+    """A source of documents."""
 
     def search(self, query: str, k: int) -> list[Document]:
-        """The `k` documents that fit best, best first; fewer if fewer fit."""
+        """The `k` most relevant documents, best first; fewer if fewer match."""
         ...
 
 
 class LocalIndex:
-    """BM25 over documents in memory: with bm25s where it is installed (extra `search`), else with
+    """A BM25 index over documents in memory: with bm25s if installed (extra `search`), else with
     SQLite's FTS5. One index serves all episodes.
 
     Args:
-        documents: what can be found.
+        documents: the documents.
         engine: `bm25s`, `fts5`, or `auto`.
 
     Raises:
-        ConfigError: no documents, or the engine is not there.
+        ConfigError: no documents, or the engine is not available.
     """
 
     def __init__(self, documents: Iterable[Document], engine: str = "auto") -> None:
@@ -85,8 +85,8 @@ class LocalIndex:
 
 
 def documents_of(source: Any) -> list[Document]:
-    """Documents from rows with `text` (or `contents`, `content`, `passage`) and perhaps `title`:
-    a list of them, a file or anything else `read_rows` takes.
+    """Documents from rows with `text` (or `contents`, `content`, `passage`) and optionally `title`:
+    a list of them, a file or anything else `read_rows` accepts.
 
     Raises:
         DataError, ConfigError: they cannot be read, or one has no text.
@@ -96,22 +96,23 @@ def documents_of(source: Any) -> list[Document]:
         text = next((row[name] for name in TEXTS if isinstance(row.get(name), str)), None)
         if text is None:
             raise ConfigError(
-                f"corpus, row {number}: it needs {', '.join(TEXTS)}; it has {', '.join(row)}"
+                f"corpus, row {number}: needs one of {', '.join(TEXTS)}; it has {', '.join(row)}"
             )
         documents.append(Document(text, str(row.get("title") or "")))
     return documents
 
 
 class RetrievalServer:
-    """A retrieval server that takes `{"queries": [...], "topk": k, "return_scores": true}` by POST
-    and answers `{"result": [[{"document": {...}, "score": s}, ...]]}`, as Search-R1's does.
+    """A client of a retrieval server that accepts `{"queries": [...], "topk": k, "return_scores":
+    true}` by POST and answers `{"result": [[{"document": {...}, "score": s}, ...]]}`, like
+    Search-R1's.
 
     Args:
-        url: where it is.
-        timeout: seconds for a query.
+        url: URL of the server.
+        timeout: time limit of a query in seconds.
 
     Raises:
-        ConfigError: the URL is none.
+        ConfigError: the URL is invalid.
     """
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
@@ -123,17 +124,16 @@ class RetrievalServer:
         reply = fetch_json(self.url, asked, self.timeout)
         results = reply.get("result", reply.get("results")) if isinstance(reply, dict) else reply
         if not isinstance(results, list) or not results or not isinstance(results[0], list):
-            raise EpisodeError(f"the retrieval server {self.url} answered no list of results")
+            raise EpisodeError(f"the reply of the retrieval server {self.url} has no result list")
         return [_document(one) for one in results[0][:k]]
 
 
 class SearxNG:
-    """A live search through a SearXNG instance (`/search?format=json`), which asks the engines of
-    the web.
+    """A web search through a SearXNG instance (`/search?format=json`).
 
     Args:
-        url: of the instance.
-        timeout: seconds for a query.
+        url: URL of the instance.
+        timeout: time limit of a query in seconds.
     """
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
@@ -145,12 +145,14 @@ class SearxNG:
         reply = fetch_json(f"{self.url}/search", None, self.timeout, asked)
         found = reply.get("results") if isinstance(reply, dict) else None
         if not isinstance(found, list):
-            raise EpisodeError(f"{self.url} answered no list of results (is format=json allowed?)")
+            raise EpisodeError(
+                f"the reply of {self.url} has no result list; allow format=json on the server"
+            )
         return [_document(one) for one in found[:k]]
 
 
 def search_tool(source: Search, k: int = TOPK) -> Any:
-    """The tool `search` over a source, as a function that can be registered."""
+    """The tool `search` over a source, as a function to register."""
 
     def search(query: str) -> str:
         """Search for documents.
@@ -169,7 +171,7 @@ def search_tool(source: Search, k: int = TOPK) -> Any:
 
 
 def source_of(given: Any) -> Search:
-    """What a user names as the source of a search: a `Search`, the URL of a retrieval server, or
+    """A source of a search from a user's setting: a `Search`, the URL of a retrieval server, or
     documents (a list, a file).
 
     Raises:
@@ -183,7 +185,7 @@ def source_of(given: Any) -> Search:
 
 
 def _document(item: Any) -> Document:
-    """A document in one of the forms that servers answer with."""
+    """A document in one of the reply formats of servers."""
     score = item.get("score", 0.0) if isinstance(item, Mapping) else 0.0
     inner = item.get("document", item) if isinstance(item, Mapping) else item
     if isinstance(inner, Mapping):
@@ -198,7 +200,7 @@ def _document(item: Any) -> Document:
 def _checked(url: str) -> str:
     if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", url):
         raise ConfigError(
-            f"{url!r} is no address of a server; it begins with http:// or https:// and holds no "
+            f"{url!r} is not a server URL; it must begin with http:// or https:// and contain no "
             "user name"
         )
     return url

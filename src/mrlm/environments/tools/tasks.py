@@ -1,4 +1,4 @@
-"""Where the tool world's tasks come from: a generator, or rows of a data set."""
+"""Tasks of the tool environment: from a generator, or from rows of a data set."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mrlm.environments.tools.generator import KINDS, ToolProblem, ToolTaskGenera
 
 ANSWERS = ("answer", "answers", "final_answer")
 GROUPS = ("calculator", "search", "files")
-"""The groups of built-in tools for rows."""
+"""Default groups of built-in tools for rows."""
 
 
 class ToolTasks:
-    """Tasks with a question as their prompt, as it was written.
+    """A source of tasks whose prompt is the original question.
 
     Args:
         tasks: a kind of generated problems, a generator, or rows.
         eval_tasks: held-out rows; a tenth of the prompts when `None`.
-        levels, seed, terse: of generated problems.
-        split, columns, on_bad_row: of rows.
+        levels, seed, terse: settings of generated problems.
+        split, columns, on_bad_row: settings of rows.
 
     Raises:
-        ConfigError: there is no such kind, or rows cannot be used.
+        ConfigError: an unknown kind, or invalid rows.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ToolTasks:
         elif isinstance(tasks, str) and tasks in kinds:
             self.generator = ToolTaskGenerator(tasks, levels, seed, terse)
         elif isinstance(tasks, str) and (near := get_close_matches(tasks, kinds, 1)):
-            raise ConfigError(f"tasks: there is no {tasks!r}; did you mean {near[0]!r}?")
+            raise ConfigError(f"tasks: unknown kind {tasks!r}; did you mean {near[0]!r}?")
         else:
             self._table = Table(
                 _rows(tasks),
@@ -71,11 +71,11 @@ class ToolTasks:
         return GROUPS if self.generator is None else self.generator.groups
 
     def count(self, split: Split) -> int | None:
-        """How many there are; `None` means endless."""
+        """Number of tasks; `None` if unlimited."""
         return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split) -> Task:
-        """The task of a seed, or of an index."""
+        """The task of a seed or an index."""
         if self.generator is not None:
             return _generated(self.generator.problem(seed, split), seed, split)
         assert self._table is not None
@@ -92,10 +92,10 @@ class ToolTasks:
 
 
 def required_of(task: Task) -> list[str] | None:
-    """The tools that a task requires; `None` if it does not say.
+    """The tools that a task requires; `None` if not specified.
 
     Raises:
-        ConfigError: they are no names.
+        ConfigError: they are not names.
     """
     given = task.info.get("required", task.info.get("required_tools"))
     if given is None:
@@ -115,7 +115,7 @@ def _generated(problem: ToolProblem, seed: int, split: Split) -> Task:
 
 
 def _rows(tasks: Any) -> Any:
-    """Rows, also where tasks or problems were given."""
+    """Rows from rows, tasks or problems."""
     return [_row(one) for one in tasks] if isinstance(tasks, list | tuple) else tasks
 
 

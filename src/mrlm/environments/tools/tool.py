@@ -1,5 +1,5 @@
-"""What a tool is: a typed Python function, its JSON schema, and the check of what it is called
-with. It knows neither agents nor rewards."""
+"""The definition of a tool: a typed Python function, its JSON schema, and validation of its
+arguments."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Example|Examples|Yields)
 
 
 class ToolError(Exception):
-    """A call that has no result. The message, one line, is what the model is told."""
+    """A tool call failed. The message, one line, is shown to the model."""
 
 
 @dataclass(frozen=True)
 class Kit:
-    """Tools that share a state which every episode has for itself.
+    """A group of tools that share a state per episode.
 
     Args:
-        name: of the group.
-        make: makes the state when one of its tools is first called in an episode; the state may
-            have a method `close`, ordinary or a coroutine.
-        prepare: called when an episode begins, so that what cannot work is said before the first
-            call.
+        name: name of the group.
+        make: creates the state at the first call of one of its tools in an episode; the state may
+            have a method `close`, synchronous or a coroutine function.
+        prepare: called when an episode begins, so that errors are raised before the first call.
     """
 
     name: str
@@ -46,14 +45,14 @@ class Tool:
     """A function that models may call.
 
     Args:
-        name: what it is called by.
-        description: what it does, for the model.
+        name: its name.
+        description: its description for the model.
         parameters: JSON schema of its arguments, an object.
-        function: what is run; with a kit, its first argument is the kit's state.
-        check: raises `ToolError` for arguments that do not fit, else returns them converted.
-        kit: where its state comes from.
-        quick: it answers at once and needs neither a thread nor a deadline.
-        deadline: seconds it may take; `None` is the world's.
+        function: its implementation; with a kit, the first argument is the kit's state.
+        check: raises `ToolError` for invalid arguments, else returns them converted.
+        kit: the kit of its state.
+        quick: it returns immediately and needs neither a thread nor a deadline.
+        deadline: time limit in seconds; `None`: the environment's.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool as chat templates and OpenAI-compatible endpoints take it."""
+        """The tool's schema for chat templates and OpenAI-compatible endpoints."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -89,7 +88,7 @@ class Tool:
         """The arguments of a call by name, checked and converted.
 
         Raises:
-            ToolError: which argument is wrong, and what was wanted.
+            ToolError: an argument is wrong; the message names it and the expected value.
         """
         names = list(self.parameters.get("properties", {}))
         if len(positional) > len(names):
@@ -113,18 +112,18 @@ def tool_of(
     descriptions from its docstring (the first paragraph, and a Google-style `Args:` section).
 
     Args:
-        function: the function; with a kit, a method of the kit's state as the class has it.
-        name, description: other ones than the function's.
+        function: the function; with a kit, a method of the class of the kit's state.
+        name, description: instead of the function's.
         kit, quick, deadline: see `Tool`.
 
     Raises:
-        ConfigError: the name cannot be called, or a parameter has no type, is positional only, or
-            is `*args` or `**kwargs`.
+        ConfigError: the name is invalid, or a parameter has no type, is positional only, or is
+            `*args` or `**kwargs`.
     """
     called = name or getattr(function, "__name__", "")
     if not NAME.fullmatch(called):
         raise ConfigError(
-            f"tool {called!r}: a name is letters, digits and _, at most 64; give it with name="
+            f"tool {called!r}: a name must be at most 64 letters, digits and _; set it with name="
         )
     signature, hints = _signature(function, called, kit is not None)
     summary, described = _documented(inspect.getdoc(function) or "")
@@ -154,12 +153,12 @@ def tool_of(
 
 
 def sayable(text: str) -> str:
-    """A text that can be encoded: halves of surrogate pairs are replaced."""
+    """An encodable text: lone surrogates are replaced."""
     return text.encode("utf-8", "replace").decode()
 
 
 def as_text(value: Any) -> str:
-    """What a tool returned, as the model reads it."""
+    """The result of a tool as text for the model."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -173,7 +172,7 @@ def as_text(value: Any) -> str:
 
 
 def kind_of(schema: Any) -> str:
-    """The type of a JSON schema in a word or two."""
+    """A short name of the type of a JSON schema."""
     if not isinstance(schema, Mapping):
         return "any"
     if "enum" in schema:
@@ -189,7 +188,7 @@ def kind_of(schema: Any) -> str:
 def _signature(
     function: Callable[..., Any], called: str, bound: bool
 ) -> tuple[inspect.Signature, dict[str, Any]]:
-    """The signature a model sees, with every hint resolved."""
+    """The signature for the model, with resolved type hints."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
@@ -198,7 +197,10 @@ def _signature(
     parameters = list(signature.parameters.values())[1 if bound else 0 :]
     for one in parameters:
         if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-            raise ConfigError(f"tool {called!r}: parameter {one.name!r} must be an ordinary one")
+            raise ConfigError(
+                f"tool {called!r}: parameter {one.name!r} must not be positional only, *args or "
+                "**kwargs"
+            )
         if one.name not in hints:
             raise ConfigError(
                 f"tool {called!r}: parameter {one.name!r} needs a type, such as {one.name}: str"
@@ -209,7 +211,7 @@ def _signature(
 
 
 def _documented(docstring: str) -> tuple[str, dict[str, str]]:
-    """The first paragraph of a docstring, and what its `Args:` says of each argument."""
+    """The first paragraph of a docstring, and the descriptions in its `Args:`."""
     summary = " ".join(docstring.split("\n\n")[0].split())
     described: dict[str, str] = {}
     section = ""
@@ -237,7 +239,7 @@ def _plain_schema(schema: dict[str, Any], described: Mapping[str, str]) -> dict[
 
 
 def _complaint(error: ValidationError, parameters: Mapping[str, Any]) -> str:
-    """The first thing that is wrong with arguments, in one line."""
+    """The first error of the arguments, in one line."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = [str(part) for part in first["loc"]]
     known = parameters["properties"]

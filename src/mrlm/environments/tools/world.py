@@ -1,5 +1,4 @@
-"""The tool world: one seat that calls tools turn by turn and then states an answer. It knows
-nothing of models."""
+"""The tool environment: one agent that calls tools over several turns and then states an answer."""
 
 from __future__ import annotations
 
@@ -34,51 +33,52 @@ REQUIRED, OTHER, UNKNOWN, MALFORMED = 0.3, -0.1, -0.2, -0.1
 CORRECT, COVERAGE, SPEED = 0.5, 0.3, 0.2
 MAX_TURNS = 8
 MAX_CALLS = 4
-"""Calls of one message that are run."""
+"""Maximum number of calls run per message."""
 MAX_SECONDS = 30.0
-"""After so many seconds no further call of a message is begun, so that slow calls end in words and
-not in a step that failed."""
+"""Time in seconds after which no further call of a message is started, so that slow calls end with
+a message to the model instead of a failed step."""
 
 
 class ToolUseEnvironment(Environment):
-    """Questions that are answered with the help of tools. A message either calls tools, whose
+    """An environment of questions that are answered with tools. A message either calls tools, whose
     results are shown, or states the answer, which ends the episode.
 
-    A tool that the task requires earns 0.3, once, when a call of it succeeds; a call of another
-    tool -0.1, of an unknown one -0.2; a message with a call that cannot be read, or with neither a
-    call nor an answer, -0.1. A right answer earns 0.5, 0.3 times the share of the required tools
-    that were used, and 0.2 times the share of the turns that were left. What tools have earned
-    never exceeds what a right answer would earn in the same place, whatever the turn.
+    Rewards: 0.3 for the first successful call of each tool that the task requires; -0.1 for a call
+    of another tool, -0.2 of an unknown one; -0.1 for a message with a malformed call, or without a
+    call and an answer. A right answer gives 0.5, plus 0.3 times the fraction of required tools
+    used, plus 0.2 times the fraction of turns left. The rewards for tools never exceed the reward
+    of a right answer at the same point of the episode.
 
     Args:
         registry: the tools; the built-in ones that the tasks need when `None`.
         tasks: a kind of `ToolTaskGenerator` (`arithmetic`, `lookup`, `files`, `mixed`), such a
             generator, or rows with `prompt` (or `question`), `answer` (or a list of accepted
-            `answers`) and perhaps `required` (names of tools; without it no tool is paid for) and
-            `files` (path -> content): a list, a file or anything else `read_rows` takes.
+            `answers`) and optionally `required` (names of tools; without it calls are not rewarded)
+            and `files` (path -> content): a list, a file or anything else `read_rows` accepts.
         max_turns: messages of an episode.
         eval_tasks: held-out rows; a tenth of the prompts when `None`.
-        levels: of the generated tasks, 1 to 4.
-        seed: of the generator, or of the split.
+        levels: difficulty of generated tasks, 1 to 4.
+        seed: seed of the generator, or of the split.
         tools: groups of built-in tools (`calculator`, `search`, `python`, `files`), instead of a
             registry.
-        search: what `search` searches, see `create_default_tool_registry`.
-        mcp_servers: arguments of `MCPServer`; their tools join the registry.
-        isolation: of the sandbox that Python runs in.
-        call_format: how calls are to be written: `tool_call` (JSON in tags), `json` (Llama's),
-            `python`, `short` (`python` without names of arguments, an answer is `=42`, and nothing
-            is explained: for small models that were shown how), or `native` (the tools are given
-            to the chat template, which explains them). All of them are understood always.
-        max_calls: calls of one message that are run.
-        max_output: characters of a result that are shown.
-        timeout: seconds that a call may take.
-        split, columns, on_bad_row: of rows.
-        agents: name of the seat.
+        search: source of `search`, see `create_default_tool_registry`.
+        mcp_servers: arguments of `MCPServer`; their tools are added to the registry.
+        isolation: isolation of the sandbox for Python.
+        call_format: format of calls in the prompt: `tool_call` (JSON in tags), `json` (Llama's),
+            `python`, `short` (`python` without names of arguments, an answer is `=42`, without
+            explanation: for small models trained on the format), or `native` (the tools are
+            described by the chat template). All formats are always accepted.
+        max_calls: maximum number of calls run per message.
+        max_output: maximum number of characters of a result.
+        timeout: time limit of a call in seconds.
+        split, columns, on_bad_row: settings of rows.
+        agents: name of the agent.
 
     Raises:
-        ConfigError: impossible arguments, or a task that requires a tool there is not.
+        ConfigError: impossible arguments, or a task that requires an unknown tool.
     """
 
+    reward_range: tuple[float, float] | None = (-0.8, 1.8)
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "tasks", rows=["eval_tasks"], generated=["levels"], kinds=(*KINDS, "mixed")
     )
@@ -135,7 +135,7 @@ class ToolUseEnvironment(Environment):
             groups = self.tasks.groups if tools is None else tools
             registry = create_default_tool_registry(groups, search=search, isolation=isolation)
         elif tools is not None or search is not None:
-            raise ConfigError("give tools and search, or a registry, not both")
+            raise ConfigError("environment tools: give either tools and search, or registry")
         self.registry: ToolRegistry = _with_servers(registry, mcp_servers)
         self._begin(Task("none"))
 
@@ -172,7 +172,7 @@ class ToolUseEnvironment(Environment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         task = task or self.task(seed or 0)
         if task.answer is None:
-            raise ConfigError(f"tool world: task {task.id!r} has no answer to compare with")
+            raise ConfigError(f"environment tools: task {task.id!r} has no answer")
         self.close()
         self._begin(task)
         for name in self._required or ():
@@ -189,7 +189,9 @@ class ToolUseEnvironment(Environment):
         kits = (tool.kit for tool in self.registry if tool.kit is not None)
         kit = next((kit for kit in kits if kit.name == FILES), None)
         if kit is None or self._box is None:
-            raise ConfigError(f"task {self._task.id!r} has files, but no tool can read any")
+            raise ConfigError(
+                f"task {self._task.id!r} has files, but no tool reads files; add the group files"
+            )
         workspace = self._box.state(kit)
         for path, content in files.items():
             try:
@@ -199,7 +201,7 @@ class ToolUseEnvironment(Environment):
 
     async def step(self, actions: dict[str, Message]) -> StepResult:
         if self._box is None:
-            raise ConfigError("the tool world has not been reset")
+            raise ConfigError("environment tools: call reset before step")
         try:
             result = await self._answered(next(iter(actions.values())).content, self._box)
         except BaseException:
@@ -230,7 +232,7 @@ class ToolUseEnvironment(Environment):
     async def _called(
         self, call: ToolCall | Malformed, box: Toolbox, paid: dict[str, float], until: float
     ) -> str:
-        """What the agent is shown of a call; what it earned is added to `paid`."""
+        """Run a call; returns its text for the agent, and adds its rewards to `paid`."""
         if isinstance(call, Malformed):
             return self._malformed(call.reason, paid)
         tool = self.registry.get(call.name)
@@ -260,7 +262,7 @@ class ToolUseEnvironment(Environment):
         return words
 
     def _malformed(self, reason: str, paid: dict[str, float]) -> str:
-        paid["bad_format"] = MALFORMED  # once for a message
+        paid["bad_format"] = MALFORMED  # once per message
         return f"error: {reason}"
 
     def _ended(self, answer: str) -> StepResult:
@@ -285,7 +287,7 @@ class ToolUseEnvironment(Environment):
 
     @property
     def _coverage(self) -> float:
-        """Share of the required tools that were used."""
+        """Fraction of the required tools that were used."""
         return len(self._used) / len(self._required) if self._required else 1.0
 
     @property
@@ -316,14 +318,14 @@ def _add(paid: dict[str, float], name: str, amount: float) -> None:
 
 
 def _with_servers(registry: ToolRegistry, servers: Sequence[Mapping[str, Any]]) -> ToolRegistry:
-    """The registry, with the tools of MCP servers beside its own."""
+    """The registry, extended by the tools of MCP servers."""
     if servers:
         registry = ToolRegistry(registry)
         for server in servers:
             unknown = set(server) - set(inspect.signature(MCPServer).parameters)
             if unknown:
-                raise ConfigError(f"mcp_servers: there is no argument {min(unknown)!r}")
+                raise ConfigError(f"mcp_servers: unknown argument {min(unknown)!r}; remove it")
             MCPServer(**server).join(registry)
     if not len(registry):
-        raise ConfigError("the registry has no tools")
+        raise ConfigError("registry: it is empty; register at least one tool")
     return registry

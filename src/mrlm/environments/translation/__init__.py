@@ -1,7 +1,6 @@
-"""Translation: a text is put into another language, which is compared with references and perhaps
-graded by a judge.
+"""Translation: translations of one text, compared with references and optionally graded by a judge.
 
-The world is in `world.py`, the built-in language, which nobody speaks, in `phrasebook.py`.
+The environment is in `world.py`, the built-in fictional language in `phrasebook.py`.
 """
 
 from __future__ import annotations

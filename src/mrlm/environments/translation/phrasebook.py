@@ -1,6 +1,6 @@
-"""Norvi, a language that nobody speaks, with a dictionary and a few rules, and sentences in it and
-in English. Every sentence has exactly one translation. It is for practice and for tests: what a
-model learns here is to look words up and to put them in order."""
+"""Norvi, a fictional language with a dictionary and a few rules, and sentences in Norvi and
+English. Every sentence has exactly one translation. It serves for practice and tests: a model
+trains to look up words and to order them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IRREGULAR = {"child": "children"}
 
 @dataclass(frozen=True, slots=True)
 class PhrasePair:
-    """A sentence in both languages, and the entries of the dictionary that it needs."""
+    """A sentence in both languages, and the dictionary entries of its words."""
 
     english: str
     norvi: str
@@ -41,7 +41,7 @@ class PhrasePair:
 
 
 def pair(seed: str, split: Split) -> PhrasePair:
-    """The sentence of a seed. What is held out never occurs in training, whatever the seed."""
+    """The sentence of a seed. Held-out sentences never occur in training, for any seed."""
     rng = random.Random(f"translation/{split}/{seed}")
     while True:
         found = _drawn(rng)
@@ -64,7 +64,7 @@ def _drawn(rng: random.Random) -> PhrasePair:
 
 
 def _group(rng: random.Random, noun: str, entries: dict[str, str]) -> tuple[str, str, bool]:
-    """A noun, perhaps several of it and with an adjective, in both languages."""
+    """A noun, possibly in the plural and with an adjective, in both languages."""
     several = rng.random() < 0.4
     entries[noun] = NOUNS[noun]
     english, norvi = noun, NOUNS[noun]

@@ -1,4 +1,4 @@
-"""The world of translations: one seat, one sentence, one turn. It knows nothing of models."""
+"""The translation environment: one agent, one sentence, one turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCES = ("source", "src", "sentence", "text", "prompt")
 REFERENCES = (
     "references", "reference", "target", "tgt", "translation", "completion", "answer",
 )  # fmt: skip
-"""Columns that may hold a text and its translations, in the order in which they are looked for."""
+"""Columns that may contain a text and its translations, in order of precedence."""
 Direction = Literal["to_english", "from_english"]
 WEIGHTS = {"bleu": 1.0, "chrf": 1.0}
 _LENGTH = LengthSpan(0.0, 0.5, 1.5, 2.5)
@@ -28,38 +28,40 @@ ASKED = "Translate from {source} into {target}. Give the translation and nothing
 
 
 class TranslationEnvironment(TextEnvironment):
-    """Translations, compared with references (BLEU, chrF) and perhaps graded by a judge.
+    """An environment in which one agent translates a text. Translations are compared with
+    references (BLEU, chrF) and optionally graded by a judge.
 
-    The pay is the weighted mean of the scores, from 0 to 1, times three gates that are 1 for honest
-    texts. `length`: characters over those of a reference, 1 from 0.5 to 1.5, and 0 from 2.5.
-    `repetition`: pairs of words are said once. `own_words`: neither the instruction is repeated nor
-    the source's words, as far as they are in no reference.
+    The reward is the weighted mean of the scores, from 0 to 1, times three gates that are 1 for
+    genuine texts. `length`: ratio of characters to a reference, 1 from 0.5 to 1.5, and 0 from 2.5.
+    `repetition`: no repeated pairs of words. `own_words`: no copies of the instruction, nor of
+    words of the source that are in no reference.
 
     Args:
-        dataset: rows with a text (`source`, `src`, ...) and one translation or several (`target`,
+        dataset: rows with a text (`source`, `src`, ...) and one or several translations (`target`,
             `references`, ...), or with `translation: {de: ..., en: ...}`; when `None`, sentences of
-            Norvi, a language that was made up for this world, with the dictionary that they need.
+            Norvi, a fictional language, with the dictionary entries that they need.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        languages: what is translated from, and into; their keys in `translation`, and their names
-            in the instruction.
-        direction: of the built-in sentences: `to_english` or `from_english`.
-        dictionary: whether the words that a built-in sentence needs, and the rules, are given.
+        languages: source and target language: their keys in `translation`, and their names in the
+            instruction.
+        direction: direction of the built-in sentences: `to_english` or `from_english`.
+        dictionary: include the rules and the words of a built-in sentence in the prompt.
         weights: score -> weight: `bleu`, `chrf`, `chrf++`, `exact`, `rouge1`, `rouge2`, `rougeL`,
             `judge`; the mean of BLEU and chrF when `None`.
-        judge: an agent that grades (its name, or `{agent: judge, retries: 1}`), or in Python
-            something that can be asked; it needs a weight.
-        instruction: put before the text; `{source}` and `{target}` are the languages.
-        seed: of the built-in sentences and of the split.
-        agents: name of the writer's seat.
+        judge: a judging agent (its name, or `{agent: judge, retries: 1}`), or in Python a callable;
+            it needs a weight.
+        instruction: text before the source; `{source}` and `{target}` are the languages.
+        seed: seed of the built-in sentences and of the split.
+        agents: name of the writing agent.
 
     Raises:
-        ConfigError: impossible arguments, or a package that is missing.
+        ConfigError: impossible arguments, or a missing package.
         DataError: a row without a text or a translation.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
     matters: ClassVar[Mapping[str, Matters]] = row_matters(
         "dataset", generated=["direction", "dictionary"]
     )
@@ -96,7 +98,6 @@ class TranslationEnvironment(TextEnvironment):
             wanted = "Translate the text. Give the translation and nothing else."
         self.instruction: str = wanted
         self.seed: int = seed
-        self._table: Table | None = None
         if dataset is not None:
             self._table = Table(
                 dataset,
@@ -114,8 +115,8 @@ class TranslationEnvironment(TextEnvironment):
             source, given = (both.get(name) for name in self.languages)
             if source is None or given is None:
                 raise DataError(
-                    f"{where}, column 'translation': it has {', '.join(map(str, both))}; say with "
-                    "languages: [from, into] what is wanted"
+                    f"{where}, column 'translation': it has {', '.join(map(str, both))}; set "
+                    "languages: [from, into]"
                 )
         else:
             source = next((row[name] for name in SOURCES if row.get(name)), None)
@@ -124,15 +125,12 @@ class TranslationEnvironment(TextEnvironment):
         texts = several(given)
         if source is None or (set(self.weights) - {"judge"} and not texts):
             raise DataError(
-                f"{where}: it needs a text ({', '.join(SOURCES)}) and a translation "
+                f"{where}: needs a text ({', '.join(SOURCES)}) and a translation "
                 f"({', '.join(REFERENCES)}); it has {', '.join(row)} (rename with columns)"
             )
         return row | {"source": source, "prompt": source, "references": texts}
 
     # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
@@ -148,7 +146,7 @@ class TranslationEnvironment(TextEnvironment):
         name = task_name("translation", self.seed, split, seed)
         return Task(name, [Message(asked)], [target], seed, {"source": source})
 
-    # -- what is paid ------------------------------------------------------------------------------
+    # -- rewards -----------------------------------------------------------------------------------
 
     def length(self, text: str) -> float:
         long = len(text.strip())

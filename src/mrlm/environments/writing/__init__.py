@@ -1,10 +1,8 @@
-"""Writing: several agents write about one text at once, each at its own length, and are paid for
-how their texts fit together.
+"""Writing: several agents write about one text at once, rewarded for how their texts fit together.
 
-The world is in `world.py`, what it pays in `gates.py`, what it takes away from texts that only look
-right in `quality.py`, over the words of `words.py`
-and their order (`order.py`); the numbers of each kind of work are in
-`presets.py`, the built-in texts in `posts.py` and `abstracts.py`.
+The environment is in `world.py`, its rewards in `gates.py`, measures against reward hacking in
+`quality.py`, based on `words.py` and on word order (`order.py`); the parameters of each kind of
+work are in `presets.py`, the built-in texts in `posts.py` and `abstracts.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Built-in abstracts of papers that do not exist, with a background and a method as able writers
-would give them."""
+"""Built-in abstracts of fictional papers, with a reference background and method."""
 
 from __future__ import annotations
 

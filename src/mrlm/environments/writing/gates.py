@@ -1,5 +1,5 @@
-"""What texts are paid: four gates, one after the other, where a gate at zero stops; at most 3.0.
-What is taken away for texts that only look right is in `quality.py`."""
+"""Rewards of texts: four gates in sequence, of which a gate at zero stops; at most 3.0. Measures
+against reward hacking are in `quality.py`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from mrlm.environments.writing.presets import WritingRules
 from mrlm.environments.writing.words import categories, content_words, jaccard, unique_words
 
 LENGTH, RATIO, VARIETY, STYLE = 0.5, 1.0, 0.5, 1.0
-"""What each gate pays at most."""
+"""Maximum reward of each gate."""
 GATES = ("length", "ratio", "variety", "style")
 _TRANSITIONS, _OVERLAP = 0.4, 0.6
 
 
 def transition_score(count: int, rules: WritingRules) -> float:
-    """What a number of categories of transitions is worth, from 0 to 1."""
+    """Score of a number of categories of transitions, from 0 to 1."""
     return min(1.0, rules.first + rules.step * (count - 1)) if count else 0.0
 
 
 def gates(texts: Sequence[str], rules: WritingRules, own: int | None = None) -> dict[str, float]:
-    """What each gate pays, by name.
+    """Reward of each gate by name.
 
     Length: every text has its number of words. Ratio: characters of a text over those of the one
     before it. Variety: the same of different words. Style: transitions, and content words that two
-    texts have in common. Where there are more than two texts, the pair that does worst counts.
+    texts have in common. With more than two texts, the worst pair counts.
 
     Args:
         texts: one per writer, in their order.
-        rules: the numbers.
-        own: the writer whose part it is: its own length and transitions, and the pairs that it
-            belongs to; all writers together when `None`.
+        rules: the parameters.
+        own: score only this writer: its own length and transitions, and the pairs that it belongs
+            to; all writers together when `None`.
     """
     paid: dict[str, float] = dict.fromkeys(GATES, 0.0)
     mine = list(texts) if own is None else [texts[own]]

@@ -1,5 +1,5 @@
-"""Whether the small words of a text stand where English puts them. It sees a word and the one that
-follows, no grammar: enough to tell a text from its words in another order."""
+"""Check of the order of function words in English text. It uses pairs of consecutive words and no
+grammar, which suffices to distinguish a text from a permutation of its words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from mrlm.environments.writing.words import FUNCTION_WORDS, word_set
 
 END = "."
-"""What follows the last word of a sentence."""
+"""Token after the last word of a sentence."""
 
 
 _AFTER_DETERMINERS = word_set(
@@ -56,7 +56,7 @@ _NEVER: dict[str, frozenset[str]] = {
 
 
 def misplaced(parts: Sequence[Sequence[str]]) -> float:
-    """Share of the small words of some sentences, tokens each, that what follows cannot follow."""
+    """Fraction of the function words in tokenised sentences whose next word cannot follow them."""
     found = list(_judged(parts))
     return sum(found) / len(found) if found else 0.0
 

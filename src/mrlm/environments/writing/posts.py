@@ -1,5 +1,5 @@
-"""Built-in posts, long and short, with summaries as able writers would give them. All of them are
-put together from a few plots whose people, things and places vary."""
+"""Built-in posts, long and short, with reference summaries. All of them are generated from a few
+plots with varying people, things and places."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class PostPiece:
     """A text to write about.
 
     Args:
-        key: which plot with which words; equal for equal texts.
+        key: identifies the plot and its words; equal for equal texts.
         document: the text.
-        texts: what the two writers of a preset would say.
+        texts: reference texts of the two writers of a preset.
     """
 
     key: str
@@ -116,14 +116,14 @@ def short_post(rng: Random) -> PostPiece:
 
 
 def long_post(rng: Random) -> PostPiece:
-    """A post as they stand in the TL;DR data set, with a concise and a detailed summary."""
+    """A post in the style of the TL;DR data set, with a concise and a detailed summary."""
     return filled(LONG, SLOTS, rng)
 
 
 def filled(
     plots: tuple[tuple[str, str, str], ...], slots: dict[str, tuple[str, ...]], rng: Random
 ) -> PostPiece:
-    """A plot with words for its slots."""
+    """A plot with its slots filled."""
     number = rng.randrange(len(plots))
     chosen = {name: rng.choice(words) for name, words in slots.items()}
     document, *texts = (part.format(**chosen) for part in plots[number])

@@ -1,4 +1,4 @@
-"""The numbers of each kind of writing: lengths, ratios, what is asked of each writer."""
+"""The parameters of each kind of writing: lengths, ratios, and the writers' prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mrlm.environments.writing.posts import PostPiece
 
 @dataclass(frozen=True, slots=True)
 class LengthSpan:
-    """A number that is best between `low` and `high`: 1 there, falling in a line to 0 at
+    """A trapezoidal score of a number: 1 between `low` and `high`, decreasing linearly to 0 at
     `none_below` and at `none_above`."""
 
     none_below: float
@@ -24,7 +24,7 @@ class LengthSpan:
     none_above: float = math.inf
 
     def __call__(self, value: float) -> float:
-        """From 0 to 1."""
+        """The score from 0 to 1."""
         if self.low <= value <= self.high:
             return 1.0
         if value < self.low:
@@ -34,16 +34,17 @@ class LengthSpan:
 
 @dataclass(frozen=True, slots=True)
 class WritingRules:
-    """What texts must be.
+    """The requirements for texts.
 
     Args:
-        words: fewest and most words of every text.
-        characters: of a text's number of characters over the one before it.
-        unique: of a text's number of different words over the one before it.
-        overlap: Jaccard index of the content words of two texts that is as good as any higher one.
-        first, step: what one category of transitions is worth, and each further one; 1 at most.
-        relevant: share of a text's content words that must be words of the source.
-        covered: how many different words of the source a text must have.
+        words: minimum and maximum number of words of every text.
+        characters: span of the ratio of a text's number of characters to the previous text's.
+        unique: span of the ratio of a text's number of different words to the previous text's.
+        overlap: Jaccard index of the content words of two texts for the full score.
+        first, step: score of the first category of transitions, and of each further one; at most 1
+            in total.
+        relevant: required fraction of a text's content words that are words of the source.
+        covered: required number of different words of the source.
     """
 
     words: tuple[int, int]
@@ -59,14 +60,14 @@ class WritingRules:
         """These rules with some of them replaced; a span is four numbers.
 
         Raises:
-            ConfigError: there is no such rule, or it cannot have this value.
+            ConfigError: an unknown rule, or an invalid value.
         """
         known = {field.name for field in fields(self)}
         for name, value in given.items():
             if name not in known:
-                raise ConfigError(f"rules: there is no rule {name!r} (there are: {sorted(known)})")
+                raise ConfigError(f"rules: unknown rule {name!r}; use {', '.join(sorted(known))}")
             if not _fits(name, value):
-                raise ConfigError(f"rules: {name} cannot be {value!r}")
+                raise ConfigError(f"rules.{name}: invalid value {value!r}")
         read = {
             "words": tuple,
             "characters": lambda v: LengthSpan(*v),
@@ -80,12 +81,12 @@ class WritingPreset:
     """A kind of work.
 
     Args:
-        rules: what is paid.
-        agents: names of the seats.
-        asked: what is asked of each writer, before the text; further writers are asked `more`.
-        more: with `{before}`, the name of the writer before.
-        columns: where a row may hold its text, in the order in which they are looked for.
-        piece: a built-in text, and what able writers would say.
+        rules: its requirements.
+        agents: names of the agents.
+        asked: prompt of each writer, before the text; further writers get `more`.
+        more: prompt of further writers; `{before}` is the name of the previous writer.
+        columns: columns of a row that may contain its text, in order of precedence.
+        piece: samples a built-in text with reference answers.
     """
 
     rules: WritingRules
@@ -151,7 +152,7 @@ PRESETS: dict[str, WritingPreset] = {
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether a rule can have this value."""
+    """Whether a value is valid for a rule."""
     many = name in ("words", "characters", "unique")
     numbers = list(value) if many and isinstance(value, list | tuple) else [value]
     if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):

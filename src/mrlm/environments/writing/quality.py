@@ -1,5 +1,5 @@
-"""Whether a text is one: what is taken from texts that have the right lengths and nothing to say.
-Each measure is 1 for any honest text and falls to 0; they look at words only, and know no model."""
+"""Measures against reward hacking by texts of the right length without content. Each measure is 1
+for any genuine text and decreases to 0; they depend on words only and use no model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mrlm.environments.writing.words import (
 
 MEASURES = ("repetition", "language", "relevance", "own_words")
 COPIED = 5
-"""Words in a row that count as copied."""
+"""Number of consecutive words that count as copied."""
 _PLAUSIBLE = re.compile(r"(?!.*(.)\1{2})(?:[^\W\d_]{1,20}|\d{1,9})(?:['\u2019][a-z]{1,4})?", re.I)
 _VOWEL = re.compile(r"[aeiouy\u00c0-\u024f\d]", re.I)
 _WORDS_OF_SENTENCE = (3, 60)
@@ -41,10 +41,10 @@ def quality(
     """The measures of one text by name, each from 0 to 1, and their product as `quality`.
 
     Args:
-        text: what was written.
-        source: what it should be about.
-        around: what else the writer was shown, which may not be written down either.
-        rules: how much of the source there must be.
+        text: the text.
+        source: its source.
+        around: other texts shown to the writer, which must not be copied either.
+        rules: required relevance and coverage of the source.
         others: texts of the other writers.
     """
     said = tokens(text)
@@ -61,7 +61,7 @@ def quality(
 
 
 def _repetition(said: Sequence[str]) -> float:
-    """Runs of three words that are said once, and words that are not doubled."""
+    """Fraction of unique runs of three words, times that of words not directly repeated."""
     runs = grams(said, 3)
     if not runs:
         return 0.0
@@ -70,8 +70,8 @@ def _repetition(said: Sequence[str]) -> float:
 
 
 def _language(text: str, said: Sequence[str]) -> float:
-    """Words that can be words, joined by function words as English does, in whole sentences that
-    are more than transitions."""
+    """Plausibility as English: plausible words, typical use of function words, and complete
+    sentences that are more than transitions."""
     if not said:
         return 0.0
     real = sum(_is_word(word) for word in said) / len(text.split())
@@ -90,7 +90,7 @@ def _language(text: str, said: Sequence[str]) -> float:
 
 
 def _relevance(text: str, source: str, rules: WritingRules) -> float:
-    """Content words that are the source's, as a share and as a number."""
+    """Content words shared with the source, as a fraction and as a number."""
     ours, theirs = stems(content_words(text)), stems(content_words(source))
     common = len(ours & theirs)
     if not ours:
@@ -101,7 +101,7 @@ def _relevance(text: str, source: str, rules: WritingRules) -> float:
 
 
 def _own_words(said: Sequence[str], shown: Sequence[str]) -> float:
-    """Runs of words that stand in none of the other texts."""
+    """Fraction of runs of words that are in none of the other texts."""
     runs = grams(said, COPIED)
     known = {run for other in shown for run in grams(tokens(other), COPIED)}
     return _COPIES(sum(run in known for run in runs) / len(runs)) if runs else 0.0
@@ -112,6 +112,6 @@ def _is_word(word: str) -> bool:
 
 
 def _is_crowded(part: Sequence[str]) -> bool:
-    """Whether more than a third of a sentence is transitions (one is always fine)."""
+    """Whether more than a third of a sentence is transitions (one is always allowed)."""
     counted = [size for _, size in transitions(" ".join(part))]
     return len(counted) > 1 and sum(counted) > _CROWDED * len(part)

@@ -1,5 +1,5 @@
-"""Words of a text: transitions in twelve categories, function words, content words, sentences. It
-knows English, and nothing of rewards."""
+"""Words of an English text: transitions in twelve categories, function words, content words,
+sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a list that is written as text."""
+    """The set of words of a space-separated text."""
     return frozenset(text.split())
 
 
@@ -26,7 +26,7 @@ TRANSITIONS: dict[str, tuple[str, ...]] = {
     "emphasis": ("indeed", "in fact", "especially", "in particular", "above all", "clearly"),
     "summary": ("overall", "in summary", "in short", "in conclusion", "to conclude", "altogether"),
 }
-"""Category -> words and phrases that belong to it, and to no other."""
+"""Category -> words and phrases that belong only to it."""
 
 FUNCTION_WORDS = word_set(
     "a an the and or but nor so yet if because since although though unless until while whereas "
@@ -53,8 +53,8 @@ _ANY_TRANSITION = re.compile(
 
 
 def unique_words(text: str) -> int:
-    """How many different words a text has, by `str.split`, whatever the case and the punctuation
-    around them."""
+    """Number of different words of a text, by `str.split`, ignoring case and surrounding
+    punctuation."""
     stripped = (word.strip(".,;:!?\"'()[]{}*_`-").lower() for word in text.split())
     return len({word for word in stripped if word})
 
@@ -65,19 +65,19 @@ def tokens(text: str) -> list[str]:
 
 
 def sentences(text: str) -> list[list[str]]:
-    """The tokens of every sentence, line and part before a semicolon that has any."""
+    """The tokens of every non-empty sentence, line and part before a semicolon."""
     return [found for part in _SENTENCE.findall(text) if (found := tokens(part))]
 
 
 def transitions(text: str) -> Iterator[tuple[str, int]]:
-    """Every transition in a text, whole words only: its category, and how many words it has."""
+    """Every transition in a text, whole words only: its category, and its number of words."""
     for match in _ANY_TRANSITION.finditer(text):
         phrase = " ".join(match.group().lower().split())
         yield _PHRASES[phrase], phrase.count(" ") + 1
 
 
 def categories(text: str) -> set[str]:
-    """Which of the twelve categories of transitions occur in a text."""
+    """The categories of transitions that occur in a text."""
     return {name for name, _ in transitions(text)}
 
 
@@ -87,17 +87,17 @@ def content_words(text: str) -> set[str]:
 
 
 def stems(words: set[str]) -> set[str]:
-    """Words without the endings of number and tense, roughly, so that `dogs` is about a `dog`."""
+    """Words without endings of number and tense, approximately, so that `dogs` equals `dog`."""
     return {_stem(word) for word in words}
 
 
 def jaccard(one: set[str], other: set[str]) -> float:
-    """Share of the words of two sets that both have."""
+    """Jaccard index of two sets of words."""
     return len(one & other) / len(one | other) if one or other else 0.0
 
 
 def grams(words: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    """All runs of `size` words, in their order; the whole, if it is shorter."""
+    """All runs of `size` words in order; the whole sequence if it is shorter."""
     if len(words) < size:
         return [tuple(words)] if words else []
     return [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]

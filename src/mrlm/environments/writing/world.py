@@ -1,4 +1,4 @@
-"""The writing world: two or more seats, one text, one turn. It knows nothing of models."""
+"""The writing environment: two or more agents, one text, one turn."""
 
 from __future__ import annotations
 
@@ -9,57 +9,59 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from mrlm.core.environment import Environment, Split
+from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen
-from mrlm.environments.shared.rows import Table, is_held_out, others, row_matters, seats
+from mrlm.environments.shared.rows import RowTasks, Table, is_held_out, others, row_matters, seats
 from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.posts import PostPiece
 from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
 from mrlm.environments.writing.quality import MEASURES, quality
 
 MAX_TEXT = 20_000
-"""Characters of an answer; one with more counts as empty."""
+"""Maximum number of characters of an answer; a longer one counts as empty."""
 _POST = re.compile(r"\bPOST:\s*(.*?)\s*(?:\bTL;DR:?\s*)?\Z", re.DOTALL)
 
 
-class WritingEnvironment(Environment):
-    """Writers of one text each, at once, paid for how their texts fit together.
+class WritingEnvironment(RowTasks):
+    """An environment in which several agents write one text each, at once, and are rewarded for how
+    their texts fit together.
 
-    Four gates follow one another, and one that pays nothing ends it: the number of words of every
-    text (0.5), the ratio of characters of a text to the one before (1.0), the ratio of different
-    words (0.5), and transitions with content words in common (1.0). What they pay together, at most
-    3, is multiplied by a quality from 0 to 1, which is 1 for any honest text and falls for
-    repetition, for what is no language, for what is not about the source, and for what is copied
-    from the source, the instruction or another writer. The worst text counts for all.
+    Four gates are applied in sequence, up to the first with reward 0: the number of words of every
+    text (0.5), the ratio of characters of a text to the previous one (1.0), the ratio of different
+    words (0.5), and transitions with common content words (1.0). Their sum, at most 3, is
+    multiplied by a quality from 0 to 1, which is 1 for any genuine text and lower for repetition,
+    for implausible language, for lack of relevance to the source, and for copies of the source, the
+    instruction or another writer. The quality of the worst text counts for all.
 
     Args:
         preset: `tldr` (a concise and a detailed summary), `arxiv` (background and method of a
             paper), `short` (summaries of 8 to 32 words, for small models).
         dataset: rows with a text (`document`, `post`, `abstract`, ... or a `prompt`; TL;DR's
-            `prompt` and arXiv's `abstract` as they are), perhaps with `texts`, what the writers
-            should say; built-in texts without end when `None`.
+            `prompt` and arXiv's `abstract` unchanged), optionally with `texts`, the reference texts
+            of the writers; unlimited built-in texts when `None`.
         eval_dataset: held-out rows; a tenth of the texts of `dataset` when `None`.
-        split: which split of the data set.
+        split: split of the data set.
         columns: our column name -> the data set's.
         on_bad_row: `raise` or `skip`.
-        agents: names of the writers, two or more, in the order in which their texts grow; those of
-            the preset when `None`.
-        instructions: what each writer is asked, before the text, instead of the preset's words.
-        rewards: `team` pays every writer for all texts; `individual` for its own text and for the
-            pairs that it belongs to.
-        quality: whether the quality counts; it is logged in any case.
-        rules: numbers of the preset to change, such as `{words: [8, 64]}`.
-        seed: of the built-in texts and of the split.
+        agents: names of the writers, two or more, in the order of increasing length of their texts;
+            those of the preset when `None`.
+        instructions: prompts of the writers, before the text, instead of the preset's.
+        rewards: `team`: every writer is rewarded for all texts; `individual`: for its own text and
+            the pairs that it belongs to.
+        quality: whether the quality counts; it is always logged.
+        rules: parameters of the preset to change, such as `{words: [8, 64]}`.
+        seed: seed of the built-in texts and of the split.
 
     Raises:
         ConfigError: impossible arguments.
         DataError: a row without a text.
     """
 
+    reward_range: tuple[float, float] | None = (0.0, 3.0)
     max_turns: int | None = 1
 
     matters: ClassVar[Mapping[str, Matters]] = row_matters("dataset")
@@ -88,14 +90,13 @@ class WritingEnvironment(Environment):
         self.preset: WritingPreset = PRESETS[name]
         self.agents: tuple[str, ...] = seats(self.preset.agents if agents is None else agents)
         if len(self.agents) < 2:
-            raise ConfigError("the writing world has two or more writers; agents names one")
+            raise ConfigError("agents: writing needs at least two writers, but got one")
         self.instructions: tuple[str, ...] = self._asked(instructions)
         self.rules: WritingRules = self.preset.rules.changed(rules or {})
         self.rewards = rewards
         self.quality = quality
         self.seed = seed
         self._label = f"writing-{name}"
-        self._table: Table | None = None
         if dataset is not None:
             self._table = Table(
                 dataset,
@@ -113,16 +114,14 @@ class WritingEnvironment(Environment):
             asked = (given,) if isinstance(given, str) else tuple(given)
             if len(asked) != len(self.agents):
                 raise ConfigError(
-                    f"instructions has {len(asked)} texts for {len(self.agents)} writers"
+                    f"instructions: {len(asked)} texts for {len(self.agents)} writers; give one "
+                    "per writer"
                 )
             return asked
         more = (self.preset.more.format(before=name) for name in self.agents[1:-1])
         return (*self.preset.asked, *more)
 
     # -- tasks -------------------------------------------------------------------------------------
-
-    def num_tasks(self, split: Split = "train") -> int | None:
-        return None if self._table is None else self._table.count(split)
 
     def task(self, seed: int, split: Split = "train") -> Task:
         if self._table is not None:
@@ -152,7 +151,7 @@ class WritingEnvironment(Environment):
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
         self._task = task or self.task(seed or 0)
         if not isinstance(self._task.info.get("document"), str):
-            raise ConfigError(f"writing: task {self._task.id!r} has no document in its info")
+            raise ConfigError(f"writing: task {self._task.id!r} has no 'document' in its info")
         asked = zip(self.agents, self.instructions, strict=True)
         return StepResult(
             {
@@ -176,7 +175,7 @@ class WritingEnvironment(Environment):
         return StepResult(rewards=dict(zip(self.agents, paid, strict=True)), done=True)
 
     def _measured(self, texts: Sequence[str], place: int) -> dict[str, float]:
-        """The quality of one text; none where it is too short or too long to be paid."""
+        """The quality measures of one text; empty if its length is out of range."""
         text = texts[place]
         if not 0 < len(text.split()) <= self.rules.words[1]:
             return dict.fromkeys((*MEASURES, "quality"), 0.0)
@@ -185,7 +184,7 @@ class WritingEnvironment(Environment):
         return quality(text, self._document, around, self.rules, rest)
 
     def _reward(self, paid: Mapping[str, float], measured: Sequence[Mapping[str, float]]) -> Reward:
-        """What gates pay, times the quality of the worst text; the components add up to it."""
+        """The gates' rewards times the quality of the worst text; the components sum to it."""
         worst = {name: min(one[name] for one in measured) for name in (*MEASURES, "quality")}
         factor = worst["quality"] if self.quality else 1.0
         components = {name: paid[name] * factor for name in GATES} | worst
@@ -208,16 +207,16 @@ class WritingEnvironment(Environment):
 
 
 def _with_text(row: Row, where: str, names: Sequence[str], count: int) -> Row:
-    """A row with what is shown in `prompt` and what it is about in `document`.
+    """A row with its prompt in `prompt` and its source in `document`.
 
     Raises:
-        DataError: it has no text, or `texts` is not one text for each writer.
+        DataError: the row has no text, or `texts` is not one text per writer.
     """
     asked = question_of(row)
     given = next((row[name] for name in names if row.get(name) is not None), asked)
     if given is None:
         raise DataError(
-            f"{where}: it needs a text ({', '.join(names)} or prompt); it has {', '.join(row)} "
+            f"{where}: needs a text ({', '.join(names)} or prompt); it has {', '.join(row)} "
             "(rename with columns)"
         )
     document = _plain(given, where)
@@ -230,7 +229,7 @@ def _with_text(row: Row, where: str, names: Sequence[str], count: int) -> Row:
     if texts is not None and (
         isinstance(texts, str) or len(texts) != count or not all(isinstance(t, str) for t in texts)
     ):
-        raise DataError(f"{where}, column 'texts': expected {count} texts, one for each writer")
+        raise DataError(f"{where}, column 'texts': expected {count} texts, one per writer")
     return row | {"prompt": shown, "document": document}
 
 

@@ -1,4 +1,4 @@
-"""The templates of the code world by family, one file each."""
+"""Templates of the code environment by family, one file each."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def _scores(rng: random.Random, values: Values) -> Any:
 
 
 def _with_key(rng: random.Random, values: Values) -> Any:
-    """A table that holds the key `k` half of the time."""
+    """A table that contains the key `k` half of the time."""
     found = table(rng)
     found.pop(values["k"], None)
     if rng.random() < 0.5:
@@ -34,7 +34,7 @@ def _with_key(rng: random.Random, values: Values) -> Any:
 
 
 def _tree(rng: random.Random, values: Values) -> Any:
-    """A nested dictionary, and a path of which some part may not be in it."""
+    """A nested dictionary, and a path that may not exist in it."""
     inner = {"a": rng.randint(0, 50), "b": {"c": rng.randint(0, 50), "d": rng.randint(0, 50)}}
     tree = {"x": inner, "y": {"a": rng.randint(0, 50)}, "z": rng.randint(0, 50)}
     paths = ["x a", "x b c", "x b d", "y a", "z", "x b", "y b", "z a", "q", "x b c d"]

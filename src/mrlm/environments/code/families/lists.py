@@ -17,7 +17,7 @@ def _many(rng: random.Random, values: Values) -> Any:
 
 
 def _around(rng: random.Random, values: Values) -> Any:
-    """Numbers near the one that was drawn, which occurs often."""
+    """Numbers near the sampled one, which occurs often."""
     k = values["k"]
     return ([rng.choice((k, k, k - 1, k + 1, k + 2, k - 3)) for _ in range(rng.randint(2, 7))],)
 
