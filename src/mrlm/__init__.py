@@ -64,6 +64,7 @@ _NAMES = {
     "mrlm.learn.learner": ("Learner",),
     "mrlm.learn.loss_tensor": ("LossTensor",),
     "mrlm.learn.team_learner": ("TeamLearner",),
+    "mrlm.play.workflow": ("Workflow", "WorkflowSpec"),
     "mrlm.play.workflow_check": ("check_workflow",),
     "mrlm.replays.replay": (
         "Replay",
@@ -84,7 +85,7 @@ HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def _hint(name: str) -> str | None:
-    """What to use instead of a trainer of another library."""
+    """Says what to use instead of a trainer of another library."""
     from mrlm.config.other_libraries import CLASSES
 
     return CLASSES.get(name.removesuffix("Trainer").removesuffix("Config"))

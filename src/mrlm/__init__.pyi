@@ -110,6 +110,8 @@ from mrlm.learn.data.batch import Outputs as Outputs
 from mrlm.learn.learner import Learner as Learner
 from mrlm.learn.loss_tensor import LossTensor as LossTensor
 from mrlm.learn.team_learner import TeamLearner as TeamLearner
+from mrlm.play.workflow import Workflow as Workflow
+from mrlm.play.workflow import WorkflowSpec as WorkflowSpec
 from mrlm.play.workflow_check import check_workflow as check_workflow
 from mrlm.replays.replay import Replay as Replay
 from mrlm.replays.replay import replay as replay

@@ -5,26 +5,23 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mrlm.build.async_play import describe
+from mrlm.build.folder import run_folder, set_aside
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
 from mrlm.build.policies import Parts
-from mrlm.build.run import arithmetic_of, build, plan_of, run_folder, tasks_of
-from mrlm.build.schedule import schedule_of
+from mrlm.build.run import arithmetic_of, build, plan_of
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
 from mrlm.core.errors import ConfigError
-from mrlm.core.process_group import Peers
 from mrlm.distributed import join
 from mrlm.learn.checkpoint import checkpoints, step_of, write_json, writing
 from mrlm.learn.policy.loading import load_tokenizer
-from mrlm.runs import TrainResult, closed, latest
+from mrlm.runs import TrainResult, closed, handling, latest
 from mrlm.tracking.run_log import logged
 from mrlm.training.run import Callback
 
@@ -40,26 +37,12 @@ NAMES_STAGE = ("reward_model", "model")
 """Settings of an environment that may name one."""
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGUSR1 end what is done between steps as Ctrl-C does: at once, with whatever was
-    saved before."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, frame: object) -> None:
+    """End what is done between steps as Ctrl-C does: at once, with whatever was saved before."""
+    raise KeyboardInterrupt
 
 
-@_interruptible()
+@handling(("SIGTERM", "SIGUSR1"), _interrupt)
 def run_experiment(
     config: ExperimentConfig,
     resume: str | os.PathLike[str] | None = None,
@@ -83,7 +66,7 @@ def run_experiment(
     folder = run_folder(config)
     refuse_idle(*[_check_stage(name, stage) for name, stage in stages])
     if resume is None:
-        peers.first(lambda: _set_aside(folder))
+        peers.first(lambda: set_aside(folder) if any(folder.glob("*")) else None)
     results: dict[int, TrainResult] = {}
     trained: dict[str, str] = {}
     before: set[str] = set()
@@ -93,17 +76,18 @@ def run_experiment(
         stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
         stage = _with_stages(stage, folder, [each for each, _ in stages[:index]])
         parts = Parts(callbacks=callbacks, models=_inherited(stage, trained, before))
-        if resume is not None and _done(peers, place, stage, last=index == len(stages) - 1):
+        last = index == len(stages) - 1
+        if resume is not None and peers.first(partial(_finished, place, stage, last)):
             log.info("stage %s is finished", name)
         else:
-            unfinished = resume is not None and peers.first(_checkpointed(place))
+            unfinished = resume is not None and bool(peers.first(partial(checkpoints, place)))
             if unfinished:
                 _check_resumable(stage, place)
             run = build(stage, parts, place if unfinished else None, checked=False)
             if peers.main:
                 _note_models(run.folder, parts)
             results[index] = closed(run)
-        if stage.algorithm_settings().scalar_head:
+        if stage.algorithm_settings().spec.scalar_head:
             continue  # it trained a scorer: the next stage goes on from the policies before it
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}
@@ -125,8 +109,8 @@ def at_most(config: ExperimentConfig, steps: int) -> ExperimentConfig:
 
     def cut(stage: ExperimentConfig) -> int:
         if stage.training.num_iterations is None:
-            worlds, rows, _ = plan_of(stage, Parts())
-            return min(steps, total_steps(stage, tasks_of(worlds, rows)))
+            plan = plan_of(stage, Parts())
+            return min(steps, total_steps(stage.training, plan.spec, plan.num_tasks))
         return min(steps, stage.training.num_iterations)
 
     if not config.stages:
@@ -149,12 +133,11 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
     for name, stage in config.stage_configs():
         title = f"stage {name}: " if config.stages else ""
         try:
-            worlds, rows, cast = plan_of(stage, Parts())
-            schedule = schedule_of(stage, stage.algorithm_settings(), cast)
-            text.append(f"{title}{cast}\nschedule: {schedule}")
-            text += describe(stage)
-            text.append(str(arithmetic_of(stage, worlds, rows, cast)))
-            given.append(verdicts(stage, Parts(), worlds, rows is not None, cast))
+            plan = plan_of(stage, Parts())
+            text.append(f"{title}{plan.cast}\nschedule: {plan.schedule}")
+            text += describe(plan)
+            text.append(str(arithmetic_of(plan)))
+            given.append(verdicts(plan))
         except ConfigError as error:
             problems.append(f"{title}{error}")
     try:
@@ -172,14 +155,6 @@ def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
     return (place / "final").exists()
 
 
-def _done(peers: Peers, place: Path, stage: ExperimentConfig, last: bool) -> bool:
-    return peers.first(lambda: _finished(place, stage, last))
-
-
-def _checkpointed(place: Path) -> Callable[[], bool]:
-    return lambda: bool(checkpoints(place))
-
-
 def _note_models(folder: Path, parts: Parts) -> None:
     """Write down which models a stage begins with; its config does not say."""
     if parts.models:
@@ -195,13 +170,12 @@ def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
         ConfigError: it cannot; the message starts with the stage.
     """
     try:
-        parts = Parts()
-        worlds, rows, cast = plan_of(stage, parts)
-        for section in cast.policies.values():
+        plan = plan_of(stage, Parts())
+        for section in plan.cast.policies.values():
             if section.endpoint is not None:
                 continue
             load_tokenizer(section.model or stage.model.model_name_or_path)
-        return verdicts(stage, parts, worlds, rows is not None, cast)
+        return verdicts(plan)
     except ConfigError as error:
         raise type(error)(f"stage {name}: {error}") from error
 
@@ -301,10 +275,3 @@ def _link_final(folder: Path, last: Path) -> None:
     if link.is_symlink():
         link.unlink()
     link.symlink_to(last.relative_to(folder) / "final")
-
-
-def _set_aside(folder: Path) -> None:
-    if folder.exists() and any(folder.iterdir()):
-        number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
-        folder.rename(f"{folder}.{number}")
-        log.info("%s held an earlier run; it is %s.%d now", folder, folder, number)

@@ -1,5 +1,5 @@
-"""What one does with a run: train it to its end, evaluate it, play with its models, save them. The
-command line, the trainers and `experiment.py` call this; it knows none of them."""
+"""Operations on a run: train to the end, evaluate, play with its models, save them. Called by the
+command line, the trainers and `experiment.py`, and independent of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from mrlm.learn.checkpoint import write_folder, writing
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.failure_log import AllFailedError
 from mrlm.sandbox import opened
-from mrlm.train import evaluate_groups, train
+from mrlm.train import train
+from mrlm.training.iteration import evaluate_groups
 from mrlm.training.metrics import api_metrics, episode_metrics
 from mrlm.training.profiler import Profiler
 from mrlm.training.run import Run
@@ -36,12 +37,12 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 @dataclass(slots=True)
 class TrainResult:
-    """What a run came to.
+    """The result of a run.
 
     Args:
-        metrics: the last step's, plus the last known evaluation's.
+        metrics: those of the last step, and of the latest evaluation.
         history: one row of metrics per logged step.
-        run_folder: where everything is.
+        run_folder: folder of its files.
     """
 
     metrics: dict[str, float]
@@ -51,14 +52,14 @@ class TrainResult:
 
 @dataclass(slots=True)
 class EvalResult:
-    """Metrics of an evaluation and the episodes that were played."""
+    """Metrics of an evaluation and its episodes."""
 
     metrics: dict[str, float]
     episodes: list[Episode] = field(default_factory=list)
 
 
 def run_to_end(run: Run) -> TrainResult:
-    """Train a run that was built, write `final/`, close its log."""
+    """Train a run to its end, write `final/`, close its log."""
     profiler = Profiler(run) if run.config.training.profile else None
     interrupted = False
     try:
@@ -100,7 +101,7 @@ def latest(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _train(run: Run) -> None:
-    """The loop to its end, also where workers are lost on the way."""
+    """Run the loop to its end, restarting after lost workers."""
     lost: WorkerLost | None = None
     while True:
         try:
@@ -114,7 +115,7 @@ def _train(run: Run) -> None:
 
 
 def closed(run: Run) -> TrainResult:
-    """`run_to_end`, after which nothing of the run is held elsewhere."""
+    """`run_to_end`, then release all resources of the run."""
     try:
         return run_to_end(run)
     finally:
@@ -122,7 +123,7 @@ def closed(run: Run) -> TrainResult:
 
 
 def _note_sandboxes(folder: Path) -> None:
-    """Write down how the programs of a run were shut in, if there were any."""
+    """Record the sandboxes of a run, if there were any."""
     found = opened()
     if found and folder.is_dir():
         with writing(folder / "sandbox.json"):
@@ -138,8 +139,8 @@ def evaluate(
 
     Args:
         run: a built run, such as `trainer.run`.
-        episodes: how many tasks; `evaluation.episodes` (or 64) when `None`.
-        samples: plays of each task.
+        episodes: number of tasks; by default `evaluation.episodes`, or 64.
+        samples: episodes of each task.
         greedy: take the most probable token instead of sampling.
     """
     count = episodes or run.config.evaluation.episodes or 64
@@ -149,8 +150,8 @@ def evaluate(
 
 
 def save_policies(run: Run, folder: Path) -> Path:
-    """One policy: `folder` is its Hugging Face folder; several: `folder/<policy>`. Written all at
-    once."""
+    """Save the trained policies, atomically: a single one in `folder` itself as a Hugging Face
+    folder, several in `folder/<policy>`."""
 
     def fill(temporary: Path) -> None:
         alone = len(run.learners) == 1
@@ -165,8 +166,8 @@ def save_policies(run: Run, folder: Path) -> Path:
 def evaluate_model(
     config: ExperimentConfig, episodes: int, samples: int, greedy: bool
 ) -> EvalResult:
-    """Play the worlds and agents of a config with its models as they are; nothing is trained and no
-    folder is written."""
+    """Evaluate the models of a config in its environments as they are, without training or a run
+    folder."""
     play, policies = rehearse(config)
     with threads(config, policies.values()):
         groups = run_async(play.evaluate(episodes, samples, greedy))
@@ -176,7 +177,7 @@ def evaluate_model(
 
 
 def collect_trajectories(config: ExperimentConfig, episodes: int) -> list[Episode]:
-    """Play `episodes` training tasks with the models as they are, sampled; nothing is trained."""
+    """Play `episodes` training tasks with the models as they are, sampled, without training."""
     play, policies = rehearse(config)
     with threads(config, policies.values()):
         groups = run_async(play.take(episodes))
@@ -184,13 +185,13 @@ def collect_trajectories(config: ExperimentConfig, episodes: int) -> list[Episod
 
 
 def policies_of(run: Run) -> list[Policy]:
-    """Those that learn."""
+    """The trained policies."""
     return [learner.weights_of for learner in run.learners]
 
 
 @contextmanager
 def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[None]:
-    """`training.threads`, or one thread for tiny models; restored afterwards."""
+    """Set `training.threads`, or one thread for tiny models; restored afterwards."""
     before = torch.get_num_threads()
     wanted = config.training.threads
     if wanted is None:
@@ -203,23 +204,28 @@ def threads(config: ExperimentConfig, policies: Iterable[Policy]) -> Iterator[No
 
 
 @contextmanager
-def _signals(run: Run) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM ends the run at the next step boundary, saved; the second ends it
-    at once."""
+def handling(watched: Sequence[str], handle: Callable[[int, object], None]) -> Iterator[None]:
+    """Call `handle` for the signals of some names, in the main thread; restored afterwards."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def handle(number: int, frame: object) -> None:
-        if run.interrupted:
-            raise KeyboardInterrupt
-        run.interrupted = run.stopping = True
-        log.warning("stopping after this step; once more stops at once")
-
-    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = {number: signal.signal(number, handle) for number in watched}
+    numbers = [signal.Signals[name] for name in watched]
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _signals(run: Run) -> AbstractContextManager[None]:
+    """The first Ctrl-C or SIGTERM ends the run at the next step boundary, saved; the second ends it
+    at once."""
+
+    def handle(number: int, frame: object) -> None:
+        if run.interrupted:
+            raise KeyboardInterrupt
+        run.interrupted = run.stopping = True
+        log.warning("stopping after this step; a second signal stops at once")
+
+    return handling(("SIGINT", "SIGTERM", "SIGUSR1"), handle)

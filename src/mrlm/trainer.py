@@ -4,17 +4,26 @@ it."""
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mrlm.build.async_play import plan_ahead
+from mrlm.build.arguments import (
+    adapter_words,
+    agent_names,
+    assign_references,
+    listed,
+    one_of,
+    references_of,
+    refuse_unplayed,
+    worlds_or_rows,
+)
 from mrlm.build.environments import make_worlds
+from mrlm.build.folder import open_log, run_folder
 from mrlm.build.policies import Parts
-from mrlm.build.run import build, open_log
+from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
 from mrlm.config.algorithm_configs import config_class
@@ -22,11 +31,13 @@ from mrlm.config.errors import InvalidConfig
 from mrlm.config.flat_words import FlatWords, algorithm_fields, setting_of, split_config, twice
 from mrlm.config.normalize import section_key
 from mrlm.core import registry
-from mrlm.core.environment import Environment, SimulatedEnvironment, as_environment
+from mrlm.core.environment import as_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.faces import faces
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.core.types import EnvironmentMode
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.play.workflow import AnyWorkflow, as_workflow
 from mrlm.runs import EvalResult, TrainResult, evaluate, run_to_end, save_policies
 from mrlm.training.run import Callback, Run
 
@@ -56,7 +67,7 @@ class Trainer:
             prompt_history_per_agent, response_history_per_agent) -> [prompt, ...]`, or by position.
         train_dataset, eval_dataset: rows; for algorithms that play they become a reward-function
             world.
-        args: an `XConfig`, whose words are those of other trainers.
+        args: an `XConfig`, whose words are those of other trainers, or a mapping of such words.
         callbacks: `Callback` objects.
         wandb_config: log to Weights & Biases, with these arguments of `wandb.init` (`project`,
             `entity`, `name`, ...).
@@ -89,7 +100,7 @@ class Trainer:
         num_agents: int | None = None,
         environment: Any = None,
         eval_envs: Any = None,
-        workflow: Any = None,
+        workflow: AnyWorkflow | str | None = None,
         reward_func: Any = None,
         reward_funcs: Any = None,
         reward_processor: Any = None,
@@ -98,68 +109,50 @@ class Trainer:
         train_dataset: Any = None,
         eval_dataset: Any = None,
         preference_dataset: Any = None,
-        args: FlatWords | None = None,
+        args: FlatWords | Algorithm | Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
         wandb_config: Mapping[str, Any] | None = None,
         share_policy: bool | str | None = None,
         **words: Any,
     ) -> None:
-        model = _one_of("model", policy_or_model, model, agent_model)
-        tokenizer = _one_of("tokenizer", tokenizer, processing_class)
-        reward_func = _one_of("reward_func", reward_func, reward_funcs)
-        words = _adapter_words(peft_config) | words
-        num_agents = _one_of("num_agents", num_agents, getattr(args, "num_agents", None))
-        worlds, rows = _worlds_or_rows(data)
-        worlds += _listed(environment)
-        rows = _one_of("train_dataset", rows, train_dataset, preference_dataset)
+        model = one_of("model", policy_or_model, model, agent_model)
+        tokenizer = one_of("tokenizer", tokenizer, processing_class)
+        reward_func = one_of("reward_func", reward_func, reward_funcs)
+        words = adapter_words(peft_config) | words
+        if isinstance(args, Mapping):
+            for name in args.keys() & words.keys():
+                words[name] = one_of(name, args[name], words[name])
+            words, args = {**args, **words}, None
+        asked = args.num_agents if isinstance(args, FlatWords) else words.pop("num_agents", None)
+        num_agents = one_of("num_agents", num_agents, asked)
+        worlds, rows = worlds_or_rows(data)
+        worlds += listed(environment)
+        rows = one_of("train_dataset", rows, train_dataset, preference_dataset)
         self.config: ExperimentConfig = self._config(config, args, words)
-        watched, known = _listed(eval_envs), self.config.environments or self.config.data.dataset
+        watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not worlds and rows is None and not known:
             worlds, watched = watched, []
         self._parts = Parts(callbacks=callbacks)
         if isinstance(model, LLMEnvironment):
             model, tokenizer, worlds, watched = self._from_llm(model, tokenizer, worlds, watched)
-        if isinstance(workflow, str):
-            self.config = self.config.merged({"workflow": {"name": workflow}})
-        else:
-            self._parts.workflow = workflow
-        if wandb_config is not None:
-            trackers = [*self.config.training.report_to, "wandb"]
-            changes = {"report_to": list(dict.fromkeys(trackers)), "wandb": dict(wandb_config)}
-            self.config = self.config.merged({"training": changes})
-        if isinstance(external_transition, str):
-            words = {"workflow.external_transition": external_transition}
-            self.config = self.config.joined(words)
-        else:
-            self._parts.external_transition = external_transition
-        plays = "rows" not in self._settings().requires
+        self._take_parts(workflow, wandb_config, external_transition)
+        plays = not self.config.algorithm_settings().spec.sampling.rows
         if rows is not None and plays and reward_func is not None:
-            world = registry.load("environments", "reward")
             count = num_agents or (len(agents) if agents is not None else 1)
-            names = list(agents) if isinstance(agents, Mapping) else None
-            worlds.append(
-                world(
-                    rows,
-                    reward_func,
-                    formatters,
-                    agents=names or _agent_names(count),
-                    reward_processor=reward_processor,
-                    eval_dataset=eval_dataset,
-                )
+            names = list(agents) if isinstance(agents, Mapping) else []
+            world = registry.load("environments", "reward")(
+                rows,
+                reward_func,
+                formatters,
+                agents=names or agent_names(count),
+                reward_processor=reward_processor,
+                eval_dataset=eval_dataset,
             )
-            rows = None
+            worlds, rows = [*worlds, world], None
         else:
-            parts = {
-                "reward_func": reward_func,
-                "reward_processor": reward_processor,
-                "formatters": formatters,
-            }
-            given = next((name for name, part in parts.items() if part is not None), None)
-            if given is not None:
-                raise ConfigError(
-                    f"{given}= is for prompts that are played: it needs train_dataset=, "
-                    "reward_func= and an algorithm that plays"
-                )
+            refuse_unplayed(
+                reward_func=reward_func, reward_processor=reward_processor, formatters=formatters
+            )
         self._parts.worlds, self._parts.rows = worlds, rows
         self._parts.eval_worlds = watched
         self._cast(model, tokenizer, agents, num_agents, share_policy)
@@ -168,7 +161,10 @@ class Trainer:
     # -- what is asked for -------------------------------------------------------------------------
 
     def _config(
-        self, config: ExperimentConfig | None, args: FlatWords | None, words: dict[str, Any]
+        self,
+        config: ExperimentConfig | None,
+        args: FlatWords | Algorithm | None,
+        words: dict[str, Any],
     ) -> ExperimentConfig:
         """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
@@ -199,6 +195,26 @@ class Trainer:
             config = config.merged({"experiment_name": name.rsplit(":", 1)[-1].lower()})
         return config
 
+    def _take_parts(
+        self,
+        workflow: AnyWorkflow | str | None,
+        wandb_config: Mapping[str, Any] | None,
+        external_transition: Any,
+    ) -> None:
+        """What may be named in the config or be a live object."""
+        if isinstance(workflow, str):
+            self.config = self.config.merged({"workflow": {"name": workflow}})
+        elif workflow is not None:
+            self._parts.workflow = as_workflow(workflow)
+        if wandb_config is not None:
+            trackers = [*self.config.training.report_to, "wandb"]
+            changes = {"report_to": list(dict.fromkeys(trackers)), "wandb": dict(wandb_config)}
+            self.config = self.config.merged({"training": changes})
+        if isinstance(external_transition, str):
+            self.config = self.config.joined({"workflow.external_transition": external_transition})
+        else:
+            self._parts.external_transition = external_transition
+
     def _usual(self, config: ExperimentConfig) -> dict[str, Any]:
         """The defaults of `args_class` that are not the algorithm's."""
         if self.args_class is None:
@@ -206,9 +222,6 @@ class Trainer:
         plain = algorithm_fields(type(config.algorithm_settings()))
         own = algorithm_fields(self.args_class)
         return {name: value for name, value in own.items() if value != plain[name]}
-
-    def _settings(self) -> Any:
-        return self.config.algorithm_settings()
 
     def _from_llm(self, llm: LLMEnvironment, tokenizer: Any, *worlds: list[Any]) -> tuple[Any, ...]:
         if llm.mode is EnvironmentMode.CLIENT:
@@ -226,8 +239,8 @@ class Trainer:
                 for each in worlds
             )
         if llm.system_prompt:
-            self._parts.system_prompts = _Everybody(llm.system_prompt)
-        return llm.model, _one_of("tokenizer", tokenizer, llm.tokenizer), *worlds
+            self._parts.system_prompt = llm.system_prompt
+        return llm.model, one_of("tokenizer", tokenizer, llm.tokenizer), *worlds
 
     def _cast(
         self,
@@ -241,25 +254,7 @@ class Trainer:
         the config."""
         config, parts = self.config, self._parts
         seats = [seat for world in make_worlds(config, parts) for seat in world.agents]
-        if isinstance(agents, Mapping):
-            references = dict(agents)
-        elif agents is not None:
-            names = list(dict.fromkeys(seats)) or _agent_names(len(agents))
-            if len(names) != len(agents):
-                raise ConfigError(
-                    f"{len(agents)} models for {len(names)} agents ({', '.join(names)})"
-                )
-            references = dict(zip(names, agents, strict=True))
-        else:
-            names = (
-                list(config.agents) or list(dict.fromkeys(seats)) or _agent_names(num_agents or 1)
-            )
-            references = dict.fromkeys(names, model)
-        if num_agents is not None and len(references) != num_agents:
-            raise ConfigError(
-                f"num_agents={num_agents}, but there are {len(references)} agents: "
-                f"{', '.join(references)}"
-            )
+        references = references_of(list(config.agents), seats, model, agents, num_agents)
         if config.policies:
             live = model if not isinstance(model, str | os.PathLike | type(None)) else None
             parts.models = (
@@ -269,55 +264,9 @@ class Trainer:
                 self.config = config.merged({"model": {"model_name_or_path": str(model)}})
             return
         together = agents is not None if share is None else share is True
-        policies: dict[str, dict[str, Any]] = {}
-        of: dict[str, str] = {}
-        by_reference: dict[Any, str] = {}
-        sections: dict[str, dict[str, Any]] = {agent: {} for agent in references}
-        for agent, reference in references.items():
-            own, frozen = tokenizer, False
-            if isinstance(reference, LLMEnvironment) and not isinstance(reference.model, Mapping):
-                reference.check_policy()
-                own = reference.tokenizer or tokenizer
-                frozen = reference.mode is EnvironmentMode.CLIENT
-                if reference.reward_fn is not None:
-                    raise ConfigError(
-                        f"agents[{agent!r}]: the reward_fn of an LLMEnvironment of one agent is "
-                        "not used; give the trainer reward_func, or the environment its own reward"
-                    )
-                if reference.generation_config:
-                    sections[agent]["generation"] = dict(reference.generation_config)
-                if reference.system_prompt:
-                    sections[agent]["system_prompt"] = reference.system_prompt
-                reference = reference.model
-            elif isinstance(reference, tuple):
-                reference, own = reference
-            live = not isinstance(reference, str | os.PathLike)
-            key = (id(reference) if live else str(reference), frozen)
-            name = by_reference.get(key) if together else None
-            if name is None:
-                name = "policy" if len(references) == 1 else agent
-                by_reference[key] = name
-                if isinstance(reference, LLMEnvironment) and isinstance(reference.model, Mapping):
-                    policies[name] = {"endpoint": dict(reference.model)}
-                    of[agent] = name
-                    continue
-                policies[name] = {"lora": {}} if share == "lora" else {}
-                if frozen:
-                    policies[name] = {"trainable": False}
-                if isinstance(reference, str | os.PathLike):
-                    policies[name]["model"] = str(reference)
-                if (
-                    reference is not None and not isinstance(reference, str | os.PathLike)
-                ) or own is not None:
-                    parts.models[name] = (reference, own)
-            of[agent] = name
-        if len(policies) == 1 and len(of) > 1:
-            (only,) = policies
-            policies = {"policy": policies.pop(only)}
-            if only in parts.models:
-                parts.models = {"policy": parts.models[only]}
-            of = dict.fromkeys(of, "policy")
-        sections = {agent: {"policy": name, **sections[agent]} for agent, name in of.items()}
+        lora = share == "lora"
+        policies, sections, models = assign_references(references, tokenizer, together, lora)
+        parts.models |= models
         self.config = config.merged({"policies": policies, "agents": sections})
 
     # -- doing it ----------------------------------------------------------------------------------
@@ -351,15 +300,17 @@ class Trainer:
         if self._run is not None and not resume_from_checkpoint:
             self._go_on(self._run)
         if resume_from_checkpoint:
-            default = self.config.output_dir or f"outputs/{self.config.experiment_name}"
-            place = default if resume_from_checkpoint is True else resume_from_checkpoint
+            own = resume_from_checkpoint is True
+            place = run_folder(self.config) if own else resume_from_checkpoint
             self._run = build(self.config, self._parts, Path(place))
         return run_to_end(self.run)
 
     def _go_on(self, run: Run) -> None:
         """Prepare a run that was used before for as many iterations again."""
-        run.total_steps = run.step + total_steps(self.config, run.source.num_tasks())
-        plan_ahead(run.source, run.total_steps)
+        run.total_steps = run.step + total_steps(
+            self.config.training, run.spec, run.source.num_tasks()
+        )
+        run.source.plan(run.total_steps)
         run.stopping = run.interrupted = False
         state = {"step": run.step, "parts": {"log": run.log.state()}}
         run.log.close()
@@ -375,91 +326,6 @@ class Trainer:
         """Write Hugging Face folders: `folder` itself for one policy, `folder/<policy>` for
         several."""
         return save_policies(self.run, Path(folder))
-
-
-class _Everybody(dict[str, str]):
-    """The same system prompt for every agent."""
-
-    def __init__(self, prompt: str) -> None:
-        super().__init__()
-        self.prompt = prompt
-
-    def get(self, key: str, default: Any = None) -> str:  # type: ignore[override]
-        """The prompt, whoever asks."""
-        return self.prompt
-
-
-def _adapter_words(peft_config: Any) -> dict[str, Any]:
-    """Flat words for a `peft.LoraConfig`.
-
-    Raises:
-        ConfigError: it sets something that the section `lora` does not have.
-    """
-    if peft_config is None:
-        return {}
-    usual = type(peft_config)()
-    words: dict[str, Any] = {"use_peft": True}
-    left = {"task_type", "inference_mode", "base_model_name_or_path", "peft_type", "runtime_config"}
-    names = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
-    for name, value in vars(peft_config).items():
-        if name in names:
-            words[names[name]] = value
-        elif name == "target_modules" and value is not None:
-            words["lora_target_modules"] = value if isinstance(value, str) else sorted(value)
-        elif name not in left and value != getattr(usual, name, None):
-            raise ConfigError(
-                f"peft_config.{name}={value!r}: adapters here have r, alpha, dropout and "
-                "target_modules; pass a PEFT model as model= for others"
-            )
-    return words
-
-
-def _one_of(name: str, *values: Any) -> Any:
-    """The one value that is given.
-
-    Raises:
-        ConfigError: two different ones are.
-    """
-    given = [value for value in values if value is not None]
-    if any(value is not given[0] and not _same(value, given[0]) for value in given[1:]):
-        raise ConfigError(
-            f"{name} is given twice, with different values: {given[0]!r} and {given[1]!r}"
-        )
-    return given[0] if given else None
-
-
-def _same(first: Any, second: Any) -> bool:
-    plain = (str, int, float, bool)
-    return isinstance(first, plain) and isinstance(second, plain) and first == second
-
-
-def _worlds_or_rows(data: Any) -> tuple[list[Any], Any]:
-    """What the second argument of a trainer means: worlds, or rows."""
-    if data is None:
-        return [], None
-    if _is_world(data):
-        return [data], None
-    if isinstance(data, list | tuple) and data and all(_is_world(each) for each in data):
-        return list(data), None
-    return [], data
-
-
-def _is_world(value: Any) -> bool:
-    return (
-        isinstance(value, Environment | SimulatedEnvironment | LLMEnvironment)
-        or inspect.isclass(value)
-        or inspect.isfunction(value)
-    )
-
-
-def _listed(worlds: Any) -> list[Any]:
-    if worlds is None:
-        return []
-    return list(worlds) if isinstance(worlds, list | tuple) else [worlds]
-
-
-def _agent_names(count: int) -> list[str]:
-    return ["agent"] if count == 1 else [f"agent_{i}" for i in range(count)]
 
 
 @cache

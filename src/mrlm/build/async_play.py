@@ -4,45 +4,35 @@ are made for it, and `--dry-run` says what will happen."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mrlm.build.policies import Cast
+from mrlm.build.run_plan import RunPlan
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import Peers
-from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.fast.cpu_backends import shared_processor
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.policy import Policy
-from mrlm.learn.schedule import Schedule
-from mrlm.play.sources.ahead import Ahead
-from mrlm.play.sources.play import EpisodeSource, Play
-from mrlm.play.sources.task_sampler import WorldSpec
 from mrlm.training.run import Run
 
 LAG = "training.max_lag"
 MORE = "asynchrony.oversample"
 
 
-def check_asynchrony(
-    config: ExperimentConfig,
-    algorithm: Algorithm,
-    schedule: Schedule,
-    worlds: Sequence[WorldSpec],
-    learns_rows: bool,
-) -> None:
+def check_asynchrony(plan: RunPlan) -> None:
     """Refuse what cannot be played ahead, learned from late, or broken off.
 
     Raises:
         ConfigError: names the setting and the reason.
     """
+    config, spec, schedule = plan.config, plan.spec, plan.schedule
     lag, name = config.training.max_lag, config.training.algorithm
     key = f"{LAG}={lag}" if lag else f"{MORE}={config.asynchrony.oversample:g}"
-    more = surplus_of(config, algorithm.group_size)
+    more = surplus_of(plan)
     if not lag and not more:
         return
-    if learns_rows or algorithm.collection is not None:
+    if plan.imitates:
         raise ConfigError(
             f"{key}: {name} learns from a data set or from collected episodes, so there is no play "
             "that could go on beside it; remove it"
@@ -50,10 +40,11 @@ def check_asynchrony(
     if config.distributed.enabled:
         _refuse_several(config)
     if more:
-        _check_oversample(algorithm, worlds, key)
+        _check_oversample(plan, key)
     if not lag:
         return
-    algorithm.check_lag()
+    if spec.reads_old and spec.refuses_lag is not None:
+        raise ConfigError(spec.refuses_lag.format(name=type(plan.algorithm).__name__))
     if config.engine.sleep:
         raise ConfigError(
             f"{key}: play goes on while policies learn, and with engine.sleep=true the servers "
@@ -96,63 +87,48 @@ def _refuse_several(config: ExperimentConfig) -> None:
         )
 
 
-def _check_oversample(algorithm: Algorithm, worlds: Sequence[WorldSpec], key: str) -> None:
+def _check_oversample(plan: RunPlan, key: str) -> None:
     """Only plays that know nothing of each other can be broken off one by one."""
-    for world in (world for world in worlds if world.trained):
-        together = any(getattr(world.workflow, what, False) for what in ("opens", "forks"))
-        if together or algorithm.crosses or "tree" in algorithm.requires:
+    asked = plan.spec.sampling
+    for world in plan.trained_worlds:
+        together = world.workflow.spec.opens or world.workflow.spec.forks
+        if together or asked.cross is not None or asked.tree:
             raise ConfigError(
                 f"{key}: the plays of a task of environment {world.name!r} grow from one another, "
                 "so none of them can be broken off; remove it"
             )
 
 
-def surplus_of(config: ExperimentConfig, group_size: int) -> int:
+def surplus_of(plan: RunPlan) -> int:
     """Episodes of each task that are begun besides those that are kept."""
-    return math.ceil(round(group_size * config.asynchrony.oversample, 6)) - group_size
+    size = plan.algorithm.group_size
+    return math.ceil(round(size * plan.config.asynchrony.oversample, 6)) - size
 
 
-def copies_of(
-    config: ExperimentConfig, cast: Cast, policies: dict[str, Policy]
-) -> dict[str, Policy]:
+def copies_of(plan: RunPlan, policies: dict[str, Policy]) -> dict[str, Policy]:
     """The policies that engines sample from: those that learn, or copies where both go on at the
     same time."""
-    if not config.training.max_lag:
+    if not plan.config.training.max_lag:
         return policies
-    return mirrored(policies, [name for name in policies if cast.policies[name].trainable])
-
-
-def ahead_of(config: ExperimentConfig, play: Play) -> Play | Ahead:
-    """The play of a run as its source."""
-    training = config.training
-    if not training.max_lag:
-        return play
-    return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
-
-
-def plan_ahead(source: EpisodeSource, iterations: int) -> None:
-    """Tell a source that plays ahead how many iterations there will be."""
-    if isinstance(source, Ahead):
-        source.iterations = iterations
+    return mirrored(policies, [name for name in policies if plan.cast.policies[name].trainable])
 
 
 @contextmanager
 def beside_play(run: Run) -> Iterator[None]:
     """Around a run whose play may go on beside it; play ends with it."""
-    source = run.source
-    if not isinstance(source, Ahead):
+    if not run.config.training.max_lag:
         yield
         return
     with shared_processor():
         try:
             yield
         finally:
-            source.close()
+            run.source.close()
 
 
-def describe(config: ExperimentConfig) -> list[str]:
+def describe(plan: RunPlan) -> list[str]:
     """What will go on beside what, in lines for a person; none where nothing does."""
-    lag, partial = config.training.max_lag, config.asynchrony.partial
+    lag, partial = plan.config.training.max_lag, plan.config.asynchrony.partial
     lines: list[str] = []
     if lag == 1:
         lines.append(
@@ -169,8 +145,7 @@ def describe(config: ExperimentConfig) -> list[str]:
             f"asynchrony: while a batch is learned from, up to {lag} batches are played, with "
             f"weights that are at most {lag} updates older when their turn comes; {way}"
         )
-    size = config.algorithm_settings().group_size
-    more = surplus_of(config, size)
+    size, more = plan.algorithm.group_size, surplus_of(plan)
     if more:
         lines.append(
             f"oversampling: {size + more} episodes of each task are begun, and the first {size} to "

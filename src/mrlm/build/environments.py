@@ -3,7 +3,6 @@ the workflow that plays it."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import logging
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from mrlm.core.environment import (
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
 from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.workflow import Workflow, as_workflow
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -144,11 +144,11 @@ def _class_name(template: Environment) -> str:
 
 
 def _with_turns(
-    template: Environment, make: Callable[[], Environment], workflow: Any
-) -> tuple[Environment, Callable[[], Environment], Any]:
+    template: Environment, make: Callable[[], Environment], workflow: Workflow
+) -> tuple[Environment, Callable[[], Environment], Workflow]:
     """Environment and workflow, with the turns and the prompts between them left to the environment
     where it has no rules of its own for them."""
-    settings = {name: getattr(workflow, name, usual) for name, usual in TURN_SETTINGS.items()}
+    settings = workflow.turn_settings()
     found = template.with_turns(settings)
     if found is None:
         return template, make, workflow
@@ -159,39 +159,34 @@ def _with_turns(
 
     theirs = {name: usual for name, usual in TURN_SETTINGS.items() if name != "max_turns"}
     if any(settings[name] != usual for name, usual in theirs.items()):
-        workflow = dataclasses.replace(workflow, **theirs)
+        workflow = workflow.with_turn_settings(theirs)
     return found, made, workflow
 
 
 def _workflow(
     config: ExperimentConfig, parts: Parts, template: Environment, section: EnvironmentConfig
-) -> Any:
+) -> Workflow:
     given = parts.external_transition
     if parts.workflow is not None:
-        workflow: Any = parts.workflow() if inspect.isclass(parts.workflow) else parts.workflow
-        if given is not None:
-            _accept_transition(workflow, "the workflow")
-            workflow = dataclasses.replace(workflow, external_transition=given)
-        return workflow
+        return _with_transition(parts.workflow, given, "the workflow")
     plugin = registry.load("workflows", config.workflow.name)
-    if given is not None:
-        _accept_transition(plugin, f"workflow.name={config.workflow.name!r}")
-    if not inspect.isclass(plugin):
-        return plugin
     arguments = config.workflow.constructor_arguments(plugin)
-    if given is not None:
-        arguments["external_transition"] = given
-    accepts = inspect.signature(plugin).parameters
-    counts = template.counts_turns  # the world says how many steps that makes
-    if section.max_turns is not None and "max_turns" in accepts and not counts:
-        arguments.setdefault("max_turns", section.max_turns)
-    return plugin(**arguments)
+    if inspect.isclass(plugin):
+        accepts = inspect.signature(plugin).parameters
+        counts = template.counts_turns  # the world says how many steps that makes
+        if section.max_turns is not None and "max_turns" in accepts and not counts:
+            arguments.setdefault("max_turns", section.max_turns)
+    workflow = as_workflow(plugin, arguments)
+    return _with_transition(workflow, given, f"workflow.name={config.workflow.name!r}")
 
 
-def _accept_transition(workflow: Any, name: str) -> None:
-    """Refuse a workflow without prompts between turns."""
-    if not hasattr(workflow, "external_transition"):
+def _with_transition(workflow: Workflow, given: object, name: str) -> Workflow:
+    """The workflow with the prompts between turns that were given, refused where it has none."""
+    if given is None:
+        return workflow
+    if not workflow.spec.transitions:
         raise ConfigError(
             f"external_transition: {name} does not call it; use the workflow turns, tree or "
             "self_play, or give it to the environment reward"
         )
+    return workflow.with_turn_settings({"external_transition": given})

@@ -11,6 +11,7 @@ from typing import Literal
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import make_worlds
 from mrlm.build.policies import Cast, Parts, assign, load_policies, make_seats
+from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig
 from mrlm.core import tiny_model
 from mrlm.core.chat import Chat
@@ -64,18 +65,9 @@ def sit_down(
         each: seats.get(each) or _seat(config, each, policy, chat)
         for each, policy in cast.policy_of.items()
     }
-    play = Play(
-        worlds,
-        seats,
-        make_engines(config, rest, policies) if others == "policy" else {},
-        1,
-        config.training.seed,
-        config.engine.timeout,
-        demonstrate=others == "expert",
-        persons={name: ask},
-        told=told,
-    )
-    return play, name
+    engines = make_engines(config, rest, policies) if others == "policy" else {}
+    how = {"demonstrate": others == "expert", "persons": {name: ask}, "told": told}
+    return play_of(config, worlds, seats, engines, **how), name
 
 
 def _seat(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> Seat:

@@ -12,7 +12,7 @@ from mrlm.build.learners import make_critics, make_learners
 from mrlm.build.policies import Cast, Parts, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.frozen import Frozen
 from mrlm.play.engine import Engine
 from mrlm.play.sources.task_sampler import WorldSpec
@@ -48,12 +48,9 @@ class Here(Placement):
         """policy -> what samples for it."""
         return make_engines(self.config, self.cast, policies, self.peers.size)
 
-    def make_learners(
-        self, algorithm: Algorithm, policies: Mapping[str, Any], total: int, folder: Path
-    ) -> list[Any]:
+    def make_learners(self, job: LearningJob, policies: Mapping[str, Any]) -> list[Any]:
         """One learner for each trained policy."""
-        given = (self.config, algorithm, self.cast, policies, total, folder, self.peers)
-        return make_learners(*given)
+        return make_learners(self.config, self.cast, policies, job, self.peers)
 
     def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
         """The policies that nobody trains; `given` is what engines sample from."""
@@ -64,16 +61,10 @@ class Here(Placement):
         ]
 
     def make_critics(
-        self,
-        algorithm: Algorithm,
-        learners: Sequence[Any],
-        policies: Mapping[str, Any],
-        total: int,
-        folder: Path,
+        self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
     ) -> list[Any]:
         """Those beside the policies, or the team's one."""
-        given = (self.config, algorithm, self.cast, learners, policies, total, folder, self.peers)
-        return make_critics(*given)
+        return make_critics(self.config, self.cast, learners, policies, job, self.peers)
 
     def worlds(self, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
         """The worlds of a run, ready to be played."""

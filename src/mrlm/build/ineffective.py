@@ -5,25 +5,24 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from mrlm.build.engines import check_engine
-from mrlm.build.policies import Cast, Parts
+from mrlm.build.policies import Parts
+from mrlm.build.run_plan import RunPlan
 from mrlm.config import EnvironmentConfig, ExperimentConfig, normalize
 from mrlm.config.base import Section
 from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.matters import RunFacts, conditions, judged
-from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.workflow import AnyWorkflow, Workflow, as_workflow
 
 Verdicts = Mapping[str, str | None]
 """Dotted path of a setting -> why it changes nothing; `None`: it changes something."""
-ONE_TURN = ("single_turn", "cross")
-"""Workflows that end every episode after one joint step."""
 
 
 def refuse_idle(*stages: Verdicts) -> None:
@@ -43,55 +42,36 @@ def refuse_idle(*stages: Verdicts) -> None:
         raise InvalidConfig(problems)
 
 
-def verdicts(
-    config: ExperimentConfig, parts: Parts, worlds: Sequence[WorldSpec], rows: bool, cast: Cast
-) -> Verdicts:
-    """What was set for a run, each setting with why it changes nothing there.
-
-    Args:
-        config: one stage of an experiment.
-        parts: live objects of the run.
-        worlds, rows, cast: what it plays, or whether it trains on rows, and the agents.
-    """
-    algorithm = config.algorithm_settings()
-    facts = facts_of(config, parts, algorithm, worlds, rows, cast)
+def verdicts(plan: RunPlan) -> Verdicts:
+    """What was set for a run, each setting with why it changes nothing there."""
+    config, algorithm, facts = plan.config, plan.algorithm, facts_of(plan)
     key = normalize.section_key(config.training.algorithm)
     found = _placed(key, judged(algorithm, normalize.changed_fields(algorithm), facts))
     for path, section in _sections(config):
         found |= _placed(path, judged(section, _changed(section), facts))
-    found |= _placed("workflow", _of_workflow(config, facts, parts))
+    found |= _placed("workflow", _of_workflow(config, facts, plan.parts))
     for index, section in enumerate(config.environments):
         if not section.remote:
             found |= _placed(f"environments.{index}", _of_environment(config, section, facts))
     return found
 
 
-def facts_of(
-    config: ExperimentConfig,
-    parts: Parts,
-    algorithm: Algorithm,
-    worlds: Sequence[WorldSpec],
-    rows: bool,
-    cast: Cast,
-) -> RunFacts:
+def facts_of(plan: RunPlan) -> RunFacts:
     """What the settings of a run may depend on."""
-    trained = [world for world in worlds if world.trained]
+    config, spec, cast, trained = plan.config, plan.spec, plan.cast, plan.trained_worlds
     sampling = [
         config.generation.sampling(**section.generation) for section in config.agents.values()
     ]
     here = {name: section for name, section in cast.policies.items() if section.endpoint is None}
-    live = {
-        name for name, (model, _) in parts.models.items() if model and not isinstance(model, str)
-    }
+    models = {name: model for name, (model, _) in plan.parts.models.items()}
+    live = {name for name, model in models.items() if model and not isinstance(model, str)}
     return RunFacts(
-        rows=rows,
+        rows=plan.rows is not None,
         agents=len(cast.policy_of),
         turns=1 if trained and all(_one_turn(world) for world in trained) else None,
         lags=config.training.max_lag > 0,
         truncates=any(each.truncates for each in [config.generation.sampling(), *sampling]),
-        values="values" in algorithm.needs
-        or algorithm.scalar_head
-        or algorithm.topology in ("central", "mixed"),
+        values="values" in spec.columns or spec.scalar_head or spec.critic.of_team,
         policies=here,
         loaded=[name for name in here if name not in live],
         limits=tuple(world.template.max_turns for world in trained) or (None,),
@@ -102,11 +82,13 @@ def facts_of(
 
 def _one_turn(world: WorldSpec) -> bool:
     """Whether every episode has one joint step, in which every agent speaks at most once."""
-    if type(world.workflow).__module__.rsplit(".", 1)[-1] in ONE_TURN:
-        return True
-    if not hasattr(world.workflow, "termination_threshold"):  # agents may confer within a step
-        return False
-    return 1 in (getattr(world.workflow, "max_turns", None), world.template.max_turns)
+    workflow = world.workflow
+    limited = 1 in (workflow.max_turns, world.template.max_turns)
+    return workflow.spec.one_step or (workflow.spec.speaks_once and limited)
+
+
+def _ends_after_one(plugin: AnyWorkflow) -> bool:
+    return isinstance(plugin, type) and issubclass(plugin, Workflow) and plugin.spec.one_step
 
 
 # -- settings by place -----------------------------------------------------------------------------
@@ -159,14 +141,16 @@ def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: Parts) -> Ver
     plugin = registry.load("workflows", config.workflow.name)
     if not inspect.isclass(plugin):
         return {}
-    return _of_instance(plugin(**config.workflow.constructor_arguments(plugin)), facts, parts)
+    made = as_workflow(plugin, config.workflow.constructor_arguments(plugin))
+    return _of_instance(made, facts, parts)
 
 
-def _of_instance(workflow: Any, facts: RunFacts, parts: Parts) -> Verdicts:
-    if not dataclasses.is_dataclass(workflow) or inspect.isclass(workflow):
+def _of_instance(workflow: Workflow, facts: RunFacts, parts: Parts) -> Verdicts:
+    if parts.external_transition is not None and workflow.spec.transitions:
+        given = {"external_transition": parts.external_transition}
+        workflow = workflow.with_turn_settings(given)
+    if not dataclasses.is_dataclass(workflow):
         return {}
-    if parts.external_transition is not None and hasattr(workflow, "external_transition"):
-        workflow = dataclasses.replace(workflow, external_transition=parts.external_transition)  # pyright: ignore
     changed = [
         each.name
         for each in dataclasses.fields(workflow)
@@ -196,7 +180,7 @@ def _of_turns(
     limit, workflow = section.max_turns, config.workflow
     if limit is None:
         return {}
-    if limit > 1 and workflow.name in ONE_TURN:
+    if limit > 1 and _ends_after_one(registry.load("workflows", workflow.name)):
         return {"max_turns": f"workflow.name={workflow.name} ends after one turn; remove it"}
     named, open_ended = accepted(plugin)
     own = workflow.parameters.get("max_turns")

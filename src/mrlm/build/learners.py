@@ -5,76 +5,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from mrlm.build.policies import Cast
+from mrlm.build.policies import Cast, load_with
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.critics.critic import CentralCritic, Critic, beside
 from mrlm.learn.critics.mixing_critic import MIXER_LEARNING_RATE, MixedCritic, frozen_beside
 from mrlm.learn.learner import Learner
 from mrlm.learn.optimizer import LearnerSettings
-from mrlm.learn.policy.loading import load_model, load_tokenizer
+from mrlm.learn.policy.loading import load_tokenizer
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import seed_of
 
 
 def make_learners(
     config: ExperimentConfig,
-    algorithm: Algorithm,
     cast: Cast,
     policies: Mapping[str, Policy],
-    total: int,
-    folder: Path,
+    job: LearningJob,
     peers: Peers = ALONE,
 ) -> list[Learner]:
     """One learner for each trained policy."""
-    learners = []
-    for name, section in cast.policies.items():
-        if section.trainable:
-            settings = _settings(config, algorithm, section, total, folder, peers)
-            learners.append(Learner(policies[name], None, algorithm, settings=settings))
-    return learners
+    trained = {name: each for name, each in cast.policies.items() if each.trainable}
+    settings = {name: _settings(config, each, job, peers) for name, each in trained.items()}
+    return [
+        Learner(policies[name], None, job.algorithm, settings=each)
+        for name, each in settings.items()
+    ]
 
 
 def make_critics(
     config: ExperimentConfig,
-    algorithm: Algorithm,
     cast: Cast,
     learners: Sequence[Learner],
     policies: Mapping[str, Policy],
-    total: int,
-    folder: Path,
+    job: LearningJob,
     peers: Peers = ALONE,
 ) -> list[Critic]:
     """Those beside the policies, or the team's one."""
-    if algorithm.topology not in ("central", "mixed"):
+    plan = job.algorithm.spec.critic
+    if not plan.of_team:
         return [learner.critic for learner in learners if learner.critic is not None]
-    mixed = algorithm.topology == "mixed"
+    mixed = plan.topology == "mixed"
     body = _team_body(config, learners[0].weights_of, frozen_beside if mixed else beside)
-    settings = _settings(config, algorithm, PolicyConfig(), total, folder, peers)
+    settings = _settings(config, PolicyConfig(), job, peers)
     chats = {name: policy.chat for name, policy in policies.items()}
     if not mixed:
         return [CentralCritic(body, settings, chats)]
     rate = settings.critic_learning_rate or MIXER_LEARNING_RATE
     seed = seed_of((config.training.seed, "mixer")) >> 1
     settings = replace(settings, critic_learning_rate=rate)
-    return [MixedCritic(body, settings, chats, list(cast.policy_of), algorithm.mixing, seed)]
+    return [MixedCritic(body, settings, chats, list(cast.policy_of), plan.mixing, seed)]
 
 
 def _settings(
-    config: ExperimentConfig,
-    algorithm: Algorithm,
-    policy: PolicyConfig,
-    total: int,
-    folder: Path,
-    peers: Peers,
+    config: ExperimentConfig, policy: PolicyConfig, job: LearningJob, peers: Peers
 ) -> LearnerSettings:
     """How a network is optimised: as the policy's section says, else as `training` does."""
     training = config.training
     clip = training.max_grad_norm if policy.max_grad_norm is None else policy.max_grad_norm
-    rate = policy.learning_rate or training.learning_rate or algorithm.learning_rate
+    rate = policy.learning_rate or training.learning_rate or job.algorithm.learning_rate
     return LearnerSettings(
         learning_rate=rate,
         critic_learning_rate=training.critic_learning_rate,
@@ -83,13 +74,13 @@ def _settings(
         weight_decay=training.weight_decay if policy.weight_decay is None else policy.weight_decay,
         max_grad_norm=clip,
         schedule=training.lr_scheduler_type,
-        warmup_steps=training.warmup(total),
-        total_steps=total,
+        warmup_steps=training.warmup(job.total),
+        total_steps=job.total,
         max_tokens=training.max_tokens_per_microbatch,
         accumulation=training.gradient_accumulation_steps,
         gradient_checkpointing=training.gradient_checkpointing,
         max_nonfinite_steps=training.max_nonfinite_steps,
-        dump_folder=folder,
+        dump_folder=job.folder,
         peers=peers,
     )
 
@@ -104,12 +95,5 @@ def _team_body(
         return copied(policy)
     section = config.model
     tokenizer = load_tokenizer(path, section.trust_remote_code)
-    model = load_model(
-        path,
-        section.torch_dtype,
-        section.trust_remote_code,
-        section.attn_implementation,
-        section.device,
-    )
-    precision = config.training.precision
+    model, precision = load_with(section, path), config.training.precision
     return Policy("critic", model, tokenizer, precision=precision, lean=section.lean)

@@ -4,36 +4,27 @@ them, and what cannot work refused."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from mrlm.build.policies import Cast
-from mrlm.config import ExperimentConfig
+from mrlm.build.folder import run_folder
+from mrlm.build.run_plan import RunPlan
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.policy.copies import stand_in
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
-from mrlm.play.sources.task_sampler import WorldSpec
 from mrlm.selfplay.opponent_pool import Population
 
 KEY = "opponents"
 
 
-def check_opponents(
-    config: ExperimentConfig,
-    algorithm: Algorithm,
-    cast: Cast,
-    worlds: Sequence[WorldSpec],
-    learns_rows: bool,
-) -> None:
+def check_opponents(plan: RunPlan) -> None:
     """Refuse opponents that could never be met.
 
     Raises:
         ConfigError: what is missing.
     """
-    section = config.opponents
+    section, cast = plan.config.opponents, plan.cast
     if not section.on:
         if section.policies is not None:
             raise ConfigError(
@@ -41,17 +32,17 @@ def check_opponents(
                 f"snapshots) or {KEY}.source"
             )
         return
-    if learns_rows or algorithm.collection is not None:
+    if plan.imitates:
         raise ConfigError(
-            f"{KEY}: opponents are met in play, and {config.training.algorithm} learns from a data "
-            f"set or from collected episodes; remove the section {KEY}"
+            f"{KEY}: opponents are met in play, and {plan.config.training.algorithm} learns from a "
+            f"data set or from collected episodes; remove the section {KEY}"
         )
     trained = list(dict.fromkeys(cast.trained.values()))
     for name in section.policies or ():
         if name not in trained:
             raise ConfigError(registry.unknown(name, trained, f"{KEY}.policies (trained policies)"))
     populated = set(trained if section.policies is None else section.policies)
-    for world in worlds:
+    for world in plan.worlds:
         policies = [
             cast.policy_of[name] for name in world.template.agents if name in cast.policy_of
         ]
@@ -66,11 +57,9 @@ def check_opponents(
     )
 
 
-def stand_ins_of(
-    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy]
-) -> dict[str, list[Policy]]:
+def stand_ins_of(plan: RunPlan, policies: Mapping[str, Policy]) -> dict[str, list[Policy]]:
     """policy -> the frozen policies that take its seats: as many as opponents are met at once."""
-    section = config.opponents
+    section, cast = plan.config.opponents, plan.cast
     if not section.on:
         return {}
     trained = list(dict.fromkeys(cast.trained.values()))
@@ -86,15 +75,14 @@ def stand_ins_of(
 
 
 def population_of(
-    config: ExperimentConfig,
-    folder: Path,
-    cast: Cast,
+    plan: RunPlan,
     policies: Mapping[str, Policy],
     stand_ins: Mapping[str, Sequence[Policy]],
     engines: Mapping[str, Engine],
     peers: Peers = ALONE,
 ) -> Population:
     """The population of a run, still without members."""
-    trained = {name: policies[name] for name in dict.fromkeys(cast.trained.values())}
-    seed = config.training.seed
+    config = plan.config
+    trained = {name: policies[name] for name in dict.fromkeys(plan.cast.trained.values())}
+    folder, seed = run_folder(config), config.training.seed
     return Population(folder, seed, config.opponents, trained, stand_ins, engines, peers)

@@ -20,6 +20,7 @@ from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.workflow import Workflow
 from mrlm.training.run import Callback
 
 
@@ -31,21 +32,21 @@ class Parts:
         models: policy -> (model or path, tokenizer or None).
         worlds: environments as instances, classes or functions, instead of `config.environments`.
         eval_worlds: the same, which are evaluated and never trained on.
-        workflow: a coroutine function, instead of `config.workflow`.
+        workflow: instead of `config.workflow`.
         external_transition: writes the prompts between two turns, instead of
             `config.workflow.external_transition`.
         rows: data for supervised and preference learning, instead of `config.data.dataset`.
-        system_prompts: agent -> system prompt.
+        system_prompt: of agents without one of their own.
         callbacks: hooks of the run.
     """
 
     models: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     worlds: list[Any] = field(default_factory=list)
     eval_worlds: list[Any] = field(default_factory=list)
-    workflow: Any = None
+    workflow: Workflow | None = None
     external_transition: Any = None
     rows: Any = None
-    system_prompts: dict[str, str] = field(default_factory=dict)
+    system_prompt: str | None = None
     callbacks: Sequence[Callback] = ()
 
 
@@ -147,7 +148,7 @@ def _check_seats(
                 f"workflow.name={config.workflow.name!r} plays worlds with one seat, and "
                 f"environment {world.name!r} has {len(seats)} ({', '.join(seats)}); use 'turns'"
             )
-        if getattr(world.workflow, "replays", False) and not world.reproducible:
+        if world.workflow.spec.repeats and not world.reproducible:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} plays every task more than once, and the "
                 f"reset of environment {world.name!r} takes neither task nor seed, so that it "
@@ -217,7 +218,7 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
             if model is None and not section.trainable:
                 model = frozen.get(key)
             if model is None:
-                model = _load(model_section, path)
+                model = load_with(model_section, path)
             if not section.trainable:
                 frozen[key] = model
         if lora is not None:
@@ -269,7 +270,8 @@ def _borrows(section: PolicyConfig, parts: Parts, name: str) -> bool:
     return not section.trainable and (live is None or isinstance(live, str | os.PathLike))
 
 
-def _load(section: ModelConfig, path: str) -> Any:
+def load_with(section: ModelConfig, path: str) -> Any:
+    """A model of a folder or hub id, loaded as a section says."""
     return load_model(
         path,
         section.torch_dtype,
@@ -299,7 +301,7 @@ def make_seats(
         section = config.agents.get(agent)
         sampling = config.generation.sampling(**(section.generation if section else {}))
         prompt = section.system_prompt if section else None
-        prompt = prompt if prompt is not None else parts.system_prompts.get(agent)
+        prompt = parts.system_prompt if prompt is None else prompt
         if cast.policies[policy_name].endpoint is not None:  # its server knows its tokens
             seats[agent] = Seat(agent, policy_name, None, sampling, 0, prompt, trained=False)
             continue

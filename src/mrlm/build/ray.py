@@ -9,7 +9,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, WorkerLost
 from mrlm.core.timing import count
+from mrlm.distributed.learning_job import LearningJob
 from mrlm.distributed.on_ray.actor_calls import Post, begin
 from mrlm.distributed.on_ray.cluster import ActorPool, connect, reserve, shares
 from mrlm.distributed.on_ray.collective_calls import WorkerGroup
@@ -43,21 +44,12 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
 from mrlm.play.sources.task_sampler import WorldSpec
-from mrlm.train import restore
 from mrlm.training.run import Run
+from mrlm.training.saving import restore
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 KEY = "distributed.ray"
-
-
-@dataclass(frozen=True, slots=True)
-class RayLayout:
-    """What learners and critics were made with."""
-
-    algorithm: Algorithm
-    total: int
-    folder: Path
 
 
 class OnRay(Here):
@@ -71,7 +63,7 @@ class OnRay(Here):
         self._check()
         self.pools: list[ActorPool] = []
         self.worlds_at: WorldPool | None = None
-        self._plan: RayLayout | None = None
+        self._job: LearningJob | None = None
         self._start: dict[str, Any] = {}
         self._origin: Path | None = None
         connect(self.settings)
@@ -211,17 +203,15 @@ class OnRay(Here):
         engine = RayEngine(groups, first.tokenizer, context)
         return engines | dict.fromkeys(groups, engine)
 
-    def make_learners(
-        self, algorithm: Algorithm, policies: Mapping[str, Any], total: int, folder: Path
-    ) -> list[Any]:
+    def make_learners(self, job: LearningJob, policies: Mapping[str, Any]) -> list[Any]:
         """Learners in workers, those of one base in one."""
-        self._plan = RayLayout(algorithm, total, folder.absolute())
-        critics = self._learn(algorithm)
+        self._job = replace(job, folder=job.folder.absolute())
+        critics = self._learn(self._job)
         home = {name: base.home for base in self.bases for name in base.names}
         return [
             RemoteLearner(
                 policies[name],
-                algorithm,
+                job.algorithm,
                 home[name],
                 RemoteCritic(name, home[name]) if name in critics else None,
             )
@@ -238,29 +228,22 @@ class OnRay(Here):
             if not self.cast.policies[name].trainable
         ]
 
-    def _learn(self, algorithm: Algorithm) -> set[str]:
+    def _learn(self, job: LearningJob) -> set[str]:
         """Let the workers make learners; the policies with a critic beside them."""
-        plan = self._plan
-        assert plan is not None
         homes = [base.home for base in self.bases if base.trained]
-        told = [(post, post.send("learn", algorithm, plan.total, plan.folder)) for post in homes]
+        told = [(post, post.send("learn", job)) for post in homes]
         return {name for post, answer in told for name in post.collect(answer)}
 
     def make_critics(
-        self,
-        algorithm: Algorithm,
-        learners: Sequence[Any],
-        policies: Mapping[str, Any],
-        total: int,
-        folder: Path,
+        self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
     ) -> list[Any]:
         """Critics beside policies are where these are; the team's lives here, with a network of its
         own."""
-        of_team = algorithm.topology in ("central", "mixed")
+        of_team = job.algorithm.spec.critic.of_team
         if of_team and self.config.training.critic_model is None:
             base = next(each for each in self.bases if learners[0].policy in each.names)
             learners = [_Lent(base.recipe.load()[learners[0].policy])]
-        return super().make_critics(algorithm, learners, policies, total, folder)
+        return super().make_critics(job, learners, policies)
 
     def worlds(self, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
         """Worlds whose episodes live in workers, if there are any for them."""
@@ -329,14 +312,12 @@ class OnRay(Here):
             if not post.alive:
                 post.restart()
         policies = self.load_policies()
-        self._learn(run.algorithm)
-        plan = self._plan
-        assert plan is not None
+        assert self._job is not None
+        self._learn(self._job)
         for learner in run.learners:
             learner.version = learner.nonfinite = 0
-        if run.algorithm.topology in ("central", "mixed"):
-            given = (run.algorithm, run.learners, policies, plan.total, plan.folder)
-            run.critics = self.make_critics(*given)
+        if run.spec.critic.of_team:
+            run.critics = self.make_critics(self._job, run.learners, policies)
         for engine in run.engines.values():
             if isinstance(engine, RayEngine):
                 engine.forget()

@@ -4,7 +4,6 @@ and samples from them."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +16,9 @@ from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayPolicyConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import Peers
+from mrlm.distributed.learning_job import LearningJob
 from mrlm.distributed.on_ray.actor_calls import Post
 from mrlm.distributed.on_ray.workers import About
-from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.fast.cpu_backends import keep_freed_memory
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy.policy import Policy
@@ -61,15 +60,10 @@ class PolicyWorkerSpec:
         return next(iter(make_engines(self.config, self.cast, policies).values()))
 
     def learners(
-        self,
-        policies: dict[str, Policy],
-        algorithm: Algorithm,
-        total: int,
-        folder: Path,
-        peers: Peers,
+        self, policies: dict[str, Policy], job: LearningJob, peers: Peers
     ) -> list[Learner]:
         """What trains those that are trained."""
-        return make_learners(self.config, algorithm, self.cast, policies, total, folder, peers)
+        return make_learners(self.config, self.cast, policies, job, peers)
 
 
 @dataclass(slots=True)

@@ -23,14 +23,14 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: Cast) -> S
     Raises:
         ConfigError: it does not fit the agents, the policies or the algorithm.
     """
-    section, name = config.training.schedule, config.training.algorithm
-    order: Order = section.order or algorithm.default_order
-    if order not in algorithm.orders:
+    section, name, spec = config.training.schedule, config.training.algorithm, algorithm.spec
+    order: Order = section.order or spec.orders[0]
+    if order not in spec.orders:
         raise ConfigError(
-            f"{KEY}.order={order!r}: {name} learns {' or '.join(algorithm.orders)} only; "
+            f"{KEY}.order={order!r}: {name} learns {' or '.join(spec.orders)} only; "
             "mappo learns in any order"
         )
-    algorithm.check_cast(cast.trained, len(cast.policy_of))
+    algorithm.check_agents(cast.trained, len(cast.policy_of))
     policies = [each for each, settings in cast.policies.items() if settings.trainable]
     if section.order not in (None, "simultaneous") and len(policies) < 2:
         raise ConfigError(
@@ -44,7 +44,7 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: Cast) -> S
                 f"it is {order!r}; remove it, or set that"
             )
     turns = _turns(section, policies) if order == "alternating" else ()
-    swap_every, roles = _swap(section, algorithm, cast)
+    swap_every, roles = _swap(section, spec.swap_every, cast)
     return Schedule(order, turns, section.period or 1, swap_every, roles)
 
 
@@ -79,11 +79,10 @@ def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str]
 
 
 def _swap(
-    section: ScheduleConfig, algorithm: Algorithm, cast: Cast
+    section: ScheduleConfig, own: int | None, cast: Cast
 ) -> tuple[int | None, tuple[str, ...]]:
     """How often which agents exchange their policies. What an algorithm asks for by itself is left
     out where there is nothing to exchange."""
-    own = algorithm.swap_every
     if own is not None and section.swap_every not in (None, own):
         raise ConfigError(
             f"{KEY}.swap_every={section.swap_every}: the algorithm swaps every {own} iterations by "

@@ -6,27 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrlm.build.async_play import ahead_of, surplus_of
+from mrlm.build.async_play import surplus_of
 from mrlm.build.policies import Parts
-from mrlm.config import ExperimentConfig
+from mrlm.build.run_plan import Data, RunPlan
+from mrlm.config import ExperimentConfig, TrainingConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.data.tasks import Reading
-from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.bases.spec import Spec
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
+from mrlm.play.sources.ahead import Ahead
 from mrlm.play.sources.collected import Collected
-from mrlm.play.sources.play import EpisodeSource, Play
-from mrlm.play.sources.rows import RowSource
+from mrlm.play.sources.play import Play, Sit
+from mrlm.play.sources.rows import Grouping, RowSource
 from mrlm.play.sources.self_play_pairs import Opposed
+from mrlm.play.sources.source import EpisodeSource
 from mrlm.play.sources.streaming import Streamed
 from mrlm.play.sources.task_sampler import WorldSpec
 
-Data = list[dict[str, Any]] | Reading
-"""The rows of a run, or how they are read while it goes on."""
 
-
-def rows_of(config: ExperimentConfig, parts: Parts) -> Data | None:
+def rows_of(config: ExperimentConfig, parts: Parts, spec: Spec) -> Data | None:
     """The rows a run learns from, read or ready to be; `None` if it learns from none.
 
     Raises:
@@ -47,7 +47,7 @@ def rows_of(config: ExperimentConfig, parts: Parts) -> Data | None:
     )
     if not section.streaming:
         return list(reading)
-    if config.algorithm_settings().rounds(1, 1) is not None:
+    if spec.sampling.rounds is not None:
         raise ConfigError(
             f"data.streaming: {config.training.algorithm} goes over all rows in every round, so it "
             "needs to know them; remove it"
@@ -63,85 +63,77 @@ def rows_of(config: ExperimentConfig, parts: Parts) -> Data | None:
 
 def play_of(
     config: ExperimentConfig,
-    group_size: int,
     worlds: Sequence[WorldSpec],
     seats: Mapping[str, Seat],
     engines: Mapping[str, Engine],
-    demonstrate: bool = False,
-    watched: bool = False,
-    greedy: bool = False,
     peers: Peers = ALONE,
-    surplus: int = 0,
+    group_size: int = 1,
+    **how: Any,
 ) -> Play:
     """Play with what the config says of it; arguments are those of `Play`."""
-    return Play(
-        worlds,
-        seats,
-        engines,
-        group_size,
-        config.training.seed,
-        config.engine.timeout,
-        demonstrate,
-        watched,
-        greedy,
-        peers=peers.channel(),
-        surplus=surplus,
-    )
+    seed, timeout = config.training.seed, config.engine.timeout
+    return Play(worlds, seats, engines, group_size, seed, timeout, peers=peers.channel(), **how)
 
 
 def source_of(
-    config: ExperimentConfig,
-    algorithm: Algorithm,
+    plan: RunPlan,
     worlds: Sequence[WorldSpec],
-    rows: Data | None,
     seats: Mapping[str, Seat],
     engines: Mapping[str, Engine],
     peers: Peers,
+    sit: Sit | None,
 ) -> EpisodeSource:
     """Where the loop takes groups from.
 
     Args:
-        config: one stage of an experiment.
-        algorithm: that learns from them.
-        worlds, rows: what is played, or learned from.
+        plan: of the run.
+        worlds: those of the plan, ready to be played.
         seats, engines: who plays, and what samples for every policy.
         peers: the processes that share the tasks.
+        sit: who plays a training task, where that is not always the same.
     """
+    config, spec, rows = plan.config, plan.spec, plan.rows
     if rows is not None:
         source = config.data.dataset
         where = f"data.dataset={source!r}" if isinstance(source, str) else "the data set"
-        pairs, seed = "pairs" in algorithm.requires, config.training.seed
-        long = config.data.on_long_row
+        grouping = Grouping(seats, spec.sampling.pairs, where, config.data.on_long_row)
+        seed, shuffle = config.training.seed, config.data.shuffle
         if isinstance(rows, Reading):
-            buffer = config.data.shuffle_buffer if config.data.shuffle else 1
-            return Streamed(rows, seats, seed, buffer, pairs, where, long)
-        found = RowSource(rows, seats, seed, config.data.shuffle, pairs, where, long)
-        rounds = algorithm.rounds(len(rows), config.training.batch_size)
-        if rounds is None:
+            return Streamed(rows, grouping, seed, config.data.shuffle_buffer if shuffle else 1)
+        found = RowSource(rows, grouping, seed, shuffle)
+        if spec.sampling.rounds is None:
             return found
+        rounds = spec.sampling.rounds.over(len(rows), config.training.batch_size)
         channel = peers.channel()
         return Opposed(found, seats, engines, rounds, seed, config.engine.timeout, channel)
-    plan = algorithm.collection
-    if plan is None:
-        watched = algorithm.topology in ("central", "mixed")
-        greedy = "greedy" in algorithm.requires
-        size = algorithm.group_size
-        more = surplus_of(config, size)
-        play = play_of(config, size, worlds, seats, engines, False, watched, greedy, peers, more)
-        return ahead_of(config, play)
-    play = play_of(config, 1, worlds, seats, engines, demonstrate=plan.demonstrate, peers=peers)
-    return Collected(play, config.training.batch_size, plan.every, plan.min_reward, plan.most)
+    given = (config, worlds, seats, engines, peers)
+    asked = spec.sampling.collection
+    if asked is not None:
+        play = play_of(*given, demonstrate=asked.demonstrate)
+        batch_size = config.training.batch_size
+        return Collected(play, batch_size, asked.every, asked.min_reward, asked.most)
+    play = play_of(
+        *given,
+        group_size=plan.algorithm.group_size,
+        watched=spec.critic.of_team,
+        greedy=spec.sampling.greedy,
+        surplus=surplus_of(plan),
+        sit=sit,
+    )
+    if not config.training.max_lag:
+        return play
+    training = config.training
+    return Ahead(play, training.max_lag, training.batch_size, config.asynchrony.partial)
 
 
-def total_steps(config: ExperimentConfig, tasks: int | None) -> int:
+def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:
     """Iterations of a run over `tasks` tasks (`None`: they never end): as many as are asked for,
     else enough for the epochs; where tasks never end an epoch is one iteration, in an outer loop it
     is a round."""
-    training = config.training
     if training.num_iterations is not None:
         return training.num_iterations
-    rounds = tasks and config.algorithm_settings().rounds(tasks, training.batch_size)
-    if rounds:
-        return rounds.total(training.num_epochs)
+    rounds = spec.sampling.rounds
+    if tasks and rounds is not None:
+        return rounds.over(tasks, training.batch_size).total(training.num_epochs)
     per_epoch = 1 if tasks is None else math.ceil(tasks / training.batch_size)
     return training.num_epochs * per_epoch

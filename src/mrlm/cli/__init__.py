@@ -7,6 +7,7 @@ import importlib
 import logging
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,8 +15,11 @@ from typer.core import TyperGroup
 
 from mrlm.cli._options import Verbose, with_verbose
 from mrlm.core.parent_process import end_with_launcher
+from mrlm.core.registry import search
 
-COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info")
+COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info", "new")
+CLASSES = {"train": "Train"}
+"""Command -> name of its class in its module, where it reads its arguments in a way of its own."""
 
 
 class Stderr(logging.Handler):
@@ -46,6 +50,7 @@ class Commands(TyperGroup):
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt as interrupt:
+            exec("")  # Python ends by the signal if text that a library ran was interrupted last
             if distributed.is_main():
                 _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
             raise typer.Exit(130) from interrupt
@@ -88,7 +93,8 @@ def app() -> typer.Typer:
     for name in COMMANDS:
         module = importlib.import_module(f"mrlm.cli.{name}")
         command = with_verbose(getattr(module, name))
-        found.command(name, cls=getattr(module, "COMMAND_CLASS", None))(command)
+        cls = getattr(module, CLASSES[name]) if name in CLASSES else None
+        found.command(name, cls=cls)(command)
     return found
 
 
@@ -96,6 +102,7 @@ def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed, 2 bad usage or config, 130 interrupted
     after saving."""
     end_with_launcher()
+    search(Path.cwd())
     log = logging.getLogger("mrlm")
     log.setLevel(logging.INFO)
     if not log.handlers:

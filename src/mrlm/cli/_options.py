@@ -99,8 +99,8 @@ def config_to_play(
     data: dict[str, Any] = {}
     if path is not None:
         data = load_config(path).stage_configs()[-1][1].given()
-    if model is not None and trained is not None:
-        data = _with_models(data, model, trained)
+    if trained is not None:
+        data = _with_models(data, str(model), trained)
     if environments:
         data["environments"] = [{"env_type": name} for name in environments]
     where = "the command line" if path is None else str(path)

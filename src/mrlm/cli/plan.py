@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,7 +82,6 @@ def plan(
     for option, value in (("--latency", latency), ("--max-lag", max_lag)):
         if value is not None and value < 0:
             raise ConfigError(f"{option} {value}: it cannot be below 0")
-    logging.getLogger("mrlm").setLevel(logging.WARNING)
     what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
@@ -148,8 +146,8 @@ def _counts(
         raise ConfigError("--layers, --hidden and --vocab describe the model of --params; give it")
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
-    worlds, rows, cast = plan_of(stage, Parts())
-    plan = arithmetic_of(stage, worlds, rows, cast, shape=shape, parameters=weights)
+    run = plan_of(stage, Parts())
+    plan, cast = arithmetic_of(run, shape=shape, parameters=weights), run.cast
     here = [name for name, policy in cast.policies.items() if policy.endpoint is None]
     unknown = set(here) - {each.name for each in plan.weights if each.shape is not None}
     if unknown:
@@ -166,8 +164,8 @@ def _counts(
             "every completion is taken to be as long as may be; --completion-tokens says better"
         )
     mean = mean or generation.max_new_tokens
-    algorithm = stage.algorithm_settings()
-    needs = Needs(frozenset(algorithm.needs), algorithm.reads_old)
+    spec = stage.algorithm_settings().spec
+    needs = Needs(spec.columns, spec.reads_old)
     lengths = Lengths(prompt, mean, generation.max_new_tokens, latency, engine)
     return plan, lengths, needs
 

@@ -103,7 +103,8 @@ class Terminal:
         """
         seen = [(str(message.role), message.content) for message in messages]
         pairs = zip(seen, self._known, strict=False)
-        same = next((i for i, (a, b) in enumerate(pairs) if a != b), len(self._known))
+        both = min(len(seen), len(self._known))
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), both)
         if same < len(self._known):
             self.say("(a new conversation)")
             same = 0

@@ -37,9 +37,6 @@ class Train(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-COMMAND_CLASS = Train
-
-
 def train(
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -84,15 +81,15 @@ def train(
             raise ConfigError("\n".join(problems))
         return
     folder = Path(loaded.output_dir or f"outputs/{loaded.experiment_name}")
-    began = time.time()
+    began = time.time() if resume is None else None
     try:
         result = run_experiment(loaded, folder if resume == OWN else resume)
     except KeyboardInterrupt as interrupt:
         again = f"the run is saved; go on with\n  {_again(path, folder, overrides or ())}"
-        saved = _saved(folder, None if resume else began)
+        saved = _saved(folder, began)
         raise KeyboardInterrupt(again if saved else "nothing was saved yet") from interrupt
     except MRLMError as error:
-        if error.exit_code == 1 and _saved(folder, None if resume else began):
+        if error.exit_code == 1 and _saved(folder, began):
             error.add_note(f"go on with\n  {_again(path, folder, overrides or ())}")
         raise
     if not distributed.is_main():

@@ -1,5 +1,5 @@
-"""Floor 1: the nouns of the house, what a world is, and how conversations become tokens. No torch,
-no I/O. Names are loaded when they are first used."""
+"""The shared types: messages, tasks, episodes, environments, errors. No torch, no I/O. Names are
+loaded on first use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _HOME = {
     "as_environment": "mrlm.core.environment",
     "check_environment": "mrlm.core.environment",
 }
-"""Public name -> the module it lives in."""
+"""Public name -> its module."""
 
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -1,11 +1,11 @@
-"""Messages <-> token ids. The only file that knows chat templates.
+"""Messages <-> token ids. The only file that uses chat templates.
 
-Two promises. A conversation that goes on keeps the tokens it already has: the next prompt is the
-last prompt, the sampled ids and the ids of what came after, unless the template itself rewrites the
-past, in which case the prompt is rendered anew (and becomes a sample of its own). And text that no
-engine sampled is trained on exactly where the assistant wrote it.
+Two guarantees. A continued conversation keeps its tokens: the next prompt is the last prompt, the
+sampled ids and the ids of later messages, unless the template rewrites earlier turns, in which case
+the prompt is rendered again (and becomes a separate sample). And text that no engine sampled is
+trained on exactly where the assistant wrote it.
 
-Messages are text: a control token that one spells is read as the letters it is written with
+Messages are text: a control token spelled in a message is tokenised as ordinary characters
 (`core/control_tokens.py`).
 """
 
@@ -34,18 +34,18 @@ PLAIN_TEMPLATE = (
     "{% else %}{{ message['role'] | capitalize + ':\n' + message['content'] + '\n' }}"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}"
 )
-"""Used, with one warning, for a tokenizer that has no chat template."""
+"""Default template for a tokenizer without one, used with a warning."""
 
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 TAKES_TOOLS = re.compile(r"\{[%{][^%}]*\btools\b")
 KEPT = 256
-"""Texts whose ids, and conversations whose text, are remembered: siblings of a group read alike."""
+"""Size of the caches of tokenised texts and rendered conversations, which siblings share."""
 
 
 @dataclass(slots=True)
 class Prompt:
-    """What a policy is about to read: the rendered text, guarded where a message spells a control
-    token, and its ids. `forked` says that the template rewrote the past."""
+    """The input of a policy: the rendered text, with guards where a message spells a control token,
+    and its ids. `forked`: the template rewrote earlier turns."""
 
     text: str
     ids: list[int]
@@ -54,7 +54,7 @@ class Prompt:
 
 @dataclass(slots=True)
 class Span:
-    """The tokens `ids[start:end]` of a transcript, written by message number `message`."""
+    """The tokens `ids[start:end]` of a transcript, which belong to message number `message`."""
 
     message: int
     start: int
@@ -62,11 +62,12 @@ class Span:
 
 
 class Chat:
-    """Renders conversations for one tokenizer.
+    """A renderer of conversations for one tokenizer.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        template_kwargs: more variables for the template, such as `{"enable_thinking": False}`.
+        template_kwargs: additional variables for the template, such as `{"enable_thinking":
+            False}`.
     """
 
     def __init__(self, tokenizer: Any, template_kwargs: Mapping[str, Any] | None = None) -> None:
@@ -89,11 +90,11 @@ class Chat:
         self._texts = lru_cache(KEPT)(self._rendered)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a rendered text; the template has put every special token in already."""
+        """Ids of a rendered text, which already contains all special tokens."""
         return [*self._ids(text)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of a text that no template rendered: none of them is a control token."""
+        """Ids of a text not rendered by a template: none of them is a control token."""
         return self.encode(self.control.guard(text))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -106,13 +107,13 @@ class Chat:
         generate: bool = True,
         trained: Callable[[int], bool] = lambda index: True,
     ) -> str:
-        """Text of a conversation, for `encode`: control tokens that messages spell are guarded.
-        What a strict template refuses (a system message in the middle, two of one role in a row)
-        is merged or given another role, and the log says so once."""
+        """Text of a conversation, for `encode`: control tokens spelled in messages are guarded.
+        Messages that a strict template rejects (a system message in the middle, two of one role in
+        a row) are merged or given another role, with one log message."""
         return self._acceptable(messages, trained, generate)[1]
 
     def _text(self, messages: Sequence[Message]) -> str:
-        """The same, remembered where nothing but roles and words tell conversations apart."""
+        """Like `render`, with a cache for conversations determined by roles and contents alone."""
         if any(message.tool_calls or message.metadata.get("tools") for message in messages):
             return self.render(messages)
         return self._texts(tuple((message.role, message.content) for message in messages))
@@ -132,9 +133,8 @@ class Chat:
         """The prompt for the next turn.
 
         Args:
-            messages: the whole conversation as the agent sees it.
-            after: the agent's last prompt and turn, if it spoke before; its sampled tokens are kept
-                as they are.
+            messages: the agent's whole conversation.
+            after: the agent's last prompt and turn, if any; its sampled tokens are kept unchanged.
         """
         text = self._text(messages)
         if after is None:
@@ -158,11 +158,11 @@ class Chat:
     def transcript(
         self, messages: Sequence[Message], trained: Callable[[int], bool] = lambda index: True
     ) -> tuple[list[int], list[Span]]:
-        """Ids of a whole conversation, and where its assistant messages stand.
+        """Ids of a whole conversation, and the spans of its assistant messages.
 
         Args:
-            messages: the conversation; nothing in it needs to have been sampled.
-            trained: says by index which assistant messages are wanted.
+            messages: the conversation; it need not have been sampled.
+            trained: selects assistant messages by index.
 
         Raises:
             ChatTemplateError: the template neither marks generations nor keeps its prefixes.
@@ -188,19 +188,19 @@ class Chat:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token: a text of more than n times as many needs more than n
-        tokens."""
+        """Number of characters of the longest token: a text of more than n times as many has more
+        than n tokens."""
         return max(map(len, self.tokenizer.get_vocab()))
 
-    # -- what is control ---------------------------------------------------------------------------
+    # -- control tokens ----------------------------------------------------------------------------
 
     @cached_property
     def control(self) -> Control:
-        """What no message may write into a prompt."""
+        """The control tokens, which messages must not write into a prompt."""
         return Control(self.tokenizer, self._openings(), self._say)
 
     def _openings(self) -> dict[str, list[str]]:
-        """What the template writes before a message, by its role."""
+        """The template's text before a message, by role."""
         user, said = "\ue0001", "\ue0002"
         talk = [(user, "user"), (said, "assistant"), (user, "user")]
         messages = [{"role": role, "content": text} for text, role in talk]
@@ -210,7 +210,7 @@ class Chat:
             return {}
         return {"user": parts[0:3:2], "assistant": parts[1:4:2]}
 
-    # -- what the template sees --------------------------------------------------------------------
+    # -- input of the template ---------------------------------------------------------------------
 
     def _apply(self, messages: list[dict[str, Any]], generate: bool) -> str:
         return self.tokenizer.apply_chat_template(
@@ -222,8 +222,7 @@ class Chat:
         )
 
     def _variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the template is given beside the messages: its variables, and the tools that a
-        message brings in its metadata."""
+        """The template's variables, including the tools in a message's metadata."""
         tools = next((message["tools"] for message in messages if "tools" in message), None)
         if tools is None:
             return self.template_kwargs
@@ -237,8 +236,7 @@ class Chat:
     def _acceptable(
         self, messages: Sequence[Message], trained: Callable[[int], bool], generate: bool
     ) -> tuple[list[dict[str, Any]], str]:
-        """The first of three ways to write the conversation that the template does not refuse, and
-        its text."""
+        """The first of three forms of the conversation that the template accepts, and its text."""
         found = [self._as_dict(message, index) for index, message in enumerate(messages)]
         refused: TemplateError | None = None
         for attempt, rewrite in enumerate(
@@ -263,7 +261,7 @@ class Chat:
         raise ChatTemplateError(f"{self._place()} refuses the conversation: {refused}") from refused
 
     def check(self) -> None:
-        """Make sure that the template can be parsed.
+        """Check that the template can be parsed.
 
         Raises:
             ChatTemplateError: it cannot; the message names its file and the line.
@@ -275,10 +273,10 @@ class Chat:
                 f"{self._place()}, line {error.lineno}: it is not a valid template: {error.message}"
             ) from error
         except TemplateError:
-            return  # it may refuse this conversation; what it is given it is asked later
+            return  # it may reject this conversation; actual ones are checked when rendered
 
     def _place(self) -> str:
-        """Where the template comes from, for messages."""
+        """The source of the template, for messages."""
         folder = Path(str(getattr(self.tokenizer, "name_or_path", "")))
         names = ("chat_template.jinja", "tokenizer_config.json")
         files = [folder / name for name in names if (folder / name).is_file()]
@@ -299,10 +297,10 @@ class Chat:
             entry["tools"] = guard_all(message.metadata["tools"])
         return entry
 
-    # -- where the assistant wrote -----------------------------------------------------------------
+    # -- assistant messages ------------------------------------------------------------------------
 
     def _marked(self, messages: list[dict[str, Any]]) -> tuple[list[int], list[int]]:
-        """Ids of a conversation, and a one for each that the template marks as generated."""
+        """Ids of a conversation, and a mask of those that the template marks as generated."""
         encoded = self.tokenizer.apply_chat_template(
             plain(messages),
             chat_template=self.template,
@@ -363,15 +361,15 @@ class Chat:
         return ids + self.encode(whole[len(text) :]), spans
 
     def _up_to_end(self, written: str, content: str) -> str:
-        """What of a rendered assistant message a policy writes itself: the text and the end token,
-        not the line break after it."""
+        """The part of a rendered assistant message that a policy writes: the text and the end
+        token, without the line break after it."""
         eos = self.tokenizer.eos_token or ""
         after = written.find(content) + len(content) if content in written else 0
         at = written.find(eos, after) if eos else -1
         return written[: at + len(eos)] if at >= 0 else written.rstrip("\n")
 
     def _tail(self, text: str, previous: str, content: str) -> str | None:
-        """What follows the last completion in `text`; `None` if what came before was rewritten."""
+        """The text after the last completion; `None` if the template rewrote earlier turns."""
         if not text.startswith(previous):
             return None
         rest = text[len(previous) :]

@@ -1,5 +1,5 @@
-"""Text is never control: which tokens only a chat template may write into a prompt, and how a text
-that spells one of them is tokenised."""
+"""Control tokens: the tokens that only a chat template may write into a prompt, and tokenisation of
+text that spells them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from itertools import islice
 from typing import Any
 
 GUARD = "\ufdd0"
-"""Stands behind the first character of a control token that a text spells, while the text goes
-through a template. It is a Unicode noncharacter, so no text has a use for it."""
+"""Marker after the first character of a control token spelled in a text, while the text is rendered
+by a template. It is a Unicode noncharacter, which does not occur in text."""
 
 ESCAPE = " "
-"""Takes the guard's place where a tokenizer has no ordinary tokens for the spelling."""
+"""Replacement of the guard if a tokenizer has no ordinary tokens for the spelling."""
 
 
 class Control:
     r"""The control tokens of one tokenizer.
 
-    These are its special tokens and, where a template opens roles with added tokens that are not
-    marked as special (DeepSeek's are not), those. Markup that a model writes itself (`<think>`,
-    `<tool_call>`) is text, also where it is a token of its own.
+    These are its special tokens and the added tokens with which a template opens roles, even if
+    they are not marked as special (as DeepSeek's). Markup that a model writes itself (`<think>`,
+    `<tool_call>`) is text, even if it is a single token.
 
-    `guard` marks what a text spells, the template is rendered with guarded texts, and `encode`
-    turns the result into ids: tokens that stand in the template become what they are, tokens that
-    stand in a text become the ordinary ids of their spelling. A text that spells none goes through
-    both unchanged.
+    `guard` marks spelled control tokens in a text, the template is rendered with guarded texts, and
+    `encode` converts the result to ids: tokens of the template are encoded as themselves, tokens
+    spelled in a text as the ordinary ids of their spelling. Text without such a spelling is
+    unchanged by both.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        openings: role -> what the template writes before a message of that role. Where the
-            assistant's holds no control token at all (`\\nAssistant:\\n`), messages that spell it
-            are escaped with a backslash, since no token tells them apart.
-        say: called with a sentence when a text spells control.
+        openings: role -> the template's text before a message of that role. If the assistant's has
+            no control token (`\\nAssistant:\\n`), messages that spell it are escaped with a
+            backslash, as no token distinguishes them.
+        say: called with a warning when a text spells a control token.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Control:
 
     @property
     def ids(self) -> frozenset[int]:
-        """Those of the control tokens."""
+        """Ids of the control tokens."""
         return self._known
 
     def guard(self, text: str) -> str:
-        """The text with a mark in everything in it that spells control."""
+        """The text with a guard in every spelled control token."""
         if GUARD in text:
             text = text.replace(GUARD, "")
         found = self._pattern.search(text)
@@ -94,7 +94,7 @@ class Control:
         return text
 
     def guard_all(self, value: Any) -> Any:
-        """Plain data (tool calls, schemas of tools) with every text in it guarded."""
+        """Plain data (tool calls, schemas of tools) with all texts guarded."""
         return _mapped(value, self.guard)
 
     def encode(self, guarded: str) -> list[int]:
@@ -107,17 +107,17 @@ class Control:
         return [each for part in parts for each in part]
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of a text in which nothing is control."""
+        """Ids of a text without control tokens."""
         return self.encode(self.guard(text))
 
     def spelled(self, ids: Sequence[int], guarded: str) -> list[list[int]] | None:
-        """For each of the ids of a text, its own id, or the ids of the spelling where a message
-        spelled it. `None` if the tokenizer has no ordinary tokens for it, or reads tokens that were
-        not looked for: then the text must be escaped.
+        """For each id of a text, the id itself, or the ids of the spelling if a message spelled it.
+        `None` if the tokenizer has no ordinary tokens for it, or finds unexpected tokens: then the
+        text must be escaped.
 
         Args:
-            ids: of the text without guards.
-            guarded: the text with them.
+            ids: ids of the text without guards.
+            guarded: the text with guards.
         """
         *places, length = _places(guarded)
         forged = {place for place in places if place < length}
@@ -136,7 +136,7 @@ class Control:
         return parts
 
     def escape(self, guarded: Any) -> Any:
-        """Rendered text, or plain data, in which what was guarded is broken by a space."""
+        """Rendered text, or plain data, with guards replaced by a space."""
         self._say(
             "the tokenizer has no ordinary tokens for a control token that a message spells; a "
             "space is put into it"
@@ -148,7 +148,7 @@ class Control:
 
     @cached_property
     def _normal(self) -> Callable[[str], str] | None:
-        """How the tokenizer normalises a text before it looks for control tokens, if it does."""
+        """The tokenizer's normaliser before the search for control tokens, if it has one."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         normalizer = getattr(backend, "normalizer", None)
         return normalizer.normalize_str if self._matched_normal and normalizer else None
@@ -159,7 +159,8 @@ class Control:
         return self._spellings[name]
 
     def _spell(self, name: str) -> list[int] | None:
-        """The ids of a control token's letters: it is cut in two, so that neither half is one."""
+        """The ids of a control token's characters, tokenised in two halves so that neither is a
+        control token."""
         for cut in range(1, len(name)):
             ids = [*self._within(name[:cut]), *self._within(name[cut:])]
             if not self._known.intersection(ids) and name in self.tokenizer.decode(ids):
@@ -167,7 +168,7 @@ class Control:
         return None
 
     def _within(self, text: str) -> list[int]:
-        """Ids of a text as it is read behind another, without what is put before a first word."""
+        """Ids of a text following another one, without a prefix of the first word."""
         for before in ("\n", "a"):
             known, whole = self._plain(before), self._plain(before + text)
             if whole[: len(known)] == known:
@@ -193,8 +194,8 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 def _role_tokens(
     ordinary: Sequence[str], special: set[str], openings: Mapping[str, Sequence[str]]
 ) -> set[str]:
-    """The added tokens that open a role though they are not special. What follows the first one
-    before an assistant's message is markup of the message (`<think>`)."""
+    """The added tokens that open a role without being special. Tokens after the first one before an
+    assistant's message are markup of the message (`<think>`)."""
     pattern, found = _any_of([*ordinary, *special]), set[str]()
     for role, texts in openings.items():
         most = 1 if role == "assistant" else None
@@ -204,13 +205,13 @@ def _role_tokens(
 
 
 def _any_of(names: Any) -> re.Pattern[str]:
-    """Finds the longest of the names; nothing where there are none."""
+    """A pattern of the names, longest first; it never matches without names."""
     longest = sorted(names, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
 
 
 def _markers(texts: Sequence[str]) -> re.Pattern[str] | None:
-    """Finds texts that begin roles, also where a message begins or ends in the middle of one."""
+    """A pattern of texts that open roles, also if a message begins or ends within one."""
     found = []
     for text in sorted(set(texts), key=len, reverse=True):
         core = text.strip()
@@ -232,7 +233,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _places(guarded: str) -> list[int]:
-    """Where guards stand, counted in the text without them; at the end its length."""
+    """Positions of the guards in the text without them, followed by its length."""
     found, place = [], 0
     for part in guarded.split(GUARD):
         place += len(part)

@@ -1,5 +1,5 @@
-"""What a world is: the `Environment` every workflow plays in, the one-agent `SimulatedEnvironment`,
-the adapter between them, and the contract check. It knows nothing of models or tokens."""
+"""The environment interfaces: `Environment`, used by all workflows, the single-agent
+`SimulatedEnvironment`, the adapter between them, and the contract check."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ from mrlm.core.types import (
 from mrlm.core.user_errors import explain
 
 Split = Literal["train", "eval"]
-TURN_SETTINGS = {
+TURN_SETTINGS: dict[str, Any] = {
     "max_turns": None,
     "external_transition": None,
     "transition_mode": "replace",
     "external_prompt_passthrough": False,
 }
-"""Settings of a workflow that are an environment's where it has no rules of its own for them, with
-their defaults."""
+"""Workflow settings that an environment without its own rules for them adopts, with defaults."""
 
 
 class Environment:
-    """A world with one or more seats.
+    """An environment with one or more agents.
 
-    Subclasses set `agents` and write `reset` and `step`. One instance lives for one episode; the
-    instance a user hands over is a template that `spawn` copies. `reset` returns the first
-    observations; `step` takes the message of every agent that had one. Both may be coroutines.
-    By hand every environment is stepped in one way: `result = env.reset(seed)`, then
+    Subclasses set `agents` and implement `reset` and `step`. One instance is used for one episode;
+    the instance given by a user is a template that `spawn` copies. `reset` returns the first
+    observations; `step` receives the message of every agent that had one. Both may be coroutines.
+    In user code all environments are stepped alike: `result = env.reset(seed)`, then
     `result = env.step(message)` with one agent and `env.step({agent: message})` with several;
-    inside an event loop both are awaited, coroutines or not.
-    Everything must follow from `(task, seed)`.
+    inside an event loop both are awaited, whether or not they are coroutines.
+    Episodes must be determined by `(task, seed)`.
 
-    Optional: `num_tasks` and `task` (where tasks come from), `state` (what a central critic reads),
-    `expert` (what an honest player would say; used for demonstrations), `close`.
+    Optional: `num_tasks` and `task` (source of tasks), `state` (input of a central critic),
+    `expert` (expert messages for demonstrations), `close`.
     """
 
     agents: tuple[str, ...] = ("agent",)
     name: str = ""
     max_turns: int | None = None
-    """How many joint steps an episode may take, where the world has a limit of its own."""
+    """Maximum number of joint steps of an episode, if the environment has its own limit."""
+    reward_range: tuple[float, float] | None = None
+    """Minimum and maximum return of an agent with the default arguments, if known."""
     blocking: bool = True
     """Whether `reset` and `step` may take long (a network, a process, heavy work) or hang: they are
-    then run in a thread under the deadline. Worlds that answer at once set it to `False`."""
+    then run in a thread with a deadline. Fast environments set it to `False`."""
 
     @property
     def stops(self) -> Mapping[str, tuple[str, ...]]:
-        """Agent -> strings that end what it writes, besides those of its own settings: where the
-        environment reads nothing after them."""
+        """Agent -> stop strings, in addition to those of its own settings, after which the
+        environment reads nothing."""
         return {}
 
     def __init_subclass__(cls, **named: Any) -> None:
@@ -70,12 +71,12 @@ class Environment:
 
     @property
     def seeded(self) -> bool:
-        """Whether everything follows from `(task, seed)`: an episode can then be reproduced."""
+        """Whether episodes are determined by `(task, seed)`, and can be reproduced."""
         return True
 
     @property
     def counts_turns(self) -> bool:
-        """Whether it ends its episodes by itself after the `max_turns` it was made with."""
+        """Whether it ends its episodes by itself after its `max_turns`."""
         return (
             self.max_turns is not None and "max_turns" in inspect.signature(type(self)).parameters
         )
@@ -85,78 +86,83 @@ class Environment:
         raise NotImplementedError
 
     def step(self, actions: dict[str, Message]) -> Any:
-        """Answer the agents' messages; returns a `StepResult` (or a coroutine of one)."""
+        """Process the agents' messages; returns a `StepResult` (or a coroutine of one)."""
         raise NotImplementedError
 
     def num_tasks(self, split: Split = "train") -> int | None:
-        """How many tasks there are; `None` means endless."""
+        """Number of tasks; `None` if unlimited."""
         return None
 
     def task(self, seed: int, split: Split = "train") -> Task:
-        """The task of a seed (of an index, where `num_tasks` is finite).
+        """The task of a seed (of an index, if `num_tasks` is finite).
 
         Held-out tasks come from `split="eval"`.
         """
         return Task(id=f"{split}-{seed}", seed=seed)
 
     def state(self) -> str | None:
-        """The whole situation as text, for critics that see more than one agent does."""
+        """The global state as text, for central critics."""
         return None
 
     def expert(self, agent: str, messages: list[Message]) -> str | None:
-        """What an honest, able player would say here now; `None` if the world cannot know."""
+        """The expert message of an agent in the current state; `None` if there is none."""
         return None
 
     def spawn(self) -> Environment:
-        """A fresh world of the same settings."""
+        """A new environment with the same settings."""
         return copy.deepcopy(self)
 
     def with_turns(self, settings: Mapping[str, Any]) -> Environment | None:
-        """This environment with the turns that the workflow says; `None` where its own rules
-        decide.
+        """This environment with the workflow's turn settings; `None` if it has its own rules.
 
         Args:
-            settings: those of `TURN_SETTINGS`.
+            settings: values of `TURN_SETTINGS`.
         """
         return None
 
     def close(self) -> None:
-        """Let go of whatever the episode holds."""
+        """Release the resources of the episode."""
 
 
 BaseEnvironment = Environment
 
 
 class SimulatedEnvironment:
-    """A world with one agent.
+    """An environment with one agent.
 
     `reset(...)` returns an `Observation`, `step(message)` an `(Observation, Reward)`. `reset` may
-    take any of `task`, `seed` and `options`; only what it accepts is passed.
+    have any of the parameters `task`, `seed` and `options`; only these are passed.
     """
 
     name: str = ""
+    max_turns: int | None = None
+    """Maximum number of answers in an episode, if limited."""
+    reward_range: tuple[float, float] | None = None
+    """Minimum and maximum return of an episode with the default arguments, if known."""
 
     def reset(self, *args: Any, **kwargs: Any) -> Observation:
         """Start an episode."""
         raise NotImplementedError
 
     def step(self, action: Message) -> tuple[Observation, Reward]:
-        """Answer the agent's message."""
+        """Process the agent's message."""
         raise NotImplementedError
 
 
 class SingleSeat(Environment):
-    """A `SimulatedEnvironment` seen as an `Environment` with the one seat `agent`."""
+    """An adapter of a `SimulatedEnvironment` to an `Environment` with the single agent `agent`."""
 
     def __init__(self, world: SimulatedEnvironment) -> None:
         self.world = world
         self.name: str = world.name or type(world).__name__.lower()
-        self.max_turns: int | None = getattr(world, "max_turns", None)
+        self.max_turns: int | None = world.max_turns
+        self.reward_range: tuple[float, float] | None = world.reward_range
         self._accepts = accepted_parameters(world.reset, ("task", "seed", "options"))
 
     @property
     def seeded(self) -> bool:
-        """Whether `reset` takes a seed (or a task): without one an episode cannot be reproduced."""
+        """Whether `reset` accepts a seed (or a task), without which episodes are not
+        reproducible."""
         return bool({"seed", "task"} & self._accepts)
 
     def reset(self, task: Task | None = None, seed: int | None = None) -> StepResult:
@@ -190,7 +196,7 @@ def _wrong_type(world: Any, method: str, given: Any, wanted: str, fix: str) -> E
 
 
 def _type_of(value: Any) -> str:
-    """What something is, for a sentence: `a str`, `a tuple of int and Reward`, `a coroutine`."""
+    """The type of a value for a message: `a str`, `a tuple of int and Reward`, `a coroutine`."""
     if value is None:
         return "nothing (None)"
     name = type(value).__name__
@@ -200,7 +206,7 @@ def _type_of(value: Any) -> str:
 
 
 def accepted_parameters(function: Callable[..., Any], names: tuple[str, ...]) -> frozenset[str]:
-    """Which of `names` a function can be called with by keyword."""
+    """Those of `names` that a function accepts as keywords."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return frozenset(names)
@@ -211,8 +217,8 @@ def accepted_parameters(function: Callable[..., Any], names: tuple[str, ...]) ->
 
 
 def as_environment(world: Any) -> Environment:
-    """Any world a user may hand over as an `Environment`: an instance of either base class, or a
-    class or function that makes one.
+    """A user's environment as an `Environment`: from an instance of either base class, or from a
+    class or function that creates one.
 
     Raises:
         ConfigError: it is neither.
@@ -232,10 +238,10 @@ def as_environment(world: Any) -> Environment:
 
 
 def _world_model(model: LLMEnvironment) -> Environment:
-    """A language model that a user gives as an environment.
+    """A user's language model as an environment.
 
     Raises:
-        ConfigError: it is one that is trained.
+        ConfigError: the model is trained.
     """
     if model.mode is EnvironmentMode.SERVER:
         raise ConfigError(
@@ -246,10 +252,10 @@ def _world_model(model: LLMEnvironment) -> Environment:
 
 
 def validated_reward(reward: Any, where: str) -> Reward:
-    """`reward` as a `Reward` with a finite value; `None` is one that is not known.
+    """`reward` as a `Reward` with a finite value; `None` is a missing one.
 
     Raises:
-        RewardError: it is no number, or not finite; the message starts with `where`.
+        RewardError: it is not a finite number; the message starts with `where`.
     """
     if reward is None or (isinstance(reward, Reward) and reward.value is None):
         return Reward(0.0, known=False)
@@ -263,11 +269,11 @@ def validated_reward(reward: Any, where: str) -> Reward:
 
 
 def check_environment(world: Any, seed: int = 0, max_steps: int = 100) -> None:
-    """Play a world with fixed words and check that it keeps the contract: types, names of agents,
-    finite rewards, an end within `max_steps`, and the same answers for the same seed.
+    """Play an environment with fixed messages and check its contract: types, names of agents,
+    finite rewards, an end within `max_steps`, and equal results for equal seeds.
 
     Raises:
-        ConfigError, RewardError: what is wrong and where.
+        ConfigError, RewardError: a violation, with its location.
     """
     first, second = (_play_fixed(as_environment(world).spawn(), seed, max_steps) for _ in range(2))
     if first != second:
@@ -310,7 +316,7 @@ def _play_fixed(environment: Environment, seed: int, max_steps: int) -> list[str
 
 
 def _answer(environment: Environment, method: str, call: Callable[[], Any]) -> StepResult:
-    """What `reset` or `step` returns, of the right types."""
+    """The result of `reset` or `step`, with checked types."""
     result = _called(_title(environment), method, call)
     problem = contract_problem(result, environment, method)
     if problem is not None:
@@ -322,7 +328,7 @@ def _called(title: str, method: str, call: Callable[[], Any]) -> Any:
     """The result of a method that may be a coroutine.
 
     Raises:
-        ConfigError: it raised something; with the user's lines.
+        ConfigError: it raised an error; the message contains the user's lines.
     """
     try:
         answer = call()
@@ -336,7 +342,7 @@ def _called(title: str, method: str, call: Callable[[], Any]) -> Any:
 
 
 def contract_problem(result: Any, environment: Environment, method: str) -> str | None:
-    """What is wrong with the types and names of what `reset` or `step` returned, with the fix, or
+    """The message about a wrong type or name in the result of `reset` or `step`, with the fix, or
     `None`."""
     title = _title(environment)
     if not isinstance(result, StepResult):

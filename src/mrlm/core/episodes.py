@@ -1,5 +1,5 @@
-"""Episodes and groups: the play of all agents, and several plays of one task. An episode checks
-that its rewards add up when it is closed."""
+"""Episodes, with the rollouts of all agents, and groups of episodes of one task. An episode checks
+the consistency of its rewards when it is closed."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from mrlm.core.types import Rollout, Status, Task, Turn
 
 @dataclass(slots=True)
 class Episode:
-    """One play by all agents.
+    """An episode: one play of a task by all agents.
 
     Args:
-        id: unique within the run and enough to play it again.
-        task: what was to be done.
-        rollouts: agent -> its part.
+        id: unique within the run and sufficient to reproduce it.
+        task: its task.
+        rollouts: agent -> its rollout.
         reward: the team's reward, the sum of `step_rewards`.
         step_rewards: team reward of each joint step; `Turn.step` indexes it.
-        status: `done`, `truncated` or `error`; an episode that failed is data, not a zero reward.
-            One that is done or truncated has consistent accounts (`close`).
+        status: `done`, `truncated` or `error`; a failed episode has no reward, instead of reward 0.
+            The rewards of a done or truncated episode are consistent (`close`).
         metrics: numbers to log; reward components appear as `<agent>/<component>`.
-        error: why it failed.
-        states: `Environment.state` before each joint step, where a critic reads it.
-        greedy: it was played without chance, to compare the others with; it is not learned from.
-        pruned: it ended because a sibling was followed up instead.
-        answers: agent -> which of its answers this one combines, where combinations are played.
-        policies: agent -> the policy that speaks for it.
+        error: cause of a failure.
+        states: `Environment.state` before each joint step, if a critic reads it.
+        greedy: it was sampled greedily, as a baseline for the others; it is not trained on.
+        pruned: it ended because only a sibling was continued.
+        answers: agent -> index of its answer in this combination, if combinations are played.
+        policies: agent -> its policy.
         missing: agents whose reward is unknown (`None`). Their turns are context: they count in no
-            baseline and are not trained.
-        path: which of several tries it is at each state where several were made. Siblings of a
-            group differ in the first number; a workflow that forks adds one for every fork. What an
-            episode shares with the one it was forked from stands there as context.
+            baseline and are not trained on.
+        path: index of its branch at each branching state. Siblings of a group differ in the first
+            number; a workflow that forks adds one for every fork. Turns shared with the episode it
+            was forked from are context.
     """
 
     id: str
@@ -67,12 +67,12 @@ class Episode:
         reward: float | None = None,
         **fields: Any,
     ) -> Episode:
-        """A finished episode of rollouts that no environment stepped.
+        """A finished episode of rollouts without an environment.
 
         Args:
             id, task, rollouts: as in `Episode`.
-            reward: the team's reward, which counts in the last joint step. `None`: in every joint
-                step the team gets the mean of what the agents that act in it get there.
+            reward: the team's reward, assigned to the last joint step. `None`: the team's reward of
+                every joint step is the mean over the agents that act in it.
             **fields: other fields of `Episode`.
         """
         turns = [turn for rollout in rollouts.values() for turn in rollout.turns]
@@ -81,12 +81,12 @@ class Episode:
         return cls(id, task, dict(rollouts), sum(steps), steps, **fields)
 
     def close(self, status: Status) -> Episode:
-        """End the episode. Unless it failed its accounts hold from here on: `step_rewards` has an
-        entry for every joint step in which an agent acted (0 for one that was not completed), their
-        sum is `reward`, and the turns of a rollout stand in the order of their steps.
+        """End the episode. Unless it failed, its rewards are then consistent: `step_rewards` has an
+        entry for every joint step in which an agent acted (0 for an incomplete one), their sum is
+        `reward`, and the turns of a rollout are in the order of their steps.
 
         Raises:
-            EpisodeError: they do not add up.
+            EpisodeError: the rewards are inconsistent.
         """
         self.status = status
         if not self.failed:
@@ -99,25 +99,25 @@ class Episode:
 
     @property
     def scored(self) -> bool:
-        """Whether the reward of any agent that acted is known."""
+        """Whether the reward of at least one acting agent is known."""
         return not self.missing or not self.missing >= self.rollouts.keys()
 
     @property
     def turns(self) -> Iterator[Turn]:
-        """Every turn of every agent, agent by agent."""
+        """All turns of all agents, agent by agent."""
         for rollout in self.rollouts.values():
             yield from rollout.turns
 
     @property
     def own_turns(self) -> Iterator[Turn]:
-        """Those that were not taken in the episode which this one was forked from."""
+        """The turns that are not copies from the episode which this one was forked from."""
         return (turn for turn in self.turns if not any(self.path[turn.depth + 1 :]))
 
 
 @dataclass(slots=True)
 class Group:
-    """Episodes of one task from one state: what an algorithm compares. A preference pair is a group
-    of two (chosen first), a supervised row a group of one."""
+    """Episodes of one task from one state, which an algorithm compares. A preference pair is a
+    group of two (chosen first), a supervised row a group of one."""
 
     episodes: list[Episode]
     task_id: str = ""
@@ -130,14 +130,14 @@ class Group:
 
     @property
     def valid(self) -> list[Episode]:
-        """The episodes that were sampled, did not fail and have a reward: the only ones whose
-        statistics count."""
+        """The episodes that were sampled, did not fail and have a reward; only these count in
+        statistics."""
         usable = (each for each in self.episodes if not each.failed and not each.greedy)
         return [each for each in usable if each.scored]
 
     @property
     def greedy(self) -> Episode | None:
-        """The one that was played greedily, where the algorithm asks for it and it did not fail."""
+        """The greedy episode, if the algorithm requires one and it did not fail."""
         usable = (each for each in self.episodes if each.greedy and not each.failed)
         return next((each for each in usable if not each.missing), None)
 
@@ -148,12 +148,12 @@ class Group:
 
 
 def team_rewards(turns: Sequence[Turn], reward: float | None = None) -> list[float]:
-    """The team's reward of every joint step up to the last one that turns were taken in.
+    """The team's reward of every joint step up to the last one with turns.
 
     Args:
-        turns: those of all agents.
-        reward: the team's reward of the whole episode, which counts in the last step. `None`: in
-            every step the mean of what the agents that act in it get there.
+        turns: turns of all agents.
+        reward: the team's reward of the whole episode, assigned to the last step. `None`: in every
+            step the mean over the agents that act in it.
     """
     steps = [0.0] * (max((turn.step for turn in turns), default=0) + 1)
     if reward is not None:
@@ -169,11 +169,11 @@ def team_rewards(turns: Sequence[Turn], reward: float | None = None) -> list[flo
 
 
 def settle(episode: Episode) -> None:
-    """Give every joint step in which an agent acted a reward, 0 where it was not completed, and
-    check that the accounts add up; turns of agents whose reward is missing become context.
+    """Complete the rewards of joint steps with 0 for incomplete ones, and check their consistency;
+    turns of agents with missing rewards become context.
 
     Raises:
-        EpisodeError: rewards that do not add up, or turns out of order.
+        EpisodeError: inconsistent rewards, or turns out of order.
     """
     last = max((turn.step for turn in episode.turns), default=-1)
     if not episode.step_rewards and episode.reward:

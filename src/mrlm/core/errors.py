@@ -1,5 +1,5 @@
-"""The errors a user may meet. Each names the thing, the place and the fix; `exit_code` is what the
-command line returns."""
+"""The errors of the library. Each names the problem, its location and the fix; `exit_code` is the
+exit status of the command line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ class MRLMError(Exception):
 
 
 class ConfigError(MRLMError):
-    """What the user wrote cannot be run: an unknown key, a wrong type, an impossible combination
-    (exit code 2)."""
+    """Invalid settings: an unknown key, a wrong type, an impossible combination (exit code 2)."""
 
     exit_code = 2
 
 
 class PluginError(ConfigError):
-    """No such algorithm, environment, workflow, engine or tracker (exit code 2)."""
+    """An unknown algorithm, environment, workflow, engine or tracker (exit code 2)."""
 
 
 class DataError(ConfigError):
@@ -26,11 +25,11 @@ class DataError(ConfigError):
 
 
 class ModelError(ConfigError):
-    """A model or tokenizer cannot be loaded or used as asked (exit code 2)."""
+    """A model or tokenizer cannot be loaded or used as requested (exit code 2)."""
 
 
 class ChatTemplateError(ModelError):
-    """A chat template cannot say which tokens the assistant wrote (exit code 2)."""
+    """A chat template does not identify the assistant's tokens (exit code 2)."""
 
 
 class RewardError(MRLMError):
@@ -39,12 +38,12 @@ class RewardError(MRLMError):
 
 
 class EpisodeError(MRLMError):
-    """One episode failed. It becomes data (`status="error"`), never a zero reward."""
+    """One episode failed. It is recorded with `status="error"`, never with reward 0."""
 
 
 class Left(BaseException):
-    """A person at the terminal does not want to go on. No `Exception`, and no failure of an
-    episode: it ends whatever plays."""
+    """The human player at the terminal quits. Not an `Exception`, so that it ends the run instead
+    of failing an episode."""
 
 
 class EngineError(MRLMError):
@@ -52,17 +51,17 @@ class EngineError(MRLMError):
 
 
 class EndpointError(EngineError):
-    """A server that speaks for a policy refuses for good (a wrong key, a model it does not have):
-    asking again cannot help, so the run ends."""
+    """A permanent error of a policy's server (a wrong key, an unknown model), which ends the run
+    without retries."""
 
 
 class WorkerLost(EndpointError):
-    """A process that holds a part of the run is gone: the run goes back to its last checkpoint, as
-    often as it may."""
+    """A worker process of the run was lost: the run is rolled back to its last checkpoint, up to
+    the allowed number of times."""
 
 
 class CheckpointError(MRLMError):
-    """There is no checkpoint to resume from, or none that is undamaged (exit code 2)."""
+    """No valid checkpoint to resume from (exit code 2)."""
 
     exit_code = 2
 
@@ -72,7 +71,7 @@ class CheckError(MRLMError):
 
 
 class TrainingError(MRLMError):
-    """Training cannot go on (for example: the run folder cannot be written)."""
+    """Training cannot continue (for example: the run folder cannot be written)."""
 
 
 class NonFiniteError(TrainingError):
@@ -80,4 +79,4 @@ class NonFiniteError(TrainingError):
 
 
 class PeerError(TrainingError):
-    """Another process of the run is gone or does not answer, so that this one cannot go on."""
+    """Another process of the run was lost or does not respond, so that this one cannot continue."""

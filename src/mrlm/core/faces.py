@@ -1,5 +1,5 @@
-"""Names that follow from the algorithms: every algorithm `X` has an `XTrainer` and an `XConfig`.
-They are read from the algorithms' files without importing any."""
+"""Derived names: every algorithm `X` has an `XTrainer` and an `XConfig`. They are read from the
+algorithms' files without importing them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mrlm.core import registry
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """A public name that an algorithm's file gives rise to.
+    """A public name derived from an algorithm's file.
 
     Args:
         name: the public name.
         algorithm: the algorithm's name in the registry.
         kind: the algorithm's class itself, its config class or its trainer.
-        config: name of the config class whose defaults hold.
-        defaults: settings whose defaults differ from the algorithm's, for names of other libraries.
+        config: name of the config class with its defaults.
+        defaults: defaults that differ from the algorithm's, for names of other libraries.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Face:
 
 @cache
 def faces() -> dict[str, Face]:
-    """Public name -> where it comes from, of every algorithm."""
+    """Public name -> its origin, of every algorithm."""
     return {
         face.name: face
         for algorithm, path in sorted(registry.files("algorithms").items())
@@ -44,10 +44,10 @@ def faces() -> dict[str, Face]:
 
 
 def attribute(module: str, name: str) -> Any:
-    """`name` of an algorithm's module, where it is one of the names that follow from it.
+    """The derived object `name` of an algorithm's module.
 
     Raises:
-        AttributeError: it is none of them.
+        AttributeError: it is not a derived name.
     """
     face = faces().get(name)
     if face is None or module != f"mrlm.algorithms.{face.algorithm}":

@@ -1,5 +1,5 @@
-"""A language model as a user hands it over: to a trainer, to be asked, or to be an environment. It
-knows neither torch nor engines; the registry makes them."""
+"""A user's language model: as a policy of a trainer, for direct queries, or as an environment.
+Without torch; engines are loaded by the registry."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode, Message, Role, SamplingParams, Task
 
 AS_ENVIRONMENT = ("dataset", "max_turns", "done_text", "done_func")
-"""Fields that have a meaning for an environment alone."""
+"""Fields that apply only to an environment."""
 
 
 @dataclass(slots=True)
 class LLMEnvironment:
-    """A language model: a live one, or a path, with its tokenizer. As a policy it is trained or
-    speaks for an agent; `respond` asks it; with `reset` and `step` it is an environment (a world
-    model), which writes what the agent sees next.
+    """A language model, live or by its path, with its tokenizer. As a policy it is trained or plays
+    an agent; `respond` queries it; with `reset` and `step` it is an environment (a world model),
+    which writes the agent's observations.
 
     Args:
         model: a loaded causal language model, a folder or a hub id; a mapping with the keys of
             `policies.<name>.endpoint` (`base_url`, `model`, ...) for one behind an API, which is
-            only ever a `CLIENT`.
+            always a `CLIENT`.
         tokenizer: its tokenizer; loaded from the model's path when `None`.
         mode: `SERVER` is trained, `CLIENT` is frozen.
         generation_config: overrides of the `generation` section for this model (a mapping).
         reward_fn: `reward_fn(prompts, completions, **columns)` that replaces the reward of the
-            environment it is trained in; the reward, where it is the environment.
-        system_prompt: put before every conversation of this model's agents.
-        dataset, max_turns, done_text, done_func: of an environment, as those of `env_type:
+            training environment; for a model as an environment, its reward function.
+        system_prompt: system prompt of every conversation of this model's agents.
+        dataset, max_turns, done_text, done_func: settings of an environment, as those of `env_type:
             world_model`.
     """
 
@@ -49,17 +49,17 @@ class LLMEnvironment:
 
     def __post_init__(self) -> None:
         self.mode = EnvironmentMode(self.mode)
-        if isinstance(self.model, Mapping):  # nothing behind an API is trained here
+        if isinstance(self.model, Mapping):  # a model behind an API cannot be trained
             self.mode = EnvironmentMode.CLIENT
 
-    # -- asked -------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     def respond(self, messages: Message | Sequence[Message], **sampling: Any) -> Message:
-        """What the model says to a conversation (or to one message).
+        """The model's response to a conversation (or to one message).
 
         Args:
             messages: the conversation so far.
-            **sampling: fields of `SamplingParams`, over those of `generation_config`.
+            **sampling: fields of `SamplingParams`, which override `generation_config`.
         """
         seen = [messages] if isinstance(messages, Message) else list(messages)
         if self.system_prompt and not (seen and seen[0].role is Role.SYSTEM):
@@ -73,10 +73,10 @@ class LLMEnvironment:
 
     @property
     def environment(self) -> Any:
-        """The model as an environment (`env_type: world_model`), made at first use.
+        """The model as an environment (`env_type: world_model`), created on first use.
 
         Raises:
-            ConfigError: it is behind an API, or a field is not one of an environment's.
+            ConfigError: it is behind an API, or a field does not apply to an environment.
         """
         if self._environment is None:
             given = {name: getattr(self, name) for name in AS_ENVIRONMENT}
@@ -92,16 +92,16 @@ class LLMEnvironment:
         return self._environment
 
     def reset(self, task: Task | int | None = None, seed: int | None = None) -> Any:
-        """Start an episode, as every environment does: `reset(seed)` or `reset(task, seed)`."""
+        """Start an episode, like any environment: `reset(seed)` or `reset(task, seed)`."""
         given = () if task is None else (task,)
         named = {} if seed is None else {"seed": seed}
         return self.environment.reset(*given, **named)
 
     def step(self, action: Message | Mapping[str, Message]) -> Any:
-        """What follows a message of the agent: a `StepResult`, awaited inside an event loop.
+        """Process a message of the agent; returns a `StepResult`, awaited inside an event loop.
 
         Raises:
-            ConfigError: it is given a conversation; `respond` answers those.
+            ConfigError: it is called with a conversation; use `respond` for those.
         """
         if not isinstance(action, Message | Mapping):
             raise ConfigError(
@@ -116,7 +116,7 @@ class LLMEnvironment:
         return self.environment.step(action)
 
     def check_policy(self) -> None:
-        """Refuse the fields of an environment where the model is a policy.
+        """Check that a model used as a policy has no fields of an environment.
 
         Raises:
             ConfigError: one of them is set.

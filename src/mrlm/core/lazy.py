@@ -1,4 +1,4 @@
-"""Faces that load what they show when it is first asked for (PEP 562)."""
+"""Lazy packages, which load their public names on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def face(
 
     Args:
         package: its `__name__`.
-        home: public name -> the module it lives in.
-        hint: what to use instead of a name that is not there, for the error.
-        derived: further names, each with what makes it; called when `home` does not have a name.
+        home: public name -> its module.
+        hint: returns the alternative to an unknown name, for the error.
+        derived: further names, each with its factory; called for names that are not in `home`.
     """
 
     def get(name: str) -> Any:

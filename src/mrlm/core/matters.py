@@ -1,5 +1,5 @@
-"""When a setting changes anything: algorithms, sections, workflows and environments declare it as
-`matters`, beside their fields. It knows none of them."""
+"""Conditions under which settings have an effect, which algorithms, sections, workflows and
+environments declare as `matters`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What settings may depend on besides those beside them.
+    """Facts about a run on which the effect of settings may depend.
 
     Args:
-        rows: the run trains on rows instead of play.
-        agents: agents that play.
-        turns: joint steps of an episode, where every episode has the same number; `None`: they
-            differ, or are not known.
-        lags: older weights may have sampled what is trained on.
-        truncates: tokens are drawn with top-p, top-k or min-p.
-        values: something estimates values.
-        policies: the settings of every policy that has weights here (`PolicyConfig`).
-        loaded: those of them whose model is loaded by its name.
-        limits: joint steps after which each of the trained environments ends by itself.
-        engine: arguments that the engine takes.
+        rows: the run trains on rows instead of sampled episodes.
+        agents: number of agents.
+        turns: joint steps of an episode, if every episode has the same number; `None`: variable or
+            unknown.
+        lags: training data may be sampled by older weights.
+        truncates: tokens are sampled with top-p, top-k or min-p.
+        values: the run has a value estimator.
+        policies: settings of every policy with local weights (`PolicyConfig`).
+        loaded: those of them whose model is loaded by name.
+        limits: joint steps after which each of the training environments ends by itself.
+        engine: arguments of the engine.
         config: the whole `ExperimentConfig`.
     """
 
@@ -44,9 +44,9 @@ class Matters(NamedTuple):
     """The condition under which a setting has an effect.
 
     Args:
-        when: (settings, facts) -> whether it has. False only where nothing could change.
-        otherwise: the reason why it has none and, after a semicolon, the fix. It follows the words
-            "changes nothing because".
+        when: (settings, facts) -> whether it has an effect. False only if it certainly has none.
+        otherwise: the reason why it has no effect and, after a semicolon, the fix. It follows the
+            words "changes nothing because".
     """
 
     when: Callable[[Any, RunFacts], Any]
@@ -57,7 +57,7 @@ PLAYED = Matters(
     lambda settings, run: not run.rows,
     "it is about episodes that are played, and this run trains on a data set; remove it",
 )
-"""The condition of settings that are about play."""
+"""The condition of settings that apply to sampled episodes."""
 SEVERAL_TURNS = Matters(
     lambda settings, run: run.turns != 1,
     "every episode has one turn here; remove it, or play several (num_turns)",
@@ -68,8 +68,8 @@ SEVERAL_AGENTS = Matters(
 
 
 def conditions(cls: type[Any]) -> dict[str, Matters]:
-    """setting -> its condition, as a class and its bases declare them; a class replaces what its
-    bases say of a setting."""
+    """Setting -> its condition, as declared by a class and its bases; a class overrides its
+    bases."""
     found: dict[str, Matters] = {}
     for base in reversed(cls.__mro__):
         found |= base.__dict__.get("matters", {})
@@ -79,13 +79,13 @@ def conditions(cls: type[Any]) -> dict[str, Matters]:
 def judged(
     settings: Any, given: Iterable[str], facts: RunFacts, known: Mapping[str, Matters] | None = None
 ) -> dict[str, str | None]:
-    """The settings `given`, each with the reason why it changes nothing; `None`: it does.
+    """The settings `given`, each with the reason why it has no effect; `None`: it has one.
 
     Args:
-        settings: the object (or section) that holds them.
-        given: names of those that were set.
-        facts: of the run.
-        known: conditions, where the class of `settings` does not declare them.
+        settings: the object (or section) with the settings.
+        given: names of the explicitly set ones.
+        facts: facts about the run.
+        known: conditions, if the class of `settings` does not declare them.
     """
     known = conditions(type(settings)) if known is None else known
     return {

@@ -1,4 +1,4 @@
-"""What a process owes to whoever started it."""
+"""Termination of a process together with its launcher."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import signal
 import sys
 
 FOLLOWS = "MRLM_FOLLOWS_LAUNCHER"
-"""Set where it was done, so that what this process starts does not do it for its own."""
+"""Environment variable set afterwards, so that child processes do not repeat it."""
 DEATH_SIGNAL = 1
 """`PR_SET_PDEATHSIG` of Linux."""
 
 
 def end_with_launcher() -> None:
-    """Under torchrun: end when it ends, however that is. Its workers have sessions of their own, so
-    that a torchrun which is killed leaves them behind: they would wait for each other for half an
-    hour, or train on in a folder in which another run has taken over."""
+    """Under torchrun: end when it ends for any reason. Its workers have their own sessions and
+    survive a killed torchrun: they would wait for each other for half an hour, or keep training in
+    a folder that another run is using."""
     if "TORCHELASTIC_RUN_ID" not in os.environ or FOLLOWS in os.environ:
         return
     if sys.platform == "linux":

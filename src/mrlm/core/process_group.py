@@ -1,5 +1,5 @@
-"""The processes that train one run together, as each of them sees the others. The halves know this
-class only; where there are several processes, `distributed` makes another one of it."""
+"""The process group of a run. Play and learning depend only on this interface; `distributed`
+implements it for several processes."""
 
 from __future__ import annotations
 
@@ -10,62 +10,63 @@ T = TypeVar("T")
 
 
 class Peers:
-    """One process alone: everything is here already.
+    """The process group of a single process, and the interface of all process groups.
 
-    Every method that exchanges something is called by all processes, in the same order.
+    Every communicating method is called by all processes, in the same order.
     """
 
     rank: int = 0
-    """Place of this process."""
+    """Rank of this process."""
     size: int = 1
-    """How many there are."""
+    """Number of processes."""
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes and speaks for all."""
+        """Whether this is the main process, which writes files and logs."""
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
-        """What every process brings, in order of rank."""
+        """The values of all processes, in order of rank."""
         return [value]
 
     async def exchange(self, value: T) -> list[T]:
-        """`gather` for work that goes on beside other work of the same process."""
+        """`gather` for concurrent work of the same process."""
         return self.gather(value)
 
     def first(self, job: Callable[[], T]) -> T:
-        """The result of a job that only the main process does."""
+        """The result of a job that only the main process executes."""
         return job()
 
     def barrier(self) -> None:
-        """Return when every process has come here."""
+        """Return when all processes have reached this call."""
 
     def channel(self) -> Peers:
-        """The same processes, for exchanges that do not wait for those of others."""
+        """The same processes, for communication independent of other channels."""
         return self
 
     def add_gradients(self, parameters: Iterable[Any]) -> None:
-        """Make the gradient of every parameter the sum over all processes; one that is absent here
-        counts as zero, and one that is absent everywhere stays so."""
+        """Sum the gradient of every parameter over all processes; a missing one counts as zero, and
+        one that is missing everywhere remains so."""
 
     def add_numbers(self, tables: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-        """Sums of numbers by name, of each table over all processes; a name may be missing."""
+        """Sums of numbers by name, for each table over all processes; names may be missing."""
         return [dict(table) for table in tables]
 
     def spread(self, tensors: Iterable[Any]) -> None:
-        """Give every process the main one's numbers, in place."""
+        """Broadcast the main process's tensors to all processes, in place."""
 
     def farewell(self) -> None:
-        """Before all end early: return when the main process has written everything, or is gone."""
+        """Before an early end of all: wait until the main process has written everything, or has
+        ended."""
 
 
 ALONE = Peers()
-"""The peers of a process that has none."""
+"""The process group of a single process."""
 
 
 def shares(loads: Sequence[float], size: int) -> list[list[int]]:
-    """The places of `loads` in `size` shares of nearly the same load: the heaviest first, each to
-    whoever has least. The places of a share are in order.
+    """The indices of `loads` in `size` shares of nearly equal load: the heaviest first, each to the
+    share with the least load. The indices of a share are in order.
 
     Example:
         >>> shares([5.0, 1.0, 4.0, 1.0], 2)

@@ -10,7 +10,7 @@ from mrlm.core.types import Message, Role, Rollout, SamplingParams, Task, Turn
 
 
 def episode_record(episode: Episode) -> dict[str, Any]:
-    """A JSON-able record of an episode; credit columns are left out: they are computed anew."""
+    """A JSON-serialisable record of an episode, without credit columns, which are recomputed."""
     return {
         "id": episode.id,
         "task": episode.task.id,
@@ -45,7 +45,7 @@ def episode_of(record: dict[str, Any]) -> Episode:
 
 
 def message_record(message: Message) -> dict[str, Any]:
-    """A message as a data set row holds it."""
+    """A message as in a data set row."""
     return {"role": str(message.role), "content": message.content, "agent": message.agent}
 
 

@@ -1,5 +1,5 @@
-"""A name is a file: `load("algorithms", "grpo")` is the plug-in in `mrlm/algorithms/grpo.py`, and
-`load("algorithms", "my_package.mine:Mine")` is a user's own. Nothing registers itself."""
+"""The registry of plug-ins, by file name: `load("algorithms", "grpo")` is the plug-in in
+`mrlm/algorithms/grpo.py`, and `load("algorithms", "my_package.mine:Mine")` a user's own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ REFUSED = {
         "kto": "use dpo for pairs, or reinforce for single scored answers",
     }.items()
 }
-"""Names that are known elsewhere and cannot work here, with the reason."""
+"""Names of other libraries that are not supported, with the reason."""
 
 
 def names(wing: str) -> list[str]:
@@ -47,11 +48,11 @@ def describe(wing: str, name: str) -> str:
 def load(wing: str, name: str) -> Any:
     """The plug-in object called `name`.
 
-    A module of a wing says which of its objects is the plug-in in `PLUGIN`. A name with a colon is
-    `module:attribute` and is taken as it is.
+    The plug-in of a module is its `PLUGIN`. A name with a colon is `module:attribute`.
 
     Raises:
-        PluginError: no such name (with the nearest one), or the user's module cannot be imported.
+        PluginError: an unknown name (with the nearest one), or the user's module cannot be
+            imported.
     """
     if ":" in name:
         return _load_reference(name)
@@ -66,7 +67,7 @@ def load(wing: str, name: str) -> Any:
 
 
 def unknown(name: str, known: list[str], what: str) -> str:
-    """`no <what> named 'x'; did you mean 'y'? (there are: ...)`."""
+    """The message about an unknown name, with the nearest one and all known ones."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{what}: there is no {name!r}{hint} (there are: {', '.join(known)})"
@@ -83,8 +84,15 @@ def files(wing: str) -> dict[str, Path]:
     return {name: path for name, path in _candidates(wing).items() if _holds_plugin(path)}
 
 
+def search(folder: Path) -> None:
+    """Also search a folder for the user's modules, after all others."""
+    place = str(folder.resolve())
+    if place not in sys.path:
+        sys.path.append(place)
+
+
 def _candidates(wing: str) -> dict[str, Path]:
-    """Name -> file of whatever may be a plug-in; none is read."""
+    """Name -> file of all candidates for plug-ins, without reading them."""
     folder = Path(__file__).parent.parent / wing
     files = {path.stem: path for path in folder.glob("*.py")}
     files |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
@@ -102,7 +110,7 @@ def _load_reference(reference: str) -> Any:
     except ImportError as error:
         raise PluginError(
             f"{reference!r}: cannot import module {module_name!r} ({error}); "
-            "is its folder on PYTHONPATH?"
+            "is its folder that of the config, the current one, or on PYTHONPATH?"
         ) from error
     for part in attribute.split("."):
         if not hasattr(target, part):

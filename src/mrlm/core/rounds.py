@@ -1,22 +1,21 @@
-"""The arithmetic of an outer loop: which round an iteration belongs to. Both halves count with
-it."""
+"""The arithmetic of an outer loop: the round of an iteration."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Rounds of answering rows anew and learning from the answers.
+    """Rounds of sampling new answers to rows and training on them.
 
     Args:
-        rows: rows that are answered at the start of a round.
-        batch: rows learned from per iteration.
-        passes: times a round goes over its answers.
-        previous: from the second round on, the answers of the round before are learned from, too,
-            so that these rounds are twice as long.
+        rows: rows answered at the start of a round; 0: all (see `over`).
+        batch: rows trained on per iteration.
+        passes: passes over the answers of a round.
+        previous: from the second round on, also train on the answers of the previous round, so that
+            these rounds are twice as long.
 
     Example:
         >>> rounds = Rounds(rows=10, batch=4, passes=1, previous=True)
@@ -24,10 +23,14 @@ class Rounds:
         ([3, 5], (1, 0), 13)
     """
 
-    rows: int
-    batch: int
+    rows: int = 0
+    batch: int = 1
     passes: int = 1
     previous: bool = False
+
+    def over(self, tasks: int, batch: int) -> Rounds:
+        """The same rounds over `tasks` rows."""
+        return replace(self, rows=min(tasks, self.rows or tasks), batch=batch)
 
     def length(self, number: int) -> int:
         """Iterations of a round."""
@@ -35,7 +38,7 @@ class Rounds:
         return math.ceil(self.rows * self.passes * share / self.batch)
 
     def at(self, step: int) -> tuple[int, int]:
-        """The round of iteration `step`, and how many iterations of it are over by then."""
+        """The round of iteration `step`, and the number of its iterations before `step`."""
         first, later = self.length(0), self.length(1)
         if step < first:
             return 0, step
@@ -43,5 +46,5 @@ class Rounds:
         return number + 1, done
 
     def total(self, rounds: int) -> int:
-        """Iterations of so many rounds."""
+        """Iterations of this many rounds."""
         return sum(self.length(number) for number in range(rounds))

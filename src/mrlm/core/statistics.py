@@ -11,16 +11,16 @@ Z = 1.959963984540054
 """97.5 % point of the normal distribution."""
 
 Interval = tuple[float, float, float]
-"""Value, lower and upper end of its 95 % interval; not a number where nothing is known."""
+"""Value, lower and upper end of its 95 % interval; NaN if unknown."""
 
 NOTHING: Interval = (math.nan, math.nan, math.nan)
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Mean with a 95 % interval by Student's t; one value alone has none.
+    """Mean with a 95 % interval by Student's t; a single value has none.
 
-    The values are one per task, so that plays of one task, which are alike, are not counted as if
-    they were independent.
+    The values are one per task, so that the correlated episodes of one task are not counted as
+    independent.
     """
     array = np.asarray(values, dtype=np.float64)
     if len(array) == 0:
@@ -40,7 +40,7 @@ def wilson_interval(passed: int, total: int) -> Interval:
     centre = (share + square / (2 * total)) / (1 + square / total)
     spread = math.sqrt(share * (1 - share) / total + square / (4 * total * total))
     half = Z * spread / (1 + square / total)
-    low = 0.0 if passed == 0 else centre - half  # rounding left aside, what the formula gives
+    low = 0.0 if passed == 0 else centre - half  # equals the formula, without rounding errors
     return share, low, 1.0 if passed == total else centre + half
 
 
@@ -55,11 +55,11 @@ def share_interval(shares: Sequence[float]) -> Interval:
 
 
 def pass_at_k(passed: int, total: int, k: int) -> float:
-    """Chance that at least one of `k` of the `total` plays passes, without replacement (Chen et al.
-    2021, arXiv 2107.03374, eq. 1).
+    """Probability that at least one of `k` of the `total` episodes passes, without replacement
+    (Chen et al. 2021, arXiv 2107.03374, eq. 1).
 
     Raises:
-        ValueError: there are fewer than `k` plays.
+        ValueError: fewer than `k` episodes.
     """
     if not 1 <= k <= total:
         raise ValueError(f"k={k} plays cannot be drawn from {total}")
@@ -98,13 +98,13 @@ def summarize(
     """avg@k of the reward and pass@k, each with its interval over tasks.
 
     Args:
-        tasks: rewards of each task's plays; plays that failed are not among them.
-        k: plays per task that were asked for.
-        success: reward from which a play counts as passed.
+        tasks: rewards of each task's episodes, without failed ones.
+        k: requested episodes per task.
+        success: reward from which an episode counts as passed.
 
     Returns:
-        Title -> `value`, `low`, `high` (`None` where too few plays say anything) and `tasks`, over
-        how many it was taken.
+        Title -> `value`, `low`, `high` (`None` with too few episodes) and `tasks`, the number of
+        tasks.
     """
     whole = [rewards for rewards in tasks if rewards]
     means = [float(np.mean(rewards)) for rewards in whole]

@@ -1,6 +1,6 @@
-"""One way to step any environment by hand: `reset(seed)`, then `step(message)` with one agent or
-`step({agent: message})` with several, awaited inside a running event loop and plain outside of
-one."""
+"""A uniform way for user code to step environments: `reset(seed)`, then `step(message)` with one
+agent or `step({agent: message})` with several, awaited inside a running event loop and synchronous
+outside of one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def is_pending(answer: Any) -> bool:
 
 
 def by_hand(kind: type) -> None:
-    """Let the `reset` and `step` that a class of environments defines take what a user gives, and
-    end in a result also where they are coroutines and no event loop is running."""
+    """Wrap the `reset` and `step` of an environment class to accept a user's arguments, and to
+    return a result even if they are coroutines and no event loop is running."""
     for name, forms in (("reset", _reset_arguments), ("step", _step_arguments)):
         method = vars(kind).get(name)
         if inspect.isfunction(method):
@@ -54,7 +54,7 @@ def _wrapped(method: Callable[..., Any], forms: Forms) -> Any:
 def _reset_arguments(
     environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """`reset(7)` and `reset(seed=7)` mean the task of seed 7."""
+    """The arguments of `reset`, where `reset(7)` and `reset(seed=7)` select the task of seed 7."""
     if len(arguments) == 1 and isinstance(arguments[0], int) and "seed" not in named:
         return (environment.task(arguments[0]), arguments[0]), named
     if not arguments and named.get("task") is None and isinstance(named.get("seed"), int):
@@ -65,7 +65,8 @@ def _reset_arguments(
 def _step_arguments(
     environment: Any, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """`step(message)` is the message of the only agent, or of the one it names."""
+    """The arguments of `step`, where `step(message)` is the message of the only agent, or of the
+    one it names."""
     given = arguments[0] if arguments else named.get("actions")
     if isinstance(given, Mapping) or given is None:
         return arguments, named

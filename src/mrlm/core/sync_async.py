@@ -1,5 +1,5 @@
-"""Coroutines from ordinary code, also where an event loop is running already (a notebook), and
-ordinary code from coroutines."""
+"""Calls of coroutines from synchronous code, also inside a running event loop (a notebook), and of
+synchronous code from coroutines."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mrlm.core.user_errors import in_user_code, title
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that what was broken off has to end."""
+"""Time in seconds for cancelled work to end."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception ends more than the code that raised it: a Ctrl-C, a person who leaves, a
-    task that was cancelled, a coroutine that was closed. What code of the user's raises itself
-    (`sys.exit()`, `raise KeyboardInterrupt`, a class of its own) does not."""
+    """Whether an exception must end the run: Ctrl-C, a human player who quits, a cancelled task, a
+    closed coroutine. Exceptions raised by user code itself (`sys.exit()`, `raise
+    KeyboardInterrupt`, its own class) are excluded."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
@@ -35,14 +35,14 @@ def is_interrupt(error: BaseException) -> bool:
     if not isinstance(error, KeyboardInterrupt):
         return False
     if threading.current_thread() is not threading.main_thread():
-        return False  # signals reach the main thread alone
+        return False  # signals are delivered only to the main thread
     # a handler in Python is the innermost frame; that of the interpreter leaves none
     handler = signal.getsignal(signal.SIGINT)
     return handler is signal.default_int_handler or not in_user_code(error)
 
 
 def as_failure(error: BaseException) -> Exception:
-    """An exception of the user's code as one that ends an episode and nothing else."""
+    """An exception of user code, converted to one that fails only its episode."""
     if isinstance(error, Exception):
         return error
     failure = EpisodeError(
@@ -54,9 +54,9 @@ def as_failure(error: BaseException) -> Exception:
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """A coroutine without what a task would pass on to its event loop, and so end it (`SystemExit`,
-    `KeyboardInterrupt`), or to another task as if that was closed (`GeneratorExit`): raised by code
-    of the user's they are failures."""
+    """A coroutine that converts `SystemExit` and `KeyboardInterrupt`, which would end the event
+    loop, and `GeneratorExit`, which would close another task, to failures when user code raises
+    them."""
 
     def __init__(self, job: Coroutine[Any, Any, Any]) -> None:
         self._job = job
@@ -85,7 +85,7 @@ class _Contained(Coroutine[Any, Any, Any]):
 
 
 def _contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Let every task of a loop be contained, also those that workflows make."""
+    """Contain every task of a loop, including those created by workflows."""
 
     def task(loop: asyncio.AbstractEventLoop, job: Any, **more: Any) -> asyncio.Task[Any]:
         return asyncio.Task(_Contained(job), loop=loop, **more)
@@ -94,7 +94,7 @@ def _contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def run_async(job: Awaitable[T]) -> T:
-    """The result of a coroutine; in a thread of its own if this one has a running event loop."""
+    """The result of a coroutine; run in its own thread if this one has a running event loop."""
 
     async def wait() -> T:
         _contain_tasks(asyncio.get_running_loop())
@@ -118,7 +118,7 @@ _INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("inside", default
 
 
 def is_by_hand() -> bool:
-    """Whether ordinary code of a user is running: no event loop, and no thread of `in_thread`."""
+    """Whether synchronous user code is running: no event loop, and no thread of `in_thread`."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -134,19 +134,19 @@ def _background() -> asyncio.AbstractEventLoop:
 
 
 def in_background(job: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine from code without an event loop. All run in one loop, so that what
-    one has opened (a process, a connection) serves the next."""
+    """The result of a coroutine from code without an event loop. All run in one loop, so that they
+    can share resources (a process, a connection)."""
     return asyncio.run_coroutine_threadsafe(job, _background()).result()
 
 
 async def in_thread(function: Callable[[], T]) -> T:
     """The result of a function that may block. Its thread is a daemon: one that never returns can
-    be given up, and does not keep the process alive."""
+    be abandoned, and does not keep the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # given up
+        if future.done():  # abandoned
             return
         if error is not None:
             future.set_exception(error)
@@ -158,7 +158,7 @@ async def in_thread(function: Callable[[], T]) -> T:
         result, failure = None, None
         try:
             result = function()
-        except BaseException as error:  # handed to whoever waits
+        except BaseException as error:  # passed to the caller
             failure = as_failure(error)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, failure)
@@ -169,11 +169,11 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 class Background:
-    """An event loop in a thread of its own, for work that goes on while others compute. The thread
-    is a daemon: it does not keep the process alive.
+    """An event loop in its own thread, for concurrent work. The thread is a daemon: it does not
+    keep the process alive.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -186,11 +186,11 @@ class Background:
         self._thread.start()
 
     async def call(self, job: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that runs there; whoever waits for it does not block."""
+        """The result of a coroutine run in the thread, without blocking the caller's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(job, self._loop))
 
     def run(self, function: Callable[[], T]) -> T:
-        """The result of a function that runs there, between two things that happen there."""
+        """The result of a function run in the thread's event loop."""
 
         async def inside() -> T:
             return function()
@@ -198,11 +198,11 @@ class Background:
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result()
 
     def close(self) -> None:
-        """Break off whatever runs there, and end the thread."""
+        """Cancel all work in the thread, and end it."""
 
         async def end() -> None:
             own, patience = asyncio.current_task(), self._loop.time() + PATIENCE
-            # one that has its answer at this very moment goes on, and may begin others
+            # a task that completes at this moment continues, and may start others
             while (tasks := asyncio.all_tasks() - {own}) and self._loop.time() < patience:
                 for task in tasks:
                     task.cancel()

@@ -1,4 +1,4 @@
-"""Conversations as chat templates take them, and rewritten for templates that take few."""
+"""Conversations in the form of chat templates, and rewritten for strict templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as templates take them."""
+    """Messages in the form of templates."""
     return [
         {key: value for key, value in message.items() if key not in ("sources", "tools")}
         for message in messages
@@ -17,8 +17,8 @@ def plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def alternating(
     messages: list[dict[str, Any]], trained: Callable[[int], bool]
 ) -> list[dict[str, Any]]:
-    """No system message after the first, no two of one role in a row; of neighbouring assistants
-    those that are not trained speak as users."""
+    """Messages with no system message after the first and alternating roles; of consecutive
+    assistant messages those that are not trained become user messages."""
     result: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         role = "user" if message["role"] == "system" and index else message["role"]
@@ -39,7 +39,7 @@ def alternating(
 
 
 def without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system message joins the first user message."""
+    """Messages with the system message merged into the first user message."""
     if not messages or messages[0]["role"] != "system":
         return messages
     if len(messages) > 1 and messages[1]["role"] == "user":

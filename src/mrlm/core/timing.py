@@ -1,5 +1,5 @@
-"""Where time goes: spans of work that report to the profile of their run while there is one, and
-cost next to nothing while there is none."""
+"""Profiling: spans of work that report to the profile of their run, with almost no overhead without
+one."""
 
 from __future__ import annotations
 
@@ -35,39 +35,39 @@ PHASES: dict[str, int] = {
     "logging": 0,
     "waiting": 1,
 }
-"""What a step consists of, and how deep: while something deeper goes on, time is not counted for
-what goes on around it. Evaluation and saving count whole, with everything inside them."""
+"""Phases of a step, with their depth: time is counted for the deepest active phase only. Evaluation
+and saving include everything inside them."""
 OTHER = "other"
-"""What no span is about."""
+"""Time outside of all spans."""
 
 Key = tuple[str, str]
-"""(phase or what is counted, for whom)."""
+"""(phase or counter, owner)."""
 
 
 @dataclass(slots=True)
 class Profile:
-    """Seconds and tokens since the last `take`.
+    """A profile: seconds and tokens since the last `take`.
 
-    Every moment is counted once: for the deepest phase under way, or as `other` where there is
-    none. Where several phases of one depth go on side by side they share the moment equally, and so
-    do those for whom a phase goes on: eight episodes that wait for their worlds at the same time
-    are one wait. So the seconds add up to those on the clock, whatever runs beside what.
+    Every moment is counted once: for the deepest active phase, or as `other` if there is none.
+    Concurrent phases of one depth share the time equally, and so do the owners of a phase: eight
+    episodes that wait for their environments at the same time are one wait. Thus the seconds sum to
+    wall-clock time, whatever runs concurrently.
 
     Args:
-        wait: called before a span begins and ends; waits for an accelerator that works on its own.
+        wait: called before a span begins and ends; synchronises an accelerator.
     """
 
     wait: Callable[[], object] | None = None
     seconds: dict[Key, float] = field(default_factory=dict)
     counts: Counter[Key] = field(default_factory=Counter)
     others: dict[str, Profile] = field(default_factory=dict)
-    """Profiles of what goes on beside this, by name; each has a clock of its own."""
+    """Profiles of concurrent work by name; each has its own clock."""
     _active: Counter[Key] = field(default_factory=Counter)
     _last: float = field(default_factory=lambda: perf_counter())
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, phase: str, whose: str) -> None:
-        """A span of a phase begins."""
+        """Begin a span of a phase."""
         if self.wait is not None:
             self.wait()
         with self._lock:
@@ -75,7 +75,7 @@ class Profile:
             self._active[phase, whose] += 1
 
     def end(self, phase: str, whose: str) -> None:
-        """A span of a phase ends."""
+        """End a span of a phase."""
         if self.wait is not None:
             self.wait()
         with self._lock:
@@ -85,13 +85,13 @@ class Profile:
                 del self._active[phase, whose]
 
     def count(self, what: str, whose: str, number: int) -> None:
-        """So many more of something; during an evaluation under the name `eval/<what>`."""
+        """Increase a counter; during an evaluation under the name `eval/<what>`."""
         with self._lock:
             evaluating = any(phase == "evaluation" for phase, _ in self._active)
             self.counts[f"eval/{what}" if evaluating else what, whose] += number
 
     def beside(self, name: str) -> Profile:
-        """The profile of something that goes on beside this."""
+        """The profile of concurrent work."""
         with self._lock:
             return self.others.setdefault(name, Profile(self.wait))
 
@@ -125,7 +125,8 @@ _NOTHING = nullcontext()
 
 @contextmanager
 def profiling(wait: Callable[[], object] | None = None) -> Iterator[Profile]:
-    """Spans inside report to a new profile, also those of tasks and threads that start there."""
+    """A context whose spans report to a new profile, including those of tasks and threads started
+    in it."""
     profile = Profile(wait)
     token = _current.set(profile)
     try:
@@ -136,11 +137,11 @@ def profiling(wait: Callable[[], object] | None = None) -> Iterator[Profile]:
 
 @contextmanager
 def beside(name: str) -> Iterator[None]:
-    """Spans inside are of something that goes on beside the rest, and report to a profile of its
-    own, also those of tasks and threads that start there.
+    """A context whose spans belong to concurrent work and report to its own profile, including
+    those of tasks and threads started in it.
 
     Args:
-        name: of what goes on.
+        name: name of the work.
     """
     profile = _current.get()
     if profile is None:
@@ -154,7 +155,7 @@ def beside(name: str) -> Iterator[None]:
 
 
 class _Span:
-    """A piece of work that is being measured."""
+    """A measured piece of work."""
 
     __slots__ = ("_phase", "_profile", "_whose")
 
@@ -169,18 +170,18 @@ class _Span:
 
 
 def span(phase: str, whose: str = "") -> AbstractContextManager[None]:
-    """Around a piece of work that belongs to a phase.
+    """A context manager around a piece of work of a phase.
 
     Args:
         phase: one of `PHASES`.
-        whose: the policy, critic, agent or world it is done for.
+        whose: its owner: a policy, critic, agent or environment.
     """
     profile = _current.get()
     return _NOTHING if profile is None else _Span(profile, phase, whose)
 
 
 def count(what: str, whose: str, number: int) -> None:
-    """Note so many more of something (tokens, for an agent)."""
+    """Increase a counter of the current profile (tokens of an agent)."""
     profile = _current.get()
     if profile is not None:
         profile.count(what, whose, number)

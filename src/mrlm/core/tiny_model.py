@@ -1,5 +1,5 @@
 """The embedded model: a small causal language model that is built offline, on first use, as an
-ordinary Hugging Face folder. It knows where that folder is kept and nothing of training."""
+ordinary Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mrlm.core.errors import ModelError
 log: logging.Logger = logging.getLogger("mrlm")
 
 NAME = "mrlm/tiny"
-"""What a config file calls the model of `default_model()`."""
+"""Name of the model of `default_model()` in a config."""
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 
@@ -46,7 +46,7 @@ ARCHITECTURE: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 
-_RECIPE = 1  # raise it when the code below changes what is written
+_RECIPE = 1  # increase it when the code below changes the files
 _FILES = (
     "config.json",
     "generation_config.json",
@@ -58,11 +58,12 @@ _FILES = (
 
 
 def default_model() -> str:
-    """The folder of the model that is used where none is named.
+    """The folder of the default model.
 
     `$MRLM_MODEL` if it is set; else the embedded model, which is built with random weights (seed 0)
-    in `$MRLM_CACHE`, else in `mrlm` under `$XDG_CACHE_HOME` or `~/.cache`. Any number of processes
-    may ask at once. `AutoModelForCausalLM` and `AutoTokenizer` load the folder without a network.
+    in `$MRLM_CACHE`, else in `mrlm` under `$XDG_CACHE_HOME` or `~/.cache`. Concurrent calls by
+    several processes are safe. `AutoModelForCausalLM` and `AutoTokenizer` load the folder without a
+    network.
 
     Raises:
         ModelError: `$MRLM_MODEL` is not a folder.
@@ -86,12 +87,12 @@ def default_model() -> str:
 
 
 def resolve_model(name: str) -> str:
-    """`name` as Hugging Face loaders take it: `mrlm/tiny` becomes the folder of `default_model()`,
-    every other name stays as it is."""
+    """`name` for Hugging Face loaders: `mrlm/tiny` becomes the folder of `default_model()`, every
+    other name is unchanged."""
     return default_model() if name == NAME else name
 
 
-# -- where it is kept ------------------------------------------------------------------------------
+# -- the cache -------------------------------------------------------------------------------------
 
 
 def _content_version() -> str:
@@ -100,7 +101,7 @@ def _content_version() -> str:
 
 
 def cache_folder() -> Path | None:
-    """The user's cache folder; `None` where the user has no home."""
+    """The user's cache folder; `None` without a home folder."""
     try:
         if own := os.environ.get("MRLM_CACHE"):
             return Path(own).expanduser().absolute()
@@ -111,7 +112,7 @@ def cache_folder() -> Path | None:
 
 
 def _writable(cache: Path | None) -> Path:
-    """`cache`, created if need be; a temporary folder, and a warning, if it cannot be written."""
+    """`cache`, created if needed; a temporary folder, with a warning, if it cannot be written."""
     if cache is None:
         reason = "there is no home folder"
     else:
@@ -132,7 +133,8 @@ def _writable(cache: Path | None) -> Path:
 
 
 def _temporary_folder() -> Path:
-    """The same private folder every time, unless somebody else has taken its name."""
+    """The user's private folder, the same for every call, unless its name belongs to another
+    user."""
     folder = Path(tempfile.gettempdir()) / f"mrlm-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -147,7 +149,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _build_into(root: Path, name: str) -> None:
-    """Build in a temporary folder and rename it, so that nobody ever sees half a model."""
+    """Build in a temporary folder and rename it, so that no process reads an incomplete model."""
     target = root / name
     with tempfile.TemporaryDirectory(dir=root, prefix=".building-") as work:
         built = Path(work) / name
@@ -161,10 +163,10 @@ def _build_into(root: Path, name: str) -> None:
         except OSError:
             if not _is_complete(target):
                 raise
-            # another process was faster; its folder holds the same model
+            # another process was faster; its folder contains the same model
 
 
-# -- what it is ------------------------------------------------------------------------------------
+# -- the files -------------------------------------------------------------------------------------
 
 
 def _write(folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""Conversations that no engine sampled (rows of a data set, rollouts built by hand) as turns that
-can be trained on."""
+"""Conversion of conversations that no engine sampled (rows of a data set, rollouts built by hand)
+to turns for training."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def transcript_turns(
     Args:
         chat: renderer for the policy's tokenizer.
         messages: the whole conversation.
-        agent: who speaks where a message does not say.
-        policy: whose weights are to be trained.
-        agents: whose messages are wanted; everybody's when `None`.
+        agent: agent of messages without one.
+        policy: the policy to be trained.
+        agents: agents whose messages are trained on; all when `None`.
 
     Returns:
-        Turns without log-probs, in order; empty if there is no assistant message of a wanted agent.
-        The joint steps count every message that an agent wrote, wanted or not.
+        Turns without log-probs, in order; empty without an assistant message of a selected agent.
+        The joint steps count the messages of all agents, selected or not.
     """
 
     def wanted(index: int) -> bool:

@@ -1,7 +1,7 @@
-"""The nouns of the house: what flows from a world to a gradient. No torch, no I/O.
+"""The basic types, from environments to gradients. No torch, no I/O.
 
-A *rollout* is what one agent did in one play; an *episode* is the play of all agents; a *group*
-holds the episodes that started from one state and are compared with each other.
+A *rollout* is one agent's part of one episode; an *episode* is one play of a task by all agents; a
+*group* contains the episodes that start from one state and are compared with each other.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 
 JSON = dict[str, Any]
 Column = float | Sequence[float] | np.ndarray
-"""A number for every token of a turn, or one number that stands for all of them."""
+"""A number for every token of a turn, or one number for all of them."""
 
 Status = Literal["running", "done", "truncated", "error"]
 
 
 class Role(StrEnum):
-    """Who a message comes from; `MESSAGE` and `MODEL` are other names of `USER`, `ASSISTANT`."""
+    """The role of a message; `MESSAGE` and `MODEL` are aliases of `USER` and `ASSISTANT`."""
 
     SYSTEM = "system"
     USER = "user"
@@ -42,11 +42,11 @@ class Message:
 
     Args:
         content: the text.
-        role: who speaks; a string such as `"user"` is accepted.
-        agent: the name of the agent that wrote it, if one did.
-        tool_calls: calls of tools as the chat template takes them.
-        metadata: anything else that travels with the message.
-        turn: the model call that produced it; set by the agent that sampled it, never by hand.
+        role: its role; a string such as `"user"` is accepted.
+        agent: the name of the agent that wrote it, if any.
+        tool_calls: tool calls in the form of the chat template.
+        metadata: any other data of the message.
+        turn: the model call that produced it; set by the sampling agent, never by hand.
 
     Example:
         >>> Message("2+3?", MessageType.MESSAGE) == Message(role="user", content="2+3?")
@@ -72,14 +72,14 @@ class Message:
 
 @dataclass(slots=True)
 class Task:
-    """What is to be done: any row of a dataset or product of a generator.
+    """A task: a row of a data set or a generated problem.
 
     Args:
         id: stable name; episodes of one group share it.
         prompt: the opening messages; a string becomes one user message.
-        answer: what a grader compares with, if there is one.
-        seed: the seed that worlds of this task are reset with.
-        info: every other column of the row.
+        answer: the reference answer for grading, if there is one.
+        seed: the seed with which environments of this task are reset.
+        info: all other columns of the row.
 
     Example:
         >>> Task("add-7", "What is 2+3?", answer="5").prompt[0].content
@@ -99,7 +99,7 @@ class Task:
 
 @dataclass(slots=True)
 class Observation:
-    """What one agent sees next: the messages that are new since its last turn."""
+    """An observation of one agent: the new messages since its last turn."""
 
     messages: list[Message] = field(default_factory=list)
     done: bool = False
@@ -108,8 +108,8 @@ class Observation:
 
 @dataclass(slots=True)
 class Reward:
-    """A number, and by name what it was made of (the components are logged, not added again).
-    `known=False` is a reward that is missing, whatever its value: nothing is learned from it."""
+    """A reward: its value, and its components by name (which are logged, not added again).
+    `known=False` is a missing reward, whatever its value: it is not trained on."""
 
     value: float
     components: dict[str, float] = field(default_factory=dict)
@@ -119,19 +119,19 @@ class Reward:
 
 @dataclass(slots=True)
 class StepResult:
-    """What a world answers. **Whoever is in `observations` speaks next**, so that turn-based and
-    simultaneous worlds are one type.
+    """The result of a step of an environment. **The agents in `observations` act next**, so that
+    turn-based and simultaneous environments have the same type.
 
     Args:
-        observations: agent -> what it sees.
-        rewards: agent -> what it earned in this step; `None` where that is unknown, so that the
-            agent's part of the episode is not trained.
-        done: the world has ended by its own rules.
-        truncated: the world was cut short (a budget ran out).
-        info: for logs.
+        observations: agent -> its observation.
+        rewards: agent -> its reward for the step; `None` if unknown, so that the agent's part of
+            the episode is not trained on.
+        done: the environment has ended by its own rules.
+        truncated: the episode was truncated (a budget ran out).
+        info: data for logs.
 
-    A result may be awaited and is itself then, so that environments whose methods are coroutines
-    and others are stepped in the same way.
+    Awaiting a result returns the result itself, so that environments with and without coroutine
+    methods are stepped in the same way.
     """
 
     observations: dict[str, Observation] = field(default_factory=dict)
@@ -142,12 +142,12 @@ class StepResult:
 
     def __await__(self) -> Generator[Any, None, StepResult]:
         return self
-        yield  # what makes this a generator
+        yield  # makes this function a generator
 
     @property
     def messages(self) -> list[Message]:
-        """What is new to the agent that acts next; of several, all that they see, one after the
-        other."""
+        """The new messages of the agent that acts next; with several agents, those of all of them,
+        one after the other."""
         return [message for seen in self.observations.values() for message in seen.messages]
 
     @property
@@ -158,7 +158,8 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn. `temperature=0` is greedy; `top_p=1`, `top_k=0`, `min_p=0` are off."""
+    """The sampling parameters. `temperature=0` is greedy; `top_p=1`, `top_k=0`, `min_p=0` are
+    off."""
 
     max_new_tokens: int = 128
     temperature: float = 1.0
@@ -173,14 +174,14 @@ class SamplingParams:
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens are drawn from a cut distribution, whose log-probs are not the model's."""
+        """Whether the sampling distribution is truncated, so that log-probs are not the model's."""
         return not self.greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
 
 
 @dataclass(slots=True)
 class Completion:
-    """What an engine returns: the sampled ids (the end token included) and the log-prob of each
-    under the distribution it was drawn from."""
+    """A completion of an engine: the sampled ids (including the end token) and the log-prob of each
+    under the sampling distribution."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -188,46 +189,46 @@ class Completion:
     finish_reason: Literal["stop", "length", "abort"] = "stop"
     policy_version: int = 0
     usage: tuple[int, int] | None = None
-    """Tokens that were read and written, as a server counts them whose tokens are not known here
-    (`token_ids` is empty then)."""
+    """Numbers of input and output tokens reported by a server without token ids (`token_ids` is
+    then empty)."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One model call: the record everything is computed from.
+    """A turn: one model call, the record from which all training data are computed.
 
     Args:
-        agent: the seat that spoke.
-        policy: the weights that spoke.
-        prompt_ids: what the policy read.
-        completion_ids: what it wrote; these are the tokens that are trained on.
+        agent: the agent that acted.
+        policy: its policy.
+        prompt_ids: input tokens of the policy.
+        completion_ids: sampled tokens; these are trained on.
         logprobs: log-prob of each completion token under the sampling distribution; `None` for text
-            no engine sampled.
-        message: the text view of the completion.
-        reward: what the agent was paid for this turn.
-        components: by name, what the world says the reward was made of.
-        step: index of the joint step of the world this turn belongs to.
-        index: how many turns this agent had before in the episode.
+            that no engine sampled.
+        message: the completion as text.
+        reward: reward of the agent for this turn.
+        components: components of the reward by name.
+        step: index of the turn's joint step.
+        index: number of earlier turns of this agent in the episode.
         node: name of the state it was sampled from (`Episode.path` up to there).
         version: version of the weights.
-        lag: updates that the policy had seen since, when its groups were taken to be learned from.
+        lag: updates of the policy between sampling and training.
         finish_reason: `stop`, `length` or `abort`.
-        sampling: how the tokens were drawn; the loss divides logits by its temperature.
-        trained: `False` for turns that are context only (a frozen policy, an agent left out, a copy
-            in an episode that was forked later).
-        opening: it was asked for before anybody had spoken in its joint step.
-        order: turns of its joint step that had been taken when it was asked for; those asked for at
-            the same time have the same number.
-        read: what was new to a policy behind an API, whose turns have no ids: there `prompt_ids`
-            and `completion_ids` are empty.
+        sampling: the sampling parameters; the loss divides logits by the temperature.
+        trained: `False` for turns that are context only (a frozen policy, an excluded agent, a copy
+            in a forked episode).
+        opening: it was requested before any agent had acted in its joint step.
+        order: number of turns taken in its joint step when it was requested; concurrent requests
+            have the same number.
+        read: new messages of a policy behind an API, whose turns have no ids: `prompt_ids` and
+            `completion_ids` are empty.
 
     The credit columns are written by an algorithm or a learner: `advantages`, `returns`, `values`,
     `ref_logprobs`, `old_logprobs`, `new_logprobs`, `full_kl` and `entropies`, each one number per
-    completion token (or one for all of them). `old_logprobs` is the training engine's own view at
-    the start of the update; where it is absent, `logprobs` serves. `new_logprobs` is its view after
-    the update of the turn's policy, for those who learn after it. `full_kl` is the divergence from
-    the reference, over the whole vocabulary, where each token was drawn, and `entropies` (in nats)
-    are those of the distributions they were drawn from.
+    completion token (or one for all of them). `old_logprobs` are the training engine's log-probs at
+    the start of the update; without them, `logprobs` are used. `new_logprobs` are those after the
+    update of the turn's policy, for policies that are updated later. `full_kl` is the divergence
+    from the reference over the whole vocabulary at each token, and `entropies` (in nats) are those
+    of the sampling distributions.
     """
 
     agent: str
@@ -263,7 +264,7 @@ class Turn:
 
     @property
     def depth(self) -> int:
-        """Forks between the first state and the one it was sampled from."""
+        """Number of forks between the first state and the one it was sampled from."""
         return self.node.count("/") + 1 if self.node else 0
 
 
@@ -271,8 +272,8 @@ class Turn:
 class Rollout:
     """One agent's part of one episode.
 
-    Built by an engine it is a list of turns. Built by hand it is one transcript: add messages, and
-    only those with role `MODEL` are trained on.
+    A sampled rollout is a list of turns. A rollout built by hand is a transcript of added messages,
+    of which only those with role `MODEL` are trained on.
 
     Example:
         >>> rollout = Rollout()
@@ -288,10 +289,10 @@ class Rollout:
     messages: list[Message] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     tail_ids: list[int] = field(default_factory=list)
-    """What the agent was shown after its last turn: context, kept for those who model the world."""
+    """Observation tokens after the agent's last turn: context, kept for training world models."""
     rewritten: bool = False
-    """Whether the chat template rewrote earlier turns, so that what the agent read next does not
-    continue the tokens of its turn."""
+    """Whether the chat template rewrote earlier turns, so that the next prompt does not continue
+    the tokens of the turn."""
 
     def add_messages(self, *messages: Message) -> Rollout:
         """Append to the transcript; returns the rollout, so that calls can be chained."""
@@ -305,7 +306,7 @@ class Rollout:
 
 
 class EnvironmentMode(StrEnum):
-    """`SERVER`: a language model that is trained here. `CLIENT`: one that is only asked."""
+    """`SERVER`: a trained language model. `CLIENT`: a frozen one."""
 
     SERVER = "server"
     CLIENT = "client"

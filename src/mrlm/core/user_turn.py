@@ -1,5 +1,5 @@
-"""A user's turn that a policy writes itself: the tokens it reads, up to where the text of the turn
-begins, and what ends that text. Everything follows from how `Chat` renders such a turn."""
+"""User turns written by a policy: the input tokens up to the beginning of the turn's text, and the
+end of that text, both derived from `Chat`'s rendering of such a turn."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mrlm.core.errors import ChatTemplateError
 from mrlm.core.types import Message, Turn
 
 PROBES = ("a", "Z", "7", "-", "\nb", " c", "  e", "d\n", "é.")
-"""Texts of a turn: what is rendered alike for all of them does not depend on the text. They begin
-and end with what tokenizers join with their neighbours in different ways."""
+"""Sample texts of a turn: the common part of their renderings does not depend on the text. They
+begin and end with characters that tokenizers merge differently with their neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserTurnOpening:
-    """A user's turn that has begun.
+    """The beginning of a user turn.
 
     Args:
-        ids: what is read: the tokens that the next prompt begins with, whatever the text is.
-        lead: what the template writes between them and the text.
-        trail: what it writes between the text and its end.
-        end: the control token that ends the text; `None` where the template has none there.
-        stop: the text that ends it instead.
+        ids: input tokens: the prefix of the next prompt, independent of the text.
+        lead: the template's text between them and the turn's text.
+        trail: the template's text between the turn's text and its end.
+        end: the control token that ends the text; `None` if the template has none.
+        stop: the stop string instead.
     """
 
     ids: list[int]
@@ -34,7 +34,7 @@ class UserTurnOpening:
     stop: str
 
     def text(self, written: str) -> str:
-        """The turn's text in what was sampled, decoded without control tokens."""
+        """The turn's text in a sampled text decoded without control tokens."""
         if self.stop:
             written = written.partition(self.stop)[0]
         return written.removeprefix(self.lead).removesuffix(self.trail)
@@ -43,15 +43,15 @@ class UserTurnOpening:
 def open_user_turn(
     chat: Chat, messages: Sequence[Message], after: tuple[Prompt, Turn] | None = None
 ) -> UserTurnOpening:
-    """The turn of the user that comes next in a conversation.
+    """The beginning of the next user turn in a conversation.
 
     Args:
-        chat: renders it.
-        messages: everything before the turn.
-        after: the last prompt of the assistant and the turn that it took, whose tokens are kept.
+        chat: its renderer.
+        messages: all messages before the turn.
+        after: the last prompt of the assistant and its turn, whose tokens are kept.
 
     Raises:
-        ChatTemplateError: the turn's text cannot be told from the template's.
+        ChatTemplateError: the turn's text cannot be separated from the template's.
     """
     rows = [chat.prompt([*messages, Message(text)], after).ids for text in PROBES]
     start, stop = _common(rows), _common([row[::-1] for row in rows])
@@ -82,7 +82,7 @@ def open_user_turn(
 
 
 def _common(rows: Sequence[Sequence[int]]) -> int:
-    """How many tokens all rows begin with."""
+    """Length of the common prefix of all rows."""
     return next(
         (place for place, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1),
         min(map(len, rows)),

@@ -1,5 +1,5 @@
-"""Who may go on together, and who must be alone: speakers share their weights, and whoever changes
-the weights waits until nobody speaks."""
+"""A readers-writer lock on weights: sampling shares the weights, and an update waits until no
+sampling is in progress."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Gate:
-    """Many pass at the same time; one at a time is alone, and goes before those who came later.
-    Event loops of several threads may share it."""
+class WeightLock:
+    """A readers-writer lock with any number of readers or one writer, which has precedence over
+    later readers. Event loops of several threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,7 +22,7 @@ class Gate:
 
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
-        """Together with others."""
+        """Hold the lock as a reader."""
         while (turn := self._pass()) is not None:
             await turn
         try:
@@ -34,7 +34,7 @@ class Gate:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """When everybody has left, and nobody else until this ends."""
+        """Hold the lock as the writer, exclusively."""
         with self._lock:
             self._wanting += 1
         try:
@@ -52,7 +52,7 @@ class Gate:
             self._wake()
 
     def _pass(self) -> asyncio.Future[None] | None:
-        """Go in, or what to wait for."""
+        """Acquire the lock as a reader, or return a future to wait for."""
         with self._lock:
             if self._alone or self._wanting:
                 return self._turn()
@@ -60,7 +60,7 @@ class Gate:
             return None
 
     def _shut(self) -> asyncio.Future[None] | None:
-        """Close the gate behind oneself, or what to wait for."""
+        """Acquire the lock as the writer, or return a future to wait for."""
         with self._lock:
             if self._alone or self._inside:
                 return self._turn()
@@ -68,7 +68,7 @@ class Gate:
             return None
 
     def _turn(self) -> asyncio.Future[None]:
-        """Done when something has changed."""
+        """A future that is done when the lock's state has changed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append((loop, future))

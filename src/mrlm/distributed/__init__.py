@@ -1,7 +1,7 @@
-"""Several processes that train together. `torchrun` (or whoever else) starts them; each finds the
-others here. Nothing is imported from torch before there are others.
+"""Training in several processes. `torchrun` (or another launcher) starts them; this module connects
+them. torch is not imported for a single process.
 
-In a program of one's own:
+In a custom program:
 
     from mrlm import distributed
 
@@ -26,58 +26,58 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("mrlm")
 
 Reduction = Literal["sum", "mean", "max", "min"]
-"""What becomes of the numbers of all processes."""
+"""The combination of the numbers of all processes."""
 
-_worlds: list[ProcessGroup] = []
-"""The world this process is part of, once it has been started."""
-_said: list[str] = []
-"""The strategies that were announced."""
+_groups: list[ProcessGroup] = []
+"""The process group of this process, once it has been started."""
+_announced: list[str] = []
+"""The strategies that were already logged."""
 
 
-# -- what a process is -----------------------------------------------------------------------------
+# -- properties of this process --------------------------------------------------------------------
 
 
 def is_initialized() -> bool:
-    """Whether this process has found the others."""
-    return bool(_worlds)
+    """Whether this process has joined a process group."""
+    return bool(_groups)
 
 
 def rank() -> int:
-    """Place of this process among all; 0 where there is one."""
-    return _worlds[0].rank if _worlds else _number("RANK", 0)
+    """Rank of this process; 0 without a process group."""
+    return _groups[0].rank if _groups else _number("RANK", 0)
 
 
 def world_size() -> int:
-    """How many processes train together."""
-    return _worlds[0].size if _worlds else _number("WORLD_SIZE", 1)
+    """Number of processes that train together."""
+    return _groups[0].size if _groups else _number("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """Place of this process among those of its machine."""
+    """Rank of this process on its machine."""
     return _number("LOCAL_RANK", 0)
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes and speaks for all."""
+    """Whether this is the process that writes files and logs."""
     return rank() == 0
 
 
-# -- what processes do together --------------------------------------------------------------------
+# -- collective operations -------------------------------------------------------------------------
 
 
 def barrier() -> None:
-    """Return when every process has come here."""
+    """Wait until every process has reached this call."""
     _peers().barrier()
 
 
 def gather(value: Any) -> list[Any]:
-    """What every process brings, in order of rank."""
+    """The values of all processes, in order of rank."""
     return _peers().gather(value)
 
 
 def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:
-    """A number, a NumPy array or a tensor put together with those of all other processes; each gets
-    the result."""
+    """Combine a number, a NumPy array or a tensor with those of all other processes; every process
+    gets the result."""
     found = gather(value)
     if reduction in ("sum", "mean"):
         total = sum(found[1:], start=found[0])
@@ -95,7 +95,7 @@ def all_reduce(value: Any, reduction: Reduction = "sum") -> Any:
     return result
 
 
-# -- how they find one another ---------------------------------------------------------------------
+# -- start and stop --------------------------------------------------------------------------------
 
 
 def start(
@@ -105,73 +105,71 @@ def start(
     device: str | None = None,
     timeout: float = 1800.0,
 ) -> ProcessGroup:
-    """Find the others; the one place where process groups are made. A second call returns the world
-    that is there.
+    """Create the process group; the only place where this is done. A second call returns the
+    existing group.
 
     Args:
-        rank: place of this process; torchrun's `RANK` when `None`.
-        size: how many there are; torchrun's `WORLD_SIZE` when `None`.
-        init_method: where they meet, such as `tcp://10.0.0.1:29500`; torchrun's `MASTER_ADDR` and
-            `MASTER_PORT` when `None`.
-        device: `cpu` or `cuda`; with `cuda` (or `None`, where there is one) each process takes the
-            device of its local rank.
-        timeout: seconds to wait for others before giving up.
+        rank: rank of this process; torchrun's `RANK` if `None`.
+        size: number of processes; torchrun's `WORLD_SIZE` if `None`.
+        init_method: rendezvous address, such as `tcp://10.0.0.1:29500`; torchrun's `MASTER_ADDR`
+            and `MASTER_PORT` if `None`.
+        device: `cpu` or `cuda`; with `cuda` (or `None`, if CUDA is available) each process takes
+            the device of its local rank.
+        timeout: seconds to wait for other processes before giving up.
 
     Raises:
-        ConfigError: this process was not told where the others are, or there are fewer devices
-            than processes.
-        PeerError: they did not come.
+        ConfigError: the rendezvous address is missing, or there are fewer devices than processes.
+        PeerError: the other processes did not connect.
     """
-    if not _worlds:
-        from mrlm.distributed.process_group import found_world
+    if not _groups:
+        from mrlm.distributed.process_group import create_group
 
         rank = _number("RANK", 0) if rank is None else rank
         size = _number("WORLD_SIZE", 1) if size is None else size
-        _worlds.append(found_world(rank, size, local_rank(), init_method, device, timeout))
-    return _worlds[0]
+        _groups.append(create_group(rank, size, local_rank(), init_method, device, timeout))
+    return _groups[0]
 
 
 def stop() -> None:
-    """Leave the others; all processes do so together."""
-    while _worlds:
-        _worlds.pop().close()
+    """Leave the process group; all processes call this together."""
+    while _groups:
+        _groups.pop().close()
 
 
 def join(section: DistributedConfig) -> Peers:
-    """The processes that a run is trained by: this one alone, or those that torchrun has started.
+    """The process group of a run: this process alone, or those that torchrun has started.
 
     Raises:
-        ConfigError, PeerError: as `start` does.
+        ConfigError, PeerError: as for `start`.
     """
     several = is_initialized() or _number("WORLD_SIZE", 1) > 1
     cut = section.enabled and section.strategy == "fsdp"
     if cut and not is_initialized() and "WORLD_SIZE" not in os.environ:
         raise ConfigError(
-            "distributed.strategy=fsdp cuts models over processes, and this process has no others; "
+            "distributed.strategy=fsdp shards models, and this process is the only one; "
             "start it with `torchrun --nproc-per-node N -m mrlm train ...`, or remove the setting"
         )
     if not several and not cut:
         if section.enabled and section.strategy == "ddp":
-            log.info("distributed: this process has no others; start several with torchrun")
+            log.info("distributed: this process is the only one; start several with torchrun")
         return ALONE
     world = start(timeout=section.timeout)
     world.wait_for(section.timeout)
     world.bucket_bytes = section.bucket_mib << 20
     how = section.strategy if section.enabled else "ddp"
-    if world.size > 1 and how not in _said:
-        _said.append(how)
+    if world.size > 1 and how not in _announced:
+        _announced.append(how)
         log.info("distributed: %d processes train together (%s)", world.size, how)
     return world
 
 
 def failed() -> bool:
-    """Say that this process cannot go on; whether it is the first to say so, and therefore the one
-    to tell what is wrong."""
-    return _worlds[0].claim() if _worlds else True
+    """Report that this process has failed; whether it is the first one, which prints the error."""
+    return _groups[0].claim() if _groups else True
 
 
 def _peers() -> Peers:
-    return _worlds[0] if _worlds else ALONE if _number("WORLD_SIZE", 1) == 1 else start()
+    return _groups[0] if _groups else ALONE if _number("WORLD_SIZE", 1) == 1 else start()
 
 
 def _number(name: str, default: int) -> int:

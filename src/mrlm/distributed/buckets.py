@@ -1,5 +1,5 @@
-"""Many tensors as few messages: gradients are added up and weights handed out in flat pieces, each
-of which travels while the next one is put together."""
+"""Bucketed communication of tensors: gradients are reduced and weights broadcast in flat buckets,
+each of which is sent while the next one is filled."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor, distributed, nn
 from mrlm.learn.policy.shards import is_cut
 
 HALVES = (torch.float16, torch.bfloat16)
-"""Types in which too little is left of a sum: gradients of these are added up in float32."""
+"""Types with too little precision for a sum: their gradients are added up in float32."""
 
 
 def add_gradients(parameters: Sequence[nn.Parameter], size: int) -> None:
-    """Make every gradient the sum over all processes.
+    """Replace every gradient with its sum over all processes.
 
-    A gradient that only some processes have counts as zero on the others. One that nobody has stays
-    absent: an optimiser does not touch such a parameter at all. Those that are sharded are sums
+    A gradient that only some processes have counts as zero on the others. One that no process has
+    stays `None`: an optimiser skips such a parameter. Gradients of sharded parameters are sums
     already.
 
     Args:
         parameters: the same ones in every process, in the same order.
-        size: bytes of a piece.
+        size: bytes of a bucket.
     """
     whole = [weight for weight in parameters if weight.requires_grad and not is_cut(weight)]
     if not whole:
@@ -52,7 +52,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], size: int) -> None:
 
 @torch.no_grad()
 def spread(tensors: Sequence[Tensor], size: int) -> None:
-    """Give every process the numbers of the first one, in place."""
+    """Broadcast the values of the first process, in place."""
     under_way: list[tuple[list[Tensor], Tensor, Any]] = []
     for chosen in pieces([tensor for tensor in tensors if not is_cut(tensor)], size):
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in chosen])
@@ -66,7 +66,7 @@ def spread(tensors: Sequence[Tensor], size: int) -> None:
 
 
 def pieces(tensors: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    """Tensors of one type and device together, about `size` bytes at a time."""
+    """Group tensors of one type and device, about `size` bytes at a time."""
     held: dict[tuple[Any, Any], list[Any]] = {}
     for tensor in tensors:
         key = (tensor.dtype, tensor.device)

@@ -1,5 +1,6 @@
-"""The shards of a checkpoint: what optimisers keep of weights that are cut over the processes. Any
-number of processes reads what any other number wrote. Weights themselves lie whole beside them."""
+"""The shards of a checkpoint: optimizer states of sharded weights. A checkpoint can be read by
+another number of processes than wrote it. The weights themselves are saved unsharded beside
+them."""
 
 from __future__ import annotations
 
@@ -23,19 +24,19 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.policy.shards import is_cut
 
 FOLDER = "shards"
-"""The part of a checkpoint folder that all processes have written."""
+"""The subfolder of a checkpoint that all processes write."""
 
 
 def write_shards(
     folder: Path, learners: Sequence[Learner], critics: Sequence[Critic], peers: Peers
 ) -> Path | None:
-    """Bring the whole copies of what is cut up to date, and write what their optimisers keep of
-    shards; `None` where nothing is cut. Every process calls this.
+    """Update the unsharded copies of sharded models, and write the shards of their optimizer
+    states; `None` if nothing is sharded. Every process calls this.
 
     Args:
-        folder: where to; what an earlier try has left there is removed.
-        learners, critics: of the run.
-        peers: the processes.
+        folder: the destination; files of an earlier attempt are removed.
+        learners, critics: those of the run.
+        peers: the process group.
     """
     bodies = [learner.weights_of for learner in learners] + [critic.body for critic in critics]
     cut = [body.shards for body in bodies if body.shards is not None]
@@ -58,7 +59,7 @@ class CheckpointReader:
     """Reads the shards of a checkpoint folder, into shards or into whole tensors.
 
     Args:
-        folder: of the checkpoint; where it has no shards, nothing is read.
+        folder: the checkpoint; if it has no shards, nothing is read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +70,7 @@ class CheckpointReader:
             self._known = set(metadata.state_dict_metadata)
 
     def __call__(self, kind: str, owner: Owner) -> dict[str, Tensor]:
-        """What the optimiser of a learner or critic kept, by the names of its state."""
+        """The optimizer state of a learner or critic, by the names of its tensors."""
         prefix = _key(kind, owner, "")
         weights = owner.stepper.weights
         found: dict[str, Tensor] = {}

@@ -1,5 +1,5 @@
-"""A world of processes: how they find one another and what they tell one another. Groups, numbers
-and pickles travel through gloo, gradients through whatever fits the device they are on."""
+"""Process groups: rendezvous, collective operations and failure detection. Objects and numbers are
+sent through gloo, gradients through the backend of their device."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from mrlm.distributed.serialization import dumps, loads
 
 T = TypeVar("T")
 FAILED = "mrlm/failed"
-"""Where the first process that fails puts its rank."""
-SAID = "mrlm/said"
-"""Where the main process notes that it has written everything before an early end."""
+"""Store key for the rank of the first process that fails."""
+WRITTEN = "mrlm/said"
+"""Store key that the main process sets when it has written everything before an early end."""
 REACHED = 60.0
 """Seconds in which the launcher has to answer."""
 PATIENCE = 20.0
-"""Seconds that the others wait for it then."""
+"""Seconds that the other processes wait for that key."""
 
 
 class ProcessGroup(Peers):
-    """Several processes, of which this is one.
+    """A group of processes that includes this one.
 
     Args:
-        rank: place of this process.
-        size: how many there are.
-        group: what they talk through beside gradients; `None` is the group of all.
-        timeout: seconds that one waits for the others.
+        rank: rank of this process.
+        size: number of processes.
+        group: torch process group for everything but gradients; `None` is the default group.
+        timeout: seconds that one process waits for the others.
     """
 
     def __init__(self, rank: int, size: int, timeout: float, group: Any = None) -> None:
@@ -51,10 +51,11 @@ class ProcessGroup(Peers):
         self.bucket_bytes: int = 25 << 20
         self._group: Any = group
 
-    # -- what they tell one another ----------------------------------------------------------------
+    # -- communication
+    # ---------------------------------------------------------------------------------
 
     def gather(self, value: T) -> list[T]:
-        """What every process brings, in order of rank; the own value is the object itself."""
+        """The values of all processes, in order of rank; the own value is the object itself."""
         if self.size == 1:
             return [value]
         own = torch.frombuffer(bytearray(dumps(value)), dtype=torch.uint8)
@@ -75,21 +76,21 @@ class ProcessGroup(Peers):
         return await in_thread(lambda: self.gather(value))
 
     def first(self, job: Callable[[], T]) -> T:
-        """The result of a job that only the main process does, in all.
+        """The result of a job that only the main process runs, in all processes.
 
         Raises:
-            PeerError: in the others, where it failed in the main one.
+            PeerError: in the other processes, if it failed in the main one.
         """
         outcome: tuple[bool, Any] = True, None
         if self.main:
             try:
                 outcome = (True, job())
-            except Exception as error:  # the others must not wait for what will not come
+            except Exception as error:  # the others must not wait for a result in vain
                 self.gather((False, f"{type(error).__name__}: {error}"))
                 raise
         done, found = self.gather(outcome)[0]
         if not done:
-            raise PeerError(f"the main process cannot go on: {found}")
+            raise PeerError(f"the main process failed: {found}")
         return found  # pyright: ignore[reportReturnType]
 
     def barrier(self) -> None:
@@ -101,7 +102,8 @@ class ProcessGroup(Peers):
             group = distributed.new_group(backend="gloo", timeout=timeout)
         return ProcessGroup(self.rank, self.size, self.timeout, group)
 
-    # -- what they compute together ----------------------------------------------------------------
+    # -- reductions
+    # ------------------------------------------------------------------------------------
 
     def add_gradients(self, parameters: Iterable[Any]) -> None:
         if self.size > 1:
@@ -121,11 +123,12 @@ class ProcessGroup(Peers):
             with self._others():
                 buckets.spread(list(tensors), self.bucket_bytes)
 
-    # -- how it ends -------------------------------------------------------------------------------
+    # -- shutdown
+    # --------------------------------------------------------------------------------------
 
     @contextmanager
     def _others(self) -> Iterator[None]:
-        """Around what cannot be done without the others."""
+        """Report a lost process in the operations inside the block."""
         try:
             yield
         except RuntimeError as error:
@@ -137,40 +140,40 @@ class ProcessGroup(Peers):
             ) from error
 
     def claim(self) -> bool:
-        """Say that this process fails; whether no other has said so before."""
+        """Report that this process fails; whether it is the first to do so."""
         if self.size == 1:
             return True
         try:
             own = str(self.rank)
             return _store().compare_set(FAILED, "", own).decode() == own
-        except RuntimeError:  # whoever kept the note is gone, and has said why
+        except RuntimeError:  # the process that keeps the store is gone, and has reported why
             return False
 
     def farewell(self) -> None:
         if self.size == 1:
             return
-        with suppress(RuntimeError):  # nobody is left to wait for
+        with suppress(RuntimeError):  # no process is left to wait for
             if self.main:
-                _store().set(SAID, "1")
+                _store().set(WRITTEN, "1")
             else:
-                _store().wait([SAID], timedelta(seconds=PATIENCE))
+                _store().wait([WRITTEN], timedelta(seconds=PATIENCE))
 
     def wait_for(self, seconds: float) -> None:
-        """How long to wait for the others from now on."""
+        """Set the timeout of later operations."""
         self.timeout = seconds
         group = distributed.group.WORLD
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group."""
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
 
-def found_world(
+def create_group(
     rank: int, size: int, local_rank: int, init_method: str | None, device: str | None, wait: float
 ) -> ProcessGroup:
-    """The world that this process is to be part of; arguments as in `start`."""
+    """Create the group of this process; arguments as for `start`."""
     end_with_launcher()
     if size == 1:
         init_method = None
@@ -178,8 +181,8 @@ def found_world(
         raise ConfigError(f"a process cannot have rank {rank} of {size}")
     if size > 1 and init_method is None and not os.environ.get("MASTER_ADDR"):
         raise ConfigError(
-            "WORLD_SIZE says that there are several processes, and MASTER_ADDR does not say where "
-            "they meet; start them with torchrun"
+            "WORLD_SIZE is above 1, but MASTER_ADDR (the address of the first process) is not set; "
+            "start them with torchrun"
         )
     if init_method is None and size > 1:
         _check_launcher(rank, size)
@@ -198,18 +201,18 @@ def found_world(
     except (RuntimeError, ValueError) as error:
         raise PeerError(f"process {rank} of {size} did not find the others: {error}") from error
     if rank:
-        logging.getLogger("mrlm").setLevel(logging.ERROR)  # one process speaks for all
+        logging.getLogger("mrlm").setLevel(logging.ERROR)  # only one process logs
     world = ProcessGroup(rank, size, wait)
-    _speak_once(world)
+    _print_error_once(world)
     return world
 
 
 def _check_launcher(rank: int, size: int) -> None:
-    """A torchrun that keeps the note of who is where has begun it before it starts anybody: if
-    nobody answers there it is gone, and the others with it.
+    """Check that the torchrun that keeps the store of addresses still runs: it was started before
+    all processes, so if it does not answer it is gone, and the other processes with it.
 
     Raises:
-        PeerError: so it is; nothing would come of waiting.
+        PeerError: it is gone, so waiting is useless.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
@@ -218,7 +221,7 @@ def _check_launcher(rank: int, size: int) -> None:
         socket.create_connection(where, REACHED).close()
     except OSError as error:
         raise PeerError(
-            f"process {rank} of {size}: the torchrun that started it is gone: nobody answers at "
+            f"process {rank} of {size}: the torchrun that started it is gone: no answer at "
             f"{where[0]}:{where[1]} ({error})"
         ) from None
 
@@ -227,15 +230,16 @@ def _take_device(local_rank: int) -> None:
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise ConfigError(
-            f"local rank {local_rank} has no device of its own: this machine has {count}; start "
+            f"local rank {local_rank} exceeds the devices of this machine ({count}); start "
             f"at most {count} processes here (--nproc_per_node), or set model.device=cpu with "
             "CUDA_VISIBLE_DEVICES= empty"
         )
     torch.cuda.set_device(local_rank)
 
 
-def _speak_once(world: ProcessGroup) -> None:
-    """Let one process alone tell why everybody ends, in programs that do not catch errors."""
+def _print_error_once(world: ProcessGroup) -> None:
+    """Let only one process print the error that ends all of them, in programs that do not catch
+    errors."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

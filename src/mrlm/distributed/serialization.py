@@ -1,5 +1,5 @@
-"""What processes send one another, as bytes: ordinary pickles, in which the tokens of turns are
-packed as numbers of their own size. They go to processes of the same run only."""
+"""Serialization between the processes of one run: ordinary pickles, with the tokens of turns packed
+as arrays of numbers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ IDS = ("prompt_ids", "completion_ids")
 
 
 def dumps(value: Any) -> bytes:
-    """A value as bytes.
+    """Pickle a value.
 
     Raises:
-        TrainingError: it holds something that cannot leave its process.
+        TrainingError: it contains an object that cannot be pickled.
     """
     buffer = io.BytesIO()
     try:
         _TurnPickler(buffer, protocol=5).dump(value)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise TrainingError(
-            f"what was played cannot be sent to the other processes: {error}. What a task's info "
-            "or an episode holds must be plain data (or classes of an importable module)"
+            f"the episodes cannot be sent to the other processes: {error}. A task's info "
+            "and an episode must hold plain data (or classes of an importable module)"
         ) from error
     return buffer.getvalue()
 
@@ -42,7 +42,7 @@ def loads(data: Any) -> Any:
 
 class _TurnPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        """Turns by their own rule; everything else as ever."""
+        """Reduce turns by their own rule, and everything else as usual."""
         if type(obj) is not Turn:
             return NotImplemented
         state = {name: getattr(obj, name) for name in NAMES}
@@ -53,12 +53,12 @@ class _TurnPickler(pickle.Pickler):
 
 
 def packed_ids(ids: Sequence[int]) -> bytes:
-    """Token ids as little-endian numbers of 32 bits."""
+    """Token ids as little-endian 32-bit integers."""
     return np.asarray(ids, dtype="<i4").tobytes()
 
 
 def packed_floats(numbers: Sequence[float] | None) -> tuple[str, bytes] | None:
-    """Numbers in as few bits as hold them exactly: 32, or else 64."""
+    """Numbers in the fewest bits that hold them exactly: 32, or else 64."""
     if numbers is None:
         return None
     wide = np.asarray(numbers, dtype="<f8")

@@ -1,5 +1,5 @@
-"""Models cut over the processes by FSDP2: each block is put together when it computes. Gradients
-are sums over processes, as everywhere here."""
+"""Models sharded over processes by FSDP2: each block is gathered when it computes. Gradients are
+sums over processes, as in all of this package."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from mrlm.learn.policy.policy import Policy
 def shard(
     learners: Sequence[Learner], critics: Sequence[Critic], section: FsdpConfig, peers: Peers
 ) -> None:
-    """Cut everything that is trained. Heads, references and frozen policies stay whole, and so does
-    the network that a mixed critic reads with.
+    """Shard everything that is trained. Heads, references and frozen policies stay whole, and so
+    does the encoder of a mixed critic.
 
     Raises:
-        ConfigError: what is asked for does not go together.
+        ConfigError: the settings are incompatible.
     """
     bodies = [learner.weights_of for learner in learners]
     bodies += [critic.body for critic in critics if not isinstance(critic, MixedCritic)]
@@ -53,23 +53,23 @@ def shard(
 
 
 def check(policy: Policy) -> None:
-    """Refuse what cannot be cut."""
+    """Refuse policies that cannot be sharded."""
     if policy.adapter is not None:
         raise ConfigError(
-            f"policy {policy.name!r} is an adapter, and distributed.strategy=fsdp cuts whole "
-            "models: several adapters take turns on one base, whose blocks would be put together "
+            f"policy {policy.name!r} is an adapter, and distributed.strategy=fsdp shards whole "
+            "models: several adapters take turns on one base, whose blocks would be gathered "
             "once for each. Use distributed.strategy=ddp, which holds the frozen base once in "
             "every process and adds up the gradients of the adapters alone"
         )
     if policy.precision == "fp16":
         raise ConfigError(
-            "training.precision=fp16 scales losses for each process by itself, which "
-            "distributed.strategy=fsdp does not know; use bf16"
+            "training.precision=fp16 scales losses in each process separately, which "
+            "distributed.strategy=fsdp does not support; use bf16"
         )
 
 
 def mesh_of(sharding: str, size: int, kind: str) -> DeviceMesh:
-    """How processes stand to one another: in a row, or (`hybrid`) nodes times what a node has."""
+    """The device mesh: one dimension, or (`hybrid`) nodes times processes of a node."""
     if sharding != "hybrid":
         return init_device_mesh(kind, (size,), mesh_dim_names=("shard",))
     local = int(os.environ.get("LOCAL_WORLD_SIZE") or size)
@@ -82,8 +82,8 @@ def mesh_of(sharding: str, size: int, kind: str) -> DeviceMesh:
 
 
 def blocks_of(model: Any) -> list[nn.Module]:
-    """What is put together at once: the modules that the model names as not to be split, else the
-    longest list of modules in it."""
+    """The modules that are gathered at once: those that the model names as not to be split, else
+    its longest list of modules."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     found = [module for module in model.modules() if type(module).__name__ in names]
     if found:
@@ -93,13 +93,13 @@ def blocks_of(model: Any) -> list[nn.Module]:
 
 
 class Cut:
-    """A policy's model in parts; see `learn.shards.Shards`.
+    """A policy's sharded model; see `learn.policy.shards.Shards`.
 
     Args:
-        policy: its model becomes the copy that is whole, and what is computed with is a new one.
-        section: how it is cut.
-        mesh: the processes.
-        peers: the same.
+        policy: its model becomes the unsharded copy; a new, sharded one computes.
+        section: the settings of FSDP.
+        mesh: the device mesh.
+        peers: the process group.
     """
 
     def __init__(self, policy: Policy, section: FsdpConfig, mesh: DeviceMesh, peers: Peers) -> None:
@@ -170,7 +170,7 @@ class Cut:
         return sums["sum"], sums["square"]
 
     def _copies(self) -> int:
-        """How many processes hold the same part."""
+        """The number of processes that hold the same shard."""
         weight = next(self._model.parameters())
         mesh = weight.device_mesh
         return mesh.size(0) if mesh.ndim > 1 else 1

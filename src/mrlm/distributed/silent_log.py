@@ -1,4 +1,4 @@
-"""The log of a process that does not speak for all: it remembers numbers and writes nothing."""
+"""The log of a process other than the main one: it keeps metrics in memory and writes no files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mrlm.tracking.run_log import RunLog
 
 
 class Quiet(RunLog):
-    """A log that nobody reads. What the others see is written by the main process.
+    """A log that writes nothing; the main process writes the log of the run.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Quiet(RunLog):
         return {}
 
     def history(self) -> list[dict[str, Any]]:
-        """What was logged since this process began."""
+        """The metrics since this process started."""
         return list(self._rows)
 
     def close(self) -> None:

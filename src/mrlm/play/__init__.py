@@ -1,2 +1,2 @@
-"""The world half: agents, worlds and workflows become groups of episodes. It never imports torch or
-the other half."""
+"""Episode generation: agents, environments and workflows produce groups of episodes. It imports
+neither torch nor `learn`."""

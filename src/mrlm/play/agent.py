@@ -1,7 +1,8 @@
-"""An agent: a seat in an episode. `await agent.act(messages)` asks its policy and records the turn.
+"""The agents of an episode. `await agent.act(messages)` requests a completion from the agent's
+policy and records the turn.
 
-An agent knows its name, its prompt and how it samples; it does not know which model answers, who
-else plays, or whether anybody learns from it.
+An agent knows its name, its prompt and its sampling parameters; it is independent of the model, of
+the other agents, and of training.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from mrlm.core.types import Message, Role, Rollout, SamplingParams, Turn
 from mrlm.play.engine import Batcher, Key, Request
 
 Ask = Callable[[str, Sequence[Message]], str]
-"""What somebody says: of the agent of this name, to a conversation as it sees it."""
+"""A function from an agent's name and the conversation it sees to its message."""
 
 
 class PromptTooLong(MRLMError):
-    """The conversation does not fit any more: the episode ends as truncated; nothing is cut in
-    silence."""
+    """The conversation exceeds the limit: the episode ends as truncated; no text is dropped
+    silently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What stays the same for an agent from episode to episode.
+    """The configuration of an agent, constant over episodes.
 
     Args:
         name: the agent's name.
-        policy: name of the weights that speak for it.
+        policy: name of its policy.
         chat: renderer of its conversations, for its policy's tokenizer; `None` for a policy behind
             an API, which reads messages.
-        sampling: how it draws tokens.
-        max_prompt_tokens: longest conversation it may read.
-        system_prompt: put before every conversation that has no system message.
-        trained: whether its turns are learned from.
+        sampling: its sampling parameters.
+        max_prompt_tokens: longest prompt.
+        system_prompt: prepended to every conversation without a system message.
+        trained: whether its turns are trained on.
     """
 
     name: str
@@ -52,22 +53,22 @@ class Seat:
     trained: bool = True
 
     def greedy(self) -> Seat:
-        """The same seat, saying what is most probable."""
+        """A copy with greedy decoding."""
         return replace(self, sampling=replace(self.sampling, temperature=0.0))
 
 
 def seed_of(key: Key) -> int:
-    """A 64-bit seed that depends on the key alone."""
+    """A 64-bit seed that depends only on the key."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little")
 
 
 class Agent:
-    """A seat in one episode.
+    """An agent in one episode.
 
     Args:
-        seat: what it is.
-        episode: where its turns are recorded.
-        batcher: where its requests go; `None` for an agent that never samples.
+        seat: its configuration.
+        episode: the episode that records its turns.
+        batcher: batches its requests; `None` for an agent that never samples.
         key: randomness key of the episode.
     """
 
@@ -75,7 +76,7 @@ class Agent:
         self.seat = seat
         self.name: str = seat.name
         self.place: str = seat.name
-        """Which seat of the world it sits on, where there are several."""
+        """The agent of the environment whose role it has, if the environment has several."""
         self.rollout: Rollout = Rollout(
             agent=seat.name, policy=seat.policy, task_id=episode.task.id
         )
@@ -87,12 +88,12 @@ class Agent:
         self._after: list[Message] = []
 
     async def act(self, messages: Sequence[Message], **sampling: object) -> Message:
-        """Say something.
+        """Produce a message.
 
         Args:
-            messages: the whole conversation as this agent is to see it. Its own earlier messages
-                keep the tokens they were sampled with; messages of other agents are read as a
-                user's.
+            messages: the whole conversation from the view of this agent. Its own earlier messages
+                keep the tokens they were sampled with; messages of other agents become user
+                messages.
             **sampling: overrides of the sampling parameters for this call.
 
         Returns:
@@ -106,7 +107,7 @@ class Agent:
         if self._overflows(seen):
             raise PromptTooLong(
                 f"agent {self.name!r}: a conversation of {sum(len(m.content) for m in seen)} "
-                f"characters, which is more than {self.seat.max_prompt_tokens} tokens can hold; "
+                f"characters, which exceeds max_prompt_tokens={self.seat.max_prompt_tokens}; "
                 "shorten what the environment shows, or raise max_prompt_tokens"
             )
         with span("prompts", self.name):
@@ -115,13 +116,13 @@ class Agent:
         params = replace(self.seat.sampling, **sampling) if sampling else self.seat.sampling  # type: ignore[arg-type]
         if len(prompt.ids) > self.seat.max_prompt_tokens:
             raise PromptTooLong(
-                f"agent {self.name!r}: a prompt of {len(prompt.ids)} tokens; "
+                f"agent {self.name!r}: the prompt has {len(prompt.ids)} tokens; "
                 f"the limit is {self.seat.max_prompt_tokens}"
             )
         if self.seat.chat is not None and not prompt.ids:
             raise EpisodeError(
-                f"agent {self.name!r}: its prompt has no token at all; give it a system_prompt, "
-                "or a chat template that marks whose turn it is"
+                f"agent {self.name!r}: its prompt is empty; give it a system_prompt, "
+                "or a chat template with a generation prompt"
             )
         turn = await self._answer(prompt, seen, params, index)
         turn.step, turn.index = step, index
@@ -134,15 +135,15 @@ class Agent:
         return turn.message
 
     def _overflows(self, seen: Sequence[Message]) -> bool:
-        """Whether a conversation cannot fit, whatever its tokens are: asked before it is tokenised,
+        """Whether a conversation cannot fit, whatever its tokens are: checked before tokenisation,
         which would take 250 bytes of memory for each of its characters."""
         chat, limit = self.seat.chat, self.seat.max_prompt_tokens
         size = sum(len(message.content) for message in seen)
         return chat is not None and size > limit and size > limit * chat.longest_token
 
     def _prompt(self, seen: Sequence[Message]) -> Prompt:
-        """What it reads: the whole conversation in ids, or, behind an API, what is new in it as
-        text alone."""
+        """The prompt: the whole conversation in ids, or, for a policy behind an API, only its new
+        text."""
         if self.seat.chat is not None:
             return self.seat.chat.prompt(seen, after=self._last_own(seen))
         own = [place for place, each in enumerate(seen) if id(each.turn) in self._prompts]
@@ -182,8 +183,8 @@ class Agent:
         return turn
 
     def fork(self, episode: Episode, branch: int) -> Agent:
-        """The same agent in an episode that goes on from here: it remembers everything, and what it
-        says next is drawn anew. Turns so far are copies there, which nobody learns from."""
+        """A copy of the agent in a forked episode: it keeps its history, and its next message is
+        sampled again. Earlier turns are copied there and not trained on."""
         twin = copy.copy(self)
         twin.rollout = replace(
             self.rollout,
@@ -199,7 +200,7 @@ class Agent:
         return twin
 
     def close(self) -> None:
-        """Note what the agent was shown after its last turn."""
+        """Record the observation after the agent's last turn."""
         if self.rollout.turns and self._after:
             seen = self._perspective([*self.rollout.messages, *self._after])
             last, chat = self._last_own(seen), self.seat.chat
@@ -212,11 +213,11 @@ class Agent:
             self.rollout.messages = seen
 
     def shown(self, messages: Sequence[Message]) -> None:
-        """Called by the world with what this agent sees after it spoke."""
+        """Called by the episode runner with the observation after a turn of this agent."""
         self._after = list(messages)
 
     def _record(self, turn: Turn) -> None:
-        """Turns stand in the order in which they were asked for, whichever answer came first."""
+        """Insert a turn in the order of requests, independent of the order of answers."""
         turns = self.rollout.turns
         turns.append(turn)
         turns.sort(key=lambda each: each.index)
@@ -241,14 +242,14 @@ class Agent:
 
 
 class Told(Agent):
-    """An agent whose words come from elsewhere: they are tokenised, not sampled."""
+    """An agent whose messages are tokenised text instead of samples."""
 
     async def act(self, messages: Sequence[Message], **sampling: object) -> Message:
         self._seen = list(messages)
         return await super().act(messages, **sampling)
 
     def words(self, seen: Sequence[Message]) -> str:
-        """What it says to what the workflow shows it."""
+        """The agent's message for the conversation that the workflow shows it."""
         raise NotImplementedError
 
     async def _answer(
@@ -265,7 +266,7 @@ class Told(Agent):
 
 
 class Demonstrator(Told):
-    """An agent that says what the world's own honest player would say."""
+    """An agent that plays the actions of the environment's expert."""
 
     def __init__(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> None:
         super().__init__(seat, episode, None, key)
@@ -282,11 +283,12 @@ class Demonstrator(Told):
 
 
 class Person(Told):
-    """An agent that says what somebody says.
+    """A human player or another external function.
 
     Args:
         seat, episode, key: those of `Agent`.
-        ask: `ask(name, messages)`: what is said to a conversation, whose system prompt is in it.
+        ask: `ask(name, messages)` returns the message for a conversation, including its system
+            prompt.
     """
 
     def __init__(self, seat: Seat, episode: Episode, key: Key, ask: Ask) -> None:
@@ -314,12 +316,12 @@ class Agents(Mapping[str, Agent]):
         return len(self.by_name)
 
     def fork(self, episode: Episode, branch: int) -> Agents:
-        """Every agent in an episode that goes on from here."""
+        """The agents of a forked episode."""
         return Agents({name: agent.fork(episode, branch) for name, agent in self.by_name.items()})
 
     def __getattr__(self, name: str) -> Agent:
         if name.startswith("_") or name not in self.by_name:
             raise AttributeError(
-                f"there is no agent {name!r}; the agents are {', '.join(self.by_name)}"
+                f"agent {name!r} does not exist; the agents are {', '.join(self.by_name)}"
             )
         return self.by_name[name]

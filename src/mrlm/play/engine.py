@@ -1,7 +1,7 @@
-"""What samples: the `Engine` protocol, and the batcher that turns whatever agents await at the same
-time into one call.
+"""The `Engine` protocol for samplers, and the batcher that joins the concurrent requests of agents
+into one call.
 
-It knows nothing of agents, chat templates or learning; it moves token ids.
+Independent of agents, chat templates and training; it handles token ids.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from mrlm.core.timing import span
 from mrlm.core.types import Completion, Message, SamplingParams
 
 Key = tuple[int | str, ...]
-"""(run seed, step, episode, agent, turn): what randomness is drawn from, so that nothing depends on
+"""(run seed, step, episode, agent, turn): the source of randomness, so that no result depends on
 batch order."""
 
 
 @dataclass(slots=True)
 class Request:
-    """One call of a policy.
+    """A request for one completion.
 
     Args:
-        policy: whose weights.
-        prompt_ids: what it reads.
-        sampling: how it draws.
-        seed: 64-bit seed of this request alone.
+        policy: name of the policy.
+        prompt_ids: the prompt.
+        sampling: sampling parameters.
+        seed: 64-bit seed of this request.
         key: canonical position; a batch is sorted by it.
-        messages: the conversation that `prompt_ids` are the rendering of; all there is for a policy
+        messages: the conversation that was rendered as `prompt_ids`; the only prompt of a policy
             behind an API.
     """
 
@@ -48,27 +48,26 @@ class Engine(Protocol):
 
     tokenizer: Any
     max_context: int
-    """How many tokens prompt and completion may have together."""
+    """Limit of prompt and completion tokens together."""
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order."""
         ...
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Take new weights of a policy; completions carry `version` from now on."""
+        """Load new weights of a policy; completions carry `version` from now on."""
         ...
 
     def tolerance(self, policy: str) -> float | None:
-        """How far its log-probs may be from those of the learner for rounding alone, in nats, for
-        any token; `None` for an engine that has no weights. What a run does with it
-        is in `mrlm.training.weight_proof`."""
+        """Tolerance, in nats per token, of its log-probs against the learner's due to rounding;
+        `None` for an engine without weights. `mrlm.training.weight_proof` uses it."""
         ...
 
 
 @runtime_checkable
 class Copies(Engine, Protocol):
-    """Has the weights of a policy several times over; which of them answers follows from the
-    request."""
+    """An engine with several copies of a policy's weights; the request determines which copy
+    answers."""
 
     async def everywhere(self, requests: Sequence[Request]) -> list[list[Completion]]:
         """For every copy, one completion per request, in order."""
@@ -77,43 +76,50 @@ class Copies(Engine, Protocol):
 
 @runtime_checkable
 class Eager(Engine, Protocol):
-    """Its server makes batches by itself, of whatever is under way: every request goes out as soon
-    as it is made, and one that fails leaves the others alone. It has retries of its own."""
+    """An engine whose server batches concurrent requests itself: every request is sent at once, and
+    a failure affects no other request. It retries by itself."""
 
     async def one(self, request: Request) -> Completion:
         """The completion of one request.
 
         Raises:
-            EngineError: there is none.
+            EngineError: no completion.
         """
         ...
 
 
 @runtime_checkable
 class Rests(Protocol):
-    """Has memory that others can use while nobody speaks."""
+    """An engine that can release memory between batches."""
 
     async def rest(self) -> None:
-        """Let go of it. The next request takes it back."""
+        """Release the memory. The next request acquires it again."""
         ...
+
+
+async def rest(engines: Mapping[str, Engine]) -> None:
+    """Let engines release memory that learning can use, until the next request."""
+    for engine in {id(each): each for each in engines.values()}.values():
+        if isinstance(engine, Rests):
+            await engine.rest()
 
 
 @runtime_checkable
 class RemoteEngine(Engine, Protocol):
-    """Speaks for one policy whose weights are elsewhere: it reads messages and says text. It has
-    deadlines and retries of its own, and one request that fails leaves the others alone."""
+    """The engine of one policy with remote weights: it exchanges messages and text. It has
+    deadlines and retries of its own, and a failure affects no other request."""
 
     async def answer(self, request: Request) -> Completion:
-        """What it says to one request; its `token_ids` are empty.
+        """The completion of one request; its `token_ids` are empty.
 
         Raises:
-            EngineError: it did not answer.
-            EndpointError: it never will.
+            EngineError: no answer.
+            EndpointError: no request will ever be answered.
         """
         ...
 
     def take_usage(self) -> dict[str, float]:
-        """What was asked, read, written and paid since the last call of this, by name."""
+        """Counts of requests and tokens, and their cost, since the previous call, by name."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -123,15 +129,15 @@ class RemoteEngine(Engine, Protocol):
 
 @dataclass(slots=True)
 class Pulse:
-    """Counts calls of the outside world that are under way (`busy`): a batch waits for them, so
-    that what is batched together depends on the episodes alone and never on timing."""
+    """Counts external calls in progress (`busy`): a batch waits for them, so that its content
+    depends only on the episodes and never on timing."""
 
     busy: int = 0
     _waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Around a call of the outside world."""
+        """A context for an external call."""
         self.busy += 1
         try:
             yield
@@ -143,41 +149,40 @@ class Pulse:
                     waiter.set_result(None)
 
     async def calmer(self) -> None:
-        """Return when one of the calls under way has ended."""
+        """Wait until one of the calls in progress has ended."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter
 
 
 class Answers(Protocol):
-    """Keeps what engines answer, and may know an answer already."""
+    """A log of completions, which can also replay them."""
 
     def recall(self, request: Request) -> Completion | None:
-        """What was answered to this request before, if that is to be said again."""
+        """The recorded completion of this request, if it is to be replayed."""
         ...
 
     def note(self, request: Request, completion: Completion, round: int) -> None:
-        """Keep the answer of an engine, given in this round of calls."""
+        """Record the completion of an engine and its round of calls."""
         ...
 
 
 class Batcher:
-    """Collects requests until nobody can add another, then calls each engine once.
+    """Collects requests until no further one can arrive, then calls each engine once.
 
-    Whatever agents await at the same time, over all episodes, groups, agents and policies, goes out
-    as one batch per engine.
+    The concurrent requests of all episodes, groups, agents and policies form one batch per engine.
 
     Args:
         engines: policy -> engine; several policies may share one.
         timeout: seconds one engine call may take.
-        pulse: what else is under way.
+        pulse: the external calls in progress.
     """
 
     QUIET_TICKS = 3
-    """Turns of the event loop without a new request after which everybody is taken to be
+    """Iterations of the event loop without a new request after which all agents are taken to be
     waiting."""
     SETTLED_TICKS = 16
-    """Turns of the event loop after which whoever goes on has come to the next call, or to an
+    """Iterations of the event loop after which a resumed agent has reached its next call, or its
     end."""
 
     def __init__(self, engines: Mapping[str, Engine], timeout: float, pulse: Pulse) -> None:
@@ -189,20 +194,20 @@ class Batcher:
         self.calls: int = 0
         """Engine calls so far."""
         self.rounds: int = 0
-        """Times so far that everybody who waited was served: what play is counted in."""
+        """Rounds so far in which all waiting requests were served: the time unit of play."""
         self.gate: Callable[[], Awaitable[None]] | None = None
-        """Awaited before every round, when everybody waits and nothing else is under way."""
+        """Awaited before every round, when all agents wait and no external call is in progress."""
         self.answers: Answers | None = None
-        """Where answers are kept, if they are."""
+        """The log of completions, if they are recorded."""
         self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._pump: asyncio.Task[None] | None = None
         self._lingering: set[asyncio.Task[None]] = set()
 
     async def generate(self, request: Request) -> Completion:
-        """Wait for the completion of one request.
+        """Await the completion of one request.
 
-        A policy behind an API is asked at once, as a part of the outside world: what is sampled
-        here waits for it, so that batches depend on the episodes alone.
+        A policy behind an API is called at once, as an external call: batches wait for it, so that
+        they depend only on the episodes.
 
         Raises:
             EngineError: the engine failed or took longer than the deadline.
@@ -219,14 +224,14 @@ class Batcher:
         return completion
 
     async def _linger(self) -> None:
-        """Whoever was given a known answer goes on at once, and has not come to the next request
-        yet: nobody is taken to be waiting meanwhile."""
+        """Wait for agents that received a recorded completion and have not reached their next
+        request yet."""
         async with self.pulse.working():
             for _ in range(self.SETTLED_TICKS):
                 await asyncio.sleep(0)
 
     async def settled(self) -> None:
-        """Return when nothing is under way and nothing can have been for a while."""
+        """Wait until no call is in progress and none can have been for a while."""
         quiet = 0
         while quiet < self.SETTLED_TICKS:
             if self.pulse.busy:
@@ -263,7 +268,7 @@ class Batcher:
     async def _run(self) -> None:
         try:
             await self._serve()
-        except BaseException as error:  # nobody may wait for a pump that has stopped
+        except BaseException as error:  # no request may wait for a loop that has stopped
             waiting, self._waiting = self._waiting, []
             for _, future in waiting:
                 if not future.done():
@@ -275,7 +280,7 @@ class Batcher:
             await self._quiet()
             if self.gate is not None:
                 await self.gate()
-                await self._quiet()  # others may have begun meanwhile, or ended
+                await self._quiet()  # others may have started meanwhile, or ended
             waiting = [entry for entry in self._waiting if not entry[1].cancelled()]
             batch = sorted(waiting, key=lambda entry: entry[0].key)
             self._waiting = []
@@ -286,7 +291,8 @@ class Batcher:
             await asyncio.gather(*(self._call(entries) for entries in by_engine.values()))
 
     async def _quiet(self) -> None:
-        """Return when nothing is under way and no request has come for some turns of the loop."""
+        """Wait until no call is in progress and no request has arrived for some iterations of the
+        loop."""
         seen, quiet = -1, 0
         while quiet < self.QUIET_TICKS:
             if self.pulse.busy:
@@ -305,7 +311,7 @@ class Batcher:
                 completions = await asyncio.wait_for(engine.generate(requests), self.timeout)
         except TimeoutError:
             failure: Exception = EngineError(_too_slow(requests[0].policy, self.timeout))
-        except Exception as error:  # every waiting episode hears of it
+        except Exception as error:  # every waiting episode gets the error
             failure = (
                 error
                 if isinstance(error, EngineError)

@@ -1,5 +1,5 @@
-"""The prompts between two turns, written by a function of the user's: the `external_transition` of
-CoMLRL. It knows how the function is called, not who calls it."""
+"""The prompts between two turns, written by a user's function: the `external_transition` of CoMLRL.
+Independent of its callers."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ ARGUMENTS = (
     "prompt_history_per_agent",
     "response_history_per_agent",
 )
-"""What the function is called with, in order; the names are those of CoMLRL 1.4.3."""
+"""The arguments of the function, in order; the names are those of CoMLRL 1.4.3."""
 
 Mode = Literal["replace", "append"]
-"""`replace`: the text that is returned is the agent's whole next prompt. `append`: it is added to
-the agent's conversation, after its own answer."""
+"""`replace`: the returned text is the agent's whole next prompt. `append`: it is added to the
+agent's conversation, after its own answer."""
 
 
 class Transition:
-    """An `external_transition`, called by keyword where its parameters have the names of
-    `ARGUMENTS`, and by position otherwise. The histories are optional parameters. It may be a
-    coroutine function. Copies of an environment share it.
+    """An `external_transition`, called by keyword if its parameters have the names of `ARGUMENTS`,
+    and by position otherwise. The histories are optional parameters. It may be a coroutine
+    function. Copies of an environment share it.
 
     Args:
         function: the function, or its name as `module:function`.
 
     Raises:
-        ConfigError: it is not callable, or not with these arguments.
+        ConfigError: it is not callable, or does not accept these arguments.
     """
 
     def __init__(self, function: Callable[..., Any] | str) -> None:
-        self.where = "external_transition"
+        self.where: str = "external_transition"
         if isinstance(function, Transition):
             function = function.function
         if isinstance(function, str) and ":" in function:
@@ -71,12 +71,12 @@ class Transition:
         answers: Mapping[str, Sequence[str]],
         task: str,
     ) -> dict[str, Any]:
-        """What the function returns: agent -> text or messages.
+        """The function's result: agent -> text or messages.
 
         Args:
             prompt: the task's text.
-            agents: in the order in which the function sees them.
-            prompts, answers: agent -> everything it was shown and answered so far.
+            agents: agents in the order of the function's arguments.
+            prompts, answers: agent -> its prompts and answers so far.
             task: id of the task, for errors.
 
         Raises:
@@ -108,7 +108,7 @@ class Transition:
 
 
 def _calling_form(function: Callable[..., Any], where: str) -> tuple[tuple[str, ...], int]:
-    """The arguments that are passed by keyword, or else how many are passed by position."""
+    """The arguments that are passed by keyword, or else the number that is passed by position."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some callables of C have no signature
@@ -146,27 +146,27 @@ def _calling_form(function: Callable[..., Any], where: str) -> tuple[tuple[str, 
 
 
 class Dialogue:
-    """What every agent of one episode was shown and has answered, as texts.
+    """The prompts and answers of every agent of one episode, as texts.
 
     Args:
-        agents: in the order in which the function sees them.
+        agents: agents in the order of the function's arguments.
     """
 
     def __init__(self, agents: Sequence[str]) -> None:
-        self.agents = tuple(agents)
+        self.agents: tuple[str, ...] = tuple(agents)
         self.prompts: dict[str, list[str]] = {name: [] for name in agents}
         self.answers: dict[str, list[str]] = {name: [] for name in agents}
 
     def fork(self) -> Dialogue:
-        """A copy that goes its own way."""
+        """An independent copy."""
         return copy.deepcopy(self)
 
     def show(self, agent: str, messages: Sequence[Message]) -> None:
-        """Note what an agent is shown before it answers."""
+        """Record the prompt of an agent."""
         self.prompts[agent].append("\n".join(message.content for message in messages))
 
     def answer(self, agent: str, message: Message) -> None:
-        """Note what an agent answered."""
+        """Record an agent's answer."""
         self.answers[agent].append(message.content)
 
     async def following(self, transition: Transition, prompt: str, task: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Dialogue:
 
 
 def observed(shown: Sequence[Message], mode: Mode) -> Observation:
-    """What an agent is shown in the next turn."""
+    """An agent's observation in the next turn."""
     return Observation(list(shown), info={"new_conversation": mode == "replace"})
 
 
@@ -183,17 +183,17 @@ def check_mode(mode: str, where: str) -> None:
     """Refuse an unknown `transition_mode`."""
     if mode not in ("replace", "append"):
         raise ConfigError(
-            f"{where}: transition_mode={mode!r} is not known; use 'replace' or 'append'"
+            f"{where}: transition_mode={mode!r} is unknown; use 'replace' or 'append'"
         )
 
 
 class Turning:
-    """The turns of an environment without rules of its own for them.
+    """The turn settings of an environment without turn rules of its own.
 
     Args:
-        max_turns: turns of an episode; 1 when `None`.
+        max_turns: turns of an episode; 1 if `None`.
         external_transition: writes the prompts between two turns.
-        transition_mode, external_prompt_passthrough: how these are shown.
+        transition_mode, external_prompt_passthrough: how these prompts are shown.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Turning:
         self.formatted: bool = transition_mode == "replace" and not external_prompt_passthrough
 
     def joined(self, others: Mapping[str, Any]) -> Turning:
-        """These settings with those of the workflow in the place of defaults.
+        """These settings, with defaults replaced by those of the workflow.
 
         Raises:
             ConfigError: a setting has two values.
@@ -244,7 +244,7 @@ class Turning:
         """Refuse several turns without prompts for them, and prompts that no turn reads.
 
         Raises:
-            ConfigError: what to set.
+            ConfigError: the setting to change.
         """
         if self.count > 1 and self.transition is None:
             raise ConfigError(

@@ -1,12 +1,12 @@
-"""Failed episodes as the log shows them: each kind of failure once, with the user's frames. The
-record of every episode has its own."""
+"""The log of failed episodes: each kind of failure once, with the user's stack frames. The record
+of every episode has its own error."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
 
-from mrlm.core.episodes import Episode
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import EpisodeError
 from mrlm.core.user_errors import explain, origin, title, whole
 
@@ -27,23 +27,31 @@ class Failures:
     """The failures of the episodes of one `Play`.
 
     Attributes:
-        latest: the exception of the last episode that failed here.
+        latest: the exception of the last failed episode.
     """
 
     def __init__(self) -> None:
         self.latest: BaseException | None = None
         self._known: set[Hashable] = set()
 
-    def all(self, episodes: Sequence[Episode]) -> AllFailedError:
-        """The error of a batch in which every episode failed."""
+    def checked(self, groups: list[Group]) -> list[Group]:
+        """The groups of a batch. A few failures are data; if nothing succeeded something is wrong
+        with the set-up.
+
+        Raises:
+            AllFailedError: every episode failed, or was cut short before anybody spoke.
+        """
+        episodes = [episode for group in groups for episode in group]
+        if not episodes or not all(each.failed or _unread(each) for each in episodes):
+            return groups
         error = AllFailedError(
             f"all {len(episodes)} episodes failed; the first: {episodes[0].error}"
         )
-        error.episodes = list(episodes)
-        return error
+        error.episodes = episodes
+        raise error from self.latest
 
     def note(self, episode: Episode, error: BaseException) -> None:
-        """Log an episode that failed. The whole traceback is logged at the level DEBUG."""
+        """Log a failed episode. The whole traceback is logged at the level DEBUG."""
         self.latest = error
         kind = origin(error)
         if kind in self._known:
@@ -52,3 +60,9 @@ class Failures:
         self._known.add(kind)
         log.warning("episode %s failed: %s", episode.id, explain(error))
         log.debug("%s", whole(error))
+
+
+def _unread(episode: Episode) -> bool:
+    """Whether an episode was cut short before anybody spoke: its first prompt is too long."""
+    too_long = episode.metrics.get("prompt_too_long", 0.0) > 0
+    return too_long and not any(rollout.turns for rollout in episode.rollouts.values())

@@ -1,4 +1,4 @@
-"""`check_workflow`: a workflow played without a model, before a run."""
+"""`check_workflow`: a test of a workflow without a model, before a run."""
 
 from __future__ import annotations
 
@@ -16,41 +16,48 @@ from mrlm.play.agent import Seat
 from mrlm.play.failure_log import AllFailedError
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.workflow import (
+    AnyWorkflow,
+    FunctionWorkflow,
+    Workflow,
+    as_workflow,
+    not_a_workflow,
+)
 
 Answers = str | Mapping[str, str] | Callable[[str, Sequence[Message]], str]
 
 
 def check_workflow(
-    workflow: Any,
+    workflow: AnyWorkflow | str,
     environment: Any,
     agents: Sequence[str] | None = None,
     answers: Answers = "yes",
     seed: int = 0,
 ) -> None:
-    """Play one task with fixed answers and check that the workflow keeps the contract: it can be
-    awaited, an agent speaks in it, the environment is stepped, and two plays with one seed are the
-    same. No model is loaded.
+    """Play one task with fixed answers and check the contract of the workflow: it can be awaited,
+    an agent speaks, the environment is stepped, and two plays with one seed are identical. No model
+    is loaded.
 
     Args:
         workflow: a coroutine function `(task, agents, env)`, an instance or class with such a
             `__call__`, or a workflow's name.
-        environment: what it is played in, as a trainer takes it.
-        agents: names of the agents; those of the workflow, else of the environment, when `None`.
-        answers: what every agent answers, or what each does by name, or a function
+        environment: its environment, in any form that a trainer accepts.
+        agents: names of the agents; by default those of the workflow, else of the environment.
+        answers: the answer of every agent, or a mapping from agent to answer, or a function
             `(agent, messages) -> str`.
-        seed: of the task.
+        seed: seed of the task.
 
     Raises:
-        ConfigError: what is wrong and where (a reward that is not finite, too); an exception of the
+        ConfigError: the problem and its place (a non-finite reward, too); an exception of the
             workflow or the environment is the cause.
 
     Example:
         check_workflow(two_drafts, Spell, agents=("editor", "writer"))
     """
-    workflow = _callable(workflow)
-    title = getattr(workflow, "__name__", type(workflow).__name__)
+    checked = _awaitable(workflow)
+    title = checked.label
     (first, steps), (second, _) = (
-        _played(workflow, environment, agents, answers, seed) for _ in range(2)
+        _played(checked, environment, agents, answers, seed) for _ in range(2)
     )
     if not steps:
         raise ConfigError(
@@ -64,26 +71,23 @@ def check_workflow(
         )
 
 
-def _callable(workflow: Any) -> Any:
-    if isinstance(workflow, str):
-        workflow = registry.load("workflows", workflow)
-    made = workflow() if inspect.isclass(workflow) else workflow
-    function = made if inspect.isfunction(made) else getattr(made, "__call__", None)  # noqa: B004
-    if not inspect.iscoroutinefunction(function):
-        raise ConfigError(
-            f"{workflow!r} is no workflow: write `async def my_workflow(task, agents, env)`"
-        )
-    return made
+def _awaitable(given: AnyWorkflow | str) -> Workflow:
+    """Convert the workflow, and refuse anything but a coroutine function."""
+    workflow = as_workflow(registry.load("workflows", given) if isinstance(given, str) else given)
+    called = workflow.function if isinstance(workflow, FunctionWorkflow) else workflow
+    if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(called.__call__)):
+        raise not_a_workflow(given)
+    return workflow
 
 
 def _played(
-    workflow: Any,
+    workflow: Workflow,
     environment: Any,
     agents: Sequence[str] | None,
     answers: Answers,
     seed: int,
 ) -> tuple[Episode, int]:
-    """One episode with fixed answers, and how often its environment was stepped."""
+    """One episode with fixed answers, and the number of steps of its environment."""
     template = as_environment(environment)
     live = isinstance(environment, Environment | SimulatedEnvironment)
     fresh = template.spawn if live else lambda: as_environment(environment)
@@ -123,7 +127,7 @@ def _asked(answers: Answers) -> Callable[[str, Sequence[Message]], str]:
 
 
 def _transcript(episode: Episode) -> list[tuple[str, float, list[str]]]:
-    """Who saw and said what, and the reward of each."""
+    """The messages, rewards and prompts of an episode."""
     return [
         (agent, rollout.reward, [message.content for message in rollout.messages])
         for agent, rollout in episode.rollouts.items()

@@ -1,5 +1,5 @@
-"""The world of one episode as a workflow sees it: it steps the environment under a deadline, books
-the rewards, and ends the episode. It does not know how agents answer."""
+"""The runner of one episode, as seen by a workflow: it steps the environment under a deadline,
+books the rewards, and ends the episode. Independent of how agents answer."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ Share = Literal["own", "team"] | Mapping[str, float]
 
 
 class EpisodeRunner:
-    """The environment of one episode.
+    """Runs the environment of one episode.
 
     Args:
-        environment: the instance that belongs to this episode alone.
-        episode: what is being recorded.
-        agents: who plays.
+        environment: an instance for this episode alone.
+        episode: the episode that is recorded.
+        agents: the agents that play.
         timeout: seconds one `reset` or `step` may take.
-        pulse: told while the environment is working.
-        opening: the result of a reset that was done already (siblings of a world that takes no
-            seed).
-        watched: note what the world says of itself before every joint step.
-        forking: let workflows go on from one state in several ways.
+        pulse: counts the calls of the environment in progress.
+        opening: the result of an earlier reset (for siblings in an environment without seeds).
+        watched: record the environment's state before every joint step.
+        forking: let workflows continue from one state in several ways.
         siblings: episodes of the group that the workflow opens by itself.
         told: called after every joint step.
     """
@@ -60,7 +59,7 @@ class EpisodeRunner:
         self.timeout = timeout
         self.result: StepResult = StepResult()
         self.failure: Exception | None = None
-        """What the episode failed with."""
+        """The error of a failed episode."""
         self._pulse = pulse
         self._opening = opening
         self._watched = watched
@@ -72,12 +71,12 @@ class EpisodeRunner:
 
     @property
     def family(self) -> list[EpisodeRunner]:
-        """This world and all that were forked from it."""
+        """This runner and all of its forks."""
         return [self, *(each for fork in self._forks for each in fork.family)]
 
     def fork(self, count: int) -> Sequence[EpisodeRunner]:
-        """This world `count` times, each to go its own way from here: itself and copies of it, with
-        episodes and agents (`world.agents`) of their own. In an evaluation it goes one way only.
+        """Fork the episode `count` ways from the current state: this runner and copies of it, with
+        episodes and agents (`runner.agents`) of their own. An evaluation continues only one way.
 
         Raises:
             ConfigError: the environment cannot be copied.
@@ -87,7 +86,7 @@ class EpisodeRunner:
         return family
 
     def open(self) -> Sequence[EpisodeRunner]:
-        """This world, just reset, once for every episode of its group: itself and copies of it.
+        """Open every episode of the group right after the reset: this runner and copies of it.
 
         Raises:
             ConfigError: the environment cannot be copied.
@@ -95,18 +94,18 @@ class EpisodeRunner:
         return self._twins(self._siblings, self.episode.path[:-1])
 
     def _twins(self, count: int, stem: tuple[int, ...]) -> list[EpisodeRunner]:
-        """This world and copies of it, whose paths go on from `stem`."""
+        """This runner and copies of it, whose paths extend `stem`."""
         family = [self, *(self._twin(branch, (*stem, branch)) for branch in range(1, count))]
         self._forks += family[1:]
         return family
 
     def joined(self, parts: Mapping[str, EpisodeRunner], joint: tuple[int, ...]) -> EpisodeRunner:
-        """A copy of this world, before its first step, in which every agent has said what it said
-        in the one that `parts` names.
+        """A copy of this runner, before its first step, in which every agent has given the answer
+        it gave in the runner that `parts` names.
 
         Args:
-            parts: agent -> the world in which it spoke.
-            joint: the number of the answer of each.
+            parts: agent -> the runner in which it spoke.
+            joint: the number of each agent's answer.
 
         Raises:
             ConfigError: the environment cannot be copied.
@@ -119,7 +118,7 @@ class EpisodeRunner:
         return twin
 
     def _twin(self, branch: int, path: tuple[int, ...]) -> EpisodeRunner:
-        """A copy of this world with an environment, an episode and agents of its own."""
+        """A copy of this runner with an environment, an episode and agents of its own."""
         try:
             environment = copy.deepcopy(self.environment)
         except Exception as error:
@@ -152,8 +151,8 @@ class EpisodeRunner:
         return len(self.episode.step_rewards)
 
     def hand_over(self) -> None:
-        """Let what was said before an episode of the family failed (or an agent's reward in it was
-        missing) be learned from in the first of the others that has it as context."""
+        """Hand the turns before a failed episode of the family (or one with a missing reward) to
+        the first other episode that has them as context, so that they are trained on there."""
         usable = [world.episode for world in self.family if not world.episode.failed]
         for agent, turn in [each for world in self.family for each in world._lost()]:
             heirs = (
@@ -168,7 +167,7 @@ class EpisodeRunner:
                 heir.trained, turn.trained = True, False
 
     def _lost(self) -> list[tuple[str, Turn]]:
-        """What would have been trained here, and is not: (agent, turn)."""
+        """The turns that would have been trained on here, and are not: (agent, turn)."""
         episode = self.episode
         if episode.failed:
             parts = episode.rollouts.items()
@@ -177,10 +176,10 @@ class EpisodeRunner:
         return [(turn.agent, turn) for turn in episode.own_turns if turn.agent in missing]
 
     async def reset(self, posed: Task | None = None) -> StepResult:
-        """First observations: agent -> what it sees.
+        """Reset the environment; returns the first observations: agent -> observation.
 
         Args:
-            posed: a task that somebody in the episode thought of, instead of the episode's own.
+            posed: a task that an agent of the episode has posed, instead of the episode's own.
         """
         result = self._opening if posed is None else None
         if result is None:
@@ -191,28 +190,28 @@ class EpisodeRunner:
         return self.result
 
     def seat(self, order: Sequence[str]) -> None:
-        """Let agents sit elsewhere than on the seats of their names, before the world is reset.
+        """Assign agents to other roles than those of their names, before the reset.
 
         Args:
-            order: who takes the world's first seat, its second, and so on.
+            order: the agent in the environment's first role, its second, and so on.
         """
         self._seats = dict(zip(self.environment.agents, order, strict=True))
         for seat, agent in self._seats.items():
             self.agents[agent].place = seat
 
     async def step(self, actions: Mapping[str, Message], share: Share = "own") -> StepResult:
-        """Take one message per agent, pay everybody, return what they see next. `share` is that of
-        `finish`."""
+        """Send one message per agent, book the rewards, and return the next observations. `share`
+        as for `finish`."""
         return await self._step(actions, share)
 
     def pay(self, agent: str, amount: float, name: str) -> None:
-        """Pay an agent for its last turn, besides what the world pays, after the joint step of that
-        turn; the team's reward of the step changes by as much.
+        """Give an agent an extra reward for its last turn, after the joint step of that turn; the
+        team's reward of the step changes by the same amount.
 
         Args:
-            agent: who is paid.
-            amount: how much; below 0 it is a fine.
-            name: the component it is logged as.
+            agent: the agent.
+            amount: the reward; a penalty if it is below 0.
+            name: name of the reward component in the log.
         """
         turn = self.episode.rollouts[agent].turns[-1]
         turn.reward += amount
@@ -222,33 +221,33 @@ class EpisodeRunner:
         self.episode.reward += amount
 
     async def finish(self, actions: Mapping[str, Message], share: Share = "own") -> Episode:
-        """One step, then the end.
+        """Take one step, then end the episode.
 
         Args:
             actions: agent -> message.
-            share: `own`: each agent keeps what the world pays it; `team`: every agent that has
-                spoken gets the sum; a mapping agent -> weight: each gets that part of the sum.
+            share: `own`: each agent keeps its own reward; `team`: every agent that has spoken gets
+                the sum; a mapping agent -> weight: each gets that part of the sum.
         """
         await self._step(actions, share)
         return self.end()
 
     def working(self) -> AbstractAsyncContextManager[None]:
-        """Around a call of the user's code outside the environment: batches of requests wait for
-        it, as they do for the environment."""
+        """A context for a call of the user's code outside the environment: batches of requests wait
+        for it, as they do for the environment."""
         return self._pulse.working()
 
     def end(self, truncated: bool = False) -> Episode:
-        """Close the episode. `truncated`: it was cut short rather than over."""
+        """Close the episode. `truncated`: it was cut short by a limit."""
         return self.episode.close("truncated" if truncated or self.result.truncated else "done")
 
     def prune(self) -> Episode:
-        """Close the episode because a sibling is followed up instead."""
+        """Close the episode because a sibling is continued instead."""
         self.episode.pruned = True
         return self.end(truncated=True)
 
     def fail(self, error: Exception) -> None:
-        """Close the episode because of an error: a prompt that is too long cuts it short, anything
-        else makes it one that failed."""
+        """Close the episode because of an error: a prompt that is too long truncates it, any other
+        error makes it a failed one."""
         episode = self.episode
         if isinstance(error, PromptTooLong):
             episode.error = str(error)
@@ -261,7 +260,7 @@ class EpisodeRunner:
     async def _step(self, actions: Mapping[str, Message], share: Share) -> StepResult:
         if not actions:
             raise EpisodeError(
-                f"environment {self.episode.environment!r}: step needs the message of at least "
+                f"environment {self.episode.environment!r}: step requires the message of at least "
                 "one agent"
             )
         inward = self._inward(actions)
@@ -282,16 +281,16 @@ class EpisodeRunner:
             states += [None] * (now - len(states))
             states[now:] = [await self._call("state", self.environment.state)]
 
-    # -- seats and agents: a world with one seat takes the message whatever its agent's name --
+    # -- agents and roles: an environment with one agent takes the message of any agent --
 
     def _inward(self, actions: Mapping[str, Message]) -> dict[str, Message]:
         seats = self.environment.agents
         if len(seats) == 1:
             if len(actions) > 1:
                 raise ConfigError(
-                    f"environment {self.episode.environment!r} has one seat but {len(actions)} "
-                    f"agents spoke at once ({', '.join(actions)}); use a workflow that says whose "
-                    "message counts"
+                    f"environment {self.episode.environment!r} takes the message of one agent, but "
+                    f"{len(actions)} spoke at once ({', '.join(actions)}); use a workflow that "
+                    "decides whose message counts"
                 )
             (agent, message) = next(iter(actions.items()))
             self._seats = {seats[0]: agent}
@@ -300,8 +299,8 @@ class EpisodeRunner:
         unknown = [agent for agent in actions if agent not in places]
         if unknown:
             raise ConfigError(
-                f"environment {self.episode.environment!r} has no seat {unknown[0]!r}; "
-                f"its seats are {', '.join(seats)}"
+                f"environment {self.episode.environment!r} has no agent {unknown[0]!r}; "
+                f"its agents are {', '.join(seats)}"
             )
         return {places[agent]: message for agent, message in actions.items()}
 
@@ -361,8 +360,8 @@ class EpisodeRunner:
         self.episode.reward += team
 
     def _note_missing(self, unknown: Set[str], any_known: bool, share: Share) -> None:
-        """Note the agents whose reward is unknown: every agent where none of the step is known, and
-        none where the known ones are shared out as a whole."""
+        """Record the agents whose reward is unknown: every agent if no reward of the step is known,
+        and none if the known ones are shared out as a whole."""
         if unknown and not any_known:
             self.episode.missing |= {*self.agents, *unknown}
         elif share == "own":
@@ -372,7 +371,7 @@ class EpisodeRunner:
 
     async def _call(self, what: str, function: Callable[[], Any]) -> Any:
         """Run a method of the environment, in a thread unless it is a coroutine; the deadline
-        holds for either."""
+        applies to both."""
         async with self._pulse.working():
             with span("environment", self.episode.environment):
                 return await self._within_deadline(what, function)
@@ -395,7 +394,4 @@ class EpisodeRunner:
 
 
 def _summed(known: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
-    found = dict(known)
-    for name, value in more.items():
-        found[name] = found.get(name, 0.0) + float(value)
-    return found
+    return {**known, **{name: known.get(name, 0.0) + float(more[name]) for name in more}}

@@ -1,5 +1,5 @@
-"""Policies behind an API in a run that is played again: nobody is asked, and they say what they
-said."""
+"""Recorded completions of policies behind an API, for the re-execution of a run: no API is
+called."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mrlm.play.engine import Key, Request
 from mrlm.training.run import Run
 
 Words = Mapping[tuple[str, int | None], Mapping[str, Sequence[str | None]]]
-"""(id of an episode, its step where ids recur) -> agent -> what it said, turn by turn."""
+"""(id of an episode, its step if ids recur) -> agent -> its completions, turn by turn."""
 
 
 def recorded_words(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int | None], Any]:
-    """What the lines of `episodes.jsonl` say of policies behind an API."""
+    """Extract the completions of policies behind an API from the lines of `episodes.jsonl`."""
     found: dict[tuple[str, int | None], Any] = {}
     for line in lines:
         said = {
@@ -28,17 +28,17 @@ def recorded_words(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int | 
 
 
 def _step(episode: str, step: int) -> int | None:
-    """Held-out tasks come again in every evaluation."""
+    """The step, if the id recurs: held-out tasks are played in every evaluation."""
     return step if episode.startswith("eval/") else None
 
 
 class Recorded:
-    """Stands for the engine of one policy behind an API.
+    """An engine of one policy behind an API that returns recorded completions.
 
     Args:
         policy: its name.
-        words: what was said in the run.
-        run: the run that is played again.
+        words: the recorded completions.
+        run: the run that is re-executed.
     """
 
     def __init__(self, policy: str, words: Words, run: Run) -> None:
@@ -49,10 +49,10 @@ class Recorded:
         self._run = run
 
     async def answer(self, request: Request) -> Completion:
-        """What it said.
+        """Return the recorded completion.
 
         Raises:
-            EngineError: it did not answer then either.
+            EngineError: the API did not answer in the recorded run either.
         """
         agent, index = request.key[-2:]
         assert isinstance(agent, str) and isinstance(index, int)
@@ -63,8 +63,8 @@ class Recorded:
         raise EngineError(f"policy {self.policy!r} did not answer when the episode was played")
 
     def _episodes(self, key: Key) -> list[str]:
-        """The logged episodes that a request may belong to: forks are known by the branches that
-        were taken."""
+        """The logged episodes that a request may belong to: forks are identified by the branches
+        taken."""
         forks = [str(part).rpartition(".")[2] for part in key if str(part).startswith("fork ")]
         stem = "/".join(str(part) for part in key[1:-2] if not str(part).startswith("fork "))
         named = [name for name, step in self._words if step in (None, self._run.step)]
@@ -81,17 +81,17 @@ class Recorded:
         return [await self.answer(request) for request in requests]
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """There are none here."""
+        """Does nothing: there are no weights here."""
 
     def tolerance(self, policy: str) -> None:
-        """There are no weights here."""
+        """No tolerance: there are no weights here."""
 
     def take_usage(self) -> dict[str, float]:
-        """Nobody was asked."""
+        """Empty: no API was called."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is nothing to go on with."""
+        """Does nothing: there is no state."""

@@ -1,5 +1,5 @@
-"""Playing an episode of the past again: from the checkpoint before it, by training as the run did
-up to its step, in a folder of its own. What was played then is compared with what the log says."""
+"""Re-execution of a logged episode: training is repeated from the last checkpoint before it up to
+its step, in a separate folder, and the episode is compared with the log."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ from mrlm.play.engine import RemoteEngine
 from mrlm.replays.recorded_engine import Recorded, recorded_words
 from mrlm.runs import policies_of, threads
 from mrlm.tracking.run_log import EPISODES, METRICS, redacted, secrets, summary
-from mrlm.train import evaluate, train
+from mrlm.train import train
+from mrlm.training.iteration import evaluate
 from mrlm.training.metrics import component_sums
 from mrlm.training.rollback import rollbacks
 from mrlm.training.run import Callback, Run
 
 COMPARED = ("loss", "grad_norm", "reward/mean")
-"""Metrics by which a repeated step is known to be the one of the log."""
+"""Metrics that identify a repeated step with that of the log."""
 
 
 @dataclass(slots=True)
 class Replay:
-    """An episode that was played again.
+    """A re-executed episode.
 
     Args:
-        episode: as it was played now.
-        step: the step of the log that it belongs to.
-        origin: where the weights came from, as a sentence.
-        logged: what the log says of it.
-        played: the same of what was played now.
-        differences: what is not equal, the first thing first; empty if everything is.
-        notes: what should be known about the comparison.
+        episode: the episode of the re-execution.
+        step: its step in the log.
+        origin: the source of the weights, as a sentence.
+        logged: its row in the log.
+        played: the same row of the re-execution.
+        differences: the differences, the first one first; empty if there are none.
+        notes: remarks on the comparison.
     """
 
     episode: Episode
@@ -59,11 +60,11 @@ class Replay:
 
     @property
     def same(self) -> bool:
-        """Whether everything is as the log says."""
+        """Whether the re-execution equals the log."""
         return not self.differences
 
     def record(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The comparison as JSON."""
         return {
             "step": self.step,
             "origin": self.origin,
@@ -97,7 +98,7 @@ class Replay:
         if self.same:
             lines.append(f"equal to the log: {len(turns)} turns, {count} tokens, all rewards")
         else:
-            lines += ["not what the log says:", *(f"  {each}" for each in self.differences)]
+            lines += ["different from the log:", *(f"  {each}" for each in self.differences)]
         return "\n".join(lines)
 
 
@@ -108,17 +109,17 @@ def replay(
     *,
     parts: Parts | None = None,
 ) -> Replay:
-    """Play an episode of a run again, with the weights it was played with, and compare it with the
-    log. Nothing in the run's folder is touched.
+    """Re-execute an episode of a run, with the weights it was played with, and compare it with the
+    log. The run's folder is not changed.
 
     Args:
         run: a run folder, or that of a stage.
         episode: its `id` in `episodes.jsonl`.
-        step: its `step` there, where the id stands in several.
-        parts: live objects that stood for sections of the config, as they were at the beginning.
+        step: its `step` there, if the id occurs in several.
+        parts: live objects that replaced sections of the config, in their initial state.
 
     Raises:
-        ConfigError: there is no such episode, or several; or the run cannot be put together again.
+        ConfigError: the episode does not exist or is ambiguous; or the run cannot be rebuilt.
     """
     folder, rows = _find(Path(run), episode)
     logged, notes = _chosen(rows, episode, step)
@@ -126,7 +127,7 @@ def replay(
     config = load_config(folder / "config.yaml")
     if parts is None and not config.environments and config.data.dataset is None:
         raise ConfigError(
-            f"{folder}: the worlds or rows of this run were live objects of a program; call "
+            f"{folder}: the environments or rows of this run were live objects of a program; call "
             "mrlm.replay(..., parts=mrlm.build.policies.Parts(worlds=[...])) with them"
         )
     origin = _origin(folder, number if evaluated else number - 1)
@@ -151,7 +152,7 @@ def replay(
     if watch.found is None:
         raise ConfigError(
             f"{folder}: step {number} was played again, and episode {episode!r} was not in it; the "
-            "run's config, its data or its environments are not what they were"
+            "run's config, its data or its environments have changed"
         )
     played = json.loads(json.dumps(redacted(watch.line, secrets())))
     start = "the initial weights" if origin is None else origin.name
@@ -163,11 +164,11 @@ def replay(
 
 
 class _FoundError(Exception):
-    """The episode was played; nobody needs to learn from it."""
+    """The episode was played; it need not be trained on."""
 
 
 class _Watch(Callback):
-    """Waits for an episode, and looks whether the steps before it are those of the log."""
+    """Waits for an episode, and compares the steps before it with those of the log."""
 
     def __init__(self, folder: Path, episode: str, step: int) -> None:
         self.episode, self.step = episode, step
@@ -199,37 +200,36 @@ class _Watch(Callback):
                     f"{metrics[name]!r}, logged {known[name]!r}): other hardware, other threads "
                     "or other libraries compute other bits"
                 )
-                self._logged = {}  # what follows from it differs too
+                self._logged = {}  # later steps differ as a consequence
                 return
 
 
 async def _go(run: Run, step: int, evaluated: bool) -> None:
-    """Train up to a step, and evaluate there if that is where the episode was."""
+    """Train up to a step, and evaluate there if the episode is from an evaluation."""
     run.total_steps = step
     await train(run)
     if evaluated:
         await evaluate(run)
 
 
-# -- which episode ---------------------------------------------------------------------------------
+# -- finding the episode ---------------------------------------------------------------------------
 
 
 def _find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
-    """The folder whose log has an episode, and the lines about it: of a pipeline that of a
-    stage."""
+    """The folder whose log has an episode, and its rows: for a pipeline, that of a stage."""
     folders = [run] if (run / "config.yaml").is_file() else []
     stages = sorted(path.parent for path in run.glob("*/config.yaml"))
     folders = folders or [each for each in stages if not _begun_anew(each)]
     logs = [folder for folder in folders if (folder / EPISODES).is_file()]
     if not logs:
         raise ConfigError(
-            f"{run}: it has no config.yaml with {EPISODES} beside it, so it is no run folder"
+            f"{run}: not a run folder: config.yaml or {EPISODES} does not exist in it"
         )
     found = {folder: rows for folder in logs if (rows := _rows(folder, episode))}
     if not found:
         some = next((json.loads(line)["id"] for line in _whole_lines(logs[0] / EPISODES)), "none")
         raise ConfigError(
-            f"{run}: there is no episode {episode!r} in {EPISODES}; ids there look like {some!r}"
+            f"{run}: episode {episode!r} does not exist in {EPISODES}; ids there look like {some!r}"
         )
     if len(found) > 1:
         raise ConfigError(
@@ -240,7 +240,7 @@ def _find(run: Path, episode: str) -> tuple[Path, list[dict[str, Any]]]:
 
 
 def _begun_anew(stage: Path) -> bool:
-    """Whether a folder is what was left of a stage that was killed before its first checkpoint."""
+    """Whether a folder is the remains of a stage that was killed before its first checkpoint."""
     name, dot, number = stage.name.rpartition(".")
     return bool(dot) and number.isdigit() and stage.with_name(name).is_dir()
 
@@ -252,7 +252,7 @@ def _rows(folder: Path, episode: str) -> list[dict[str, Any]]:
 
 
 def _whole_lines(path: Path) -> Iterator[str]:
-    """The lines of a file that may be written just now."""
+    """The complete lines of a file that may be being written."""
     if path.is_file():
         with path.open(encoding="utf-8") as file:
             yield from (line for line in file if line.endswith("\n"))
@@ -261,39 +261,39 @@ def _whole_lines(path: Path) -> Iterator[str]:
 def _chosen(
     rows: Sequence[dict[str, Any]], episode: str, step: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The line that is meant, and what should be known about it."""
+    """The requested row, and remarks on it."""
     steps = sorted({row["step"] for row in rows})
     if step is not None and step not in steps:
         raise ConfigError(
             f"--step {step}: episode {episode!r} is logged in step {', '.join(map(str, steps))}"
         )
     notes = []
-    if len(steps) > 1 and episode.startswith("train/"):  # it was kept and learned from again
+    if len(steps) > 1 and episode.startswith("train/"):  # it was kept and trained on again
         step = steps[0]
-        notes.append(f"it was played in step {step}, kept, and learned from in later steps too")
+        notes.append(f"it was played in step {step}, kept, and trained on in later steps too")
     if step is None and len(steps) > 1:
         shown = ", ".join(map(str, steps[:20])) + (", ..." if len(steps) > 20 else "")
-        raise ConfigError(f"episode {episode!r} is logged in steps {shown}; --step says which")
+        raise ConfigError(f"episode {episode!r} is logged in steps {shown}; choose one with --step")
     wanted = steps[0] if step is None else step
     return next(row for row in rows if row["step"] == wanted), notes
 
 
-# -- the run it comes from -------------------------------------------------------------------------
+# -- rebuilding the run ----------------------------------------------------------------------------
 
 
 def _origin(folder: Path, step: int) -> Path | None:
-    """The newest undamaged checkpoint of at most so many steps; `None` is the beginning."""
+    """The newest undamaged checkpoint at or before a step; `None` is the initial state."""
     early = (each for each in checkpoints(folder) if step_of(each) <= step)
     return next((each for each in early if verify(each) is None), None)
 
 
 def _evaluations_matter(config: ExperimentConfig) -> bool:
-    """Whether evaluations change what is played later: past players are drawn by their results."""
+    """Whether evaluations affect later episodes: past players are sampled by their results."""
     return config.opponents.on
 
 
 def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> ExperimentConfig:
-    """The config of a run that writes elsewhere and does nothing but what weights follow from."""
+    """The config of a run in another folder with nothing that does not affect the weights."""
     changes: dict[str, Any] = {
         "output_dir": str(place),
         "distributed.enabled": False,
@@ -305,13 +305,13 @@ def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> Experiment
     if not evaluates:
         changes |= {"evaluation.every": None, "evaluation.at_start": False}
     for name, section in config.policies.items():
-        if section.endpoint is not None:  # nobody is asked
+        if section.endpoint is not None:  # no API is called
             changes[f"policies.{name}.endpoint.api_key_env"] = None
     return config.merged(changes)
 
 
 def _with_models(folder: Path, parts: Parts | None, watch: Callback) -> Parts:
-    """Parts of the run: with the models that a stage took over from the one before it."""
+    """Parts of the run, with the models that a stage took over from the previous one."""
     known = parts or Parts()
     taken: dict[str, Any] = {}
     if (folder / MODELS).is_file():
@@ -323,31 +323,33 @@ def _with_models(folder: Path, parts: Parts | None, watch: Callback) -> Parts:
 
 
 def _record_apis(run: Run, folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Let policies behind an API say what they said; sentences about it."""
+    """Let policies behind an API return recorded completions; returns notes on it."""
     remote = [name for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)]
     if not remote:
         return []
     if run.population:
         raise ConfigError(
-            f"{folder}: games against past players are not logged word by word, so a run with "
+            f"{folder}: games against past players are not logged in full, so a run with "
             f"opponents and policies behind an API ({', '.join(remote)}) cannot be played again"
         )
     words = recorded_words(map(json.loads, _whole_lines(folder / EPISODES)))
     for name in remote:
         run.engines[name] = Recorded(name, words, run)
     said = ", ".join(remote)
-    return [f"behind an API ({said}) nothing can be sampled again: the recorded words were used"]
+    return [
+        f"behind an API ({said}) nothing can be sampled again: the recorded completions were used"
+    ]
 
 
 # -- the comparison --------------------------------------------------------------------------------
 
 
 def differing(logged: Mapping[str, Any], played: Mapping[str, Any]) -> Iterator[str]:
-    """What is not as it is logged: tokens first, then what follows from them.
+    """The differences to the log: tokens first, then their consequences.
 
     Args:
         logged: a line of `episodes.jsonl`.
-        played: the same of what was played now.
+        played: the same row of the re-execution.
     """
     was, now = logged["agents"], played["agents"]
     for name in dict.fromkeys([*was, *now]):

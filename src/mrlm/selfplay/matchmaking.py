@@ -32,7 +32,7 @@ class MatchResult:
     @property
     def score(self) -> float:
         """1 for a win, 0.5 for a draw, 0 for a loss."""
-        return 0.5 if self.reward == 0.0 else float(self.reward > 0.0)
+        return 0.5 + 0.5 * ((self.reward > 0.0) - (self.reward < 0.0))
 
 
 def heroes(
@@ -115,7 +115,7 @@ def drawn(
         return list(players[: -count - 1 : -1])
     left, found = list(players), []
     while left and len(found) < count:
-        weights = [losses[name] ** power if how == "pfsp" else 1.0 for name in left]
+        weights = [losses[name] ** power for name in left] if how == "pfsp" else []
         if not sum(weights) > 0.0:
             weights = [1.0] * len(left)
         found.append(left.pop(rng.choices(range(len(left)), weights)[0]))

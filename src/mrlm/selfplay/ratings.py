@@ -19,6 +19,8 @@ ANCHOR = 1000.0
 """Rating of the player that all others are measured against."""
 SCALE = 400.0 / math.log(10.0)
 """Rating points of one unit of log-odds: 400 points are odds of 10 to 1 (Elo 1978)."""
+LONGEST = 2.0
+"""What a step of the fit may change a strength by, in units of log-odds."""
 STEP = 8.0
 """Points a single game can move a rating by, where ratings move game by game."""
 
@@ -139,16 +141,15 @@ def fitted(
     for _ in range(200):
         gradient, information = _slope(strength, games, score, fixed)
         step = np.zeros(len(names))
-        if len(names) > 1:
-            step[1:] = np.linalg.solve(information[1:, 1:], gradient[1:])
+        step[1:] = np.linalg.solve(information[1:, 1:], gradient[1:])
+        longest = float(np.abs(step).max())
         # a step is kept short: far out, where all is won, the curvature says little
-        strength += step * min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))
-        if np.abs(step).max(initial=0.0) < 1e-10:
+        strength += step * (LONGEST / max(LONGEST, longest))
+        if longest < 1e-10:
             break
     _, information = _slope(strength, games, score, fixed)
     spread = np.zeros(len(names))
-    if len(names) > 1:
-        spread[1:] = np.sqrt(np.diag(np.linalg.inv(information[1:, 1:])))
+    spread[1:] = np.sqrt(np.diag(np.linalg.inv(information[1:, 1:])))
     found: dict[str, Interval] = {}
     for name, mean, half in zip(names, SCALE * strength, Z * SCALE * spread, strict=True):
         rating = ANCHOR + float(mean)
@@ -220,7 +221,7 @@ class MovingRatings:
         self._points: dict[str, float] = {anchor: 0.0}
 
     def __getitem__(self, player: str) -> float:
-        """A player's rating; 1000 until its first game."""
+        """A player's rating; without games, where the anchor began."""
         return ANCHOR + self._points.get(player, 0.0) - self._points[self.anchor]
 
     def enter(self, player: str, equal: str) -> None:

@@ -1,4 +1,4 @@
-"""MLflow; a resumed run goes on under the same id."""
+"""MLflow; a resumed run continues under the same id."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.tracking.run_log import Tracker
+
 EXPERIMENT = "mrlm"
-"""Where runs go unless `MLFLOW_EXPERIMENT_NAME` says otherwise."""
+"""Experiment of the runs unless `MLFLOW_EXPERIMENT_NAME` says otherwise."""
 LONGEST = 500
 """Characters MLflow takes in the value of a parameter."""
 AT_ONCE = 100
 """Parameters MLflow takes in one call."""
 
 
-class MLflow:
+class MLflow(Tracker):
     """Logs to MLflow, through a client of its own: a run the user has open stays as it is.
 
     Args:

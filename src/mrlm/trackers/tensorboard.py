@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.tracking.run_log import Tracker
 
-class TensorBoard:
+
+class TensorBoard(Tracker):
     """Writes scalars to `<run folder>/tensorboard`.
 
     Args:
         folder: the run's folder.
         run_name, config: not needed here.
-        state: step after which a resumed run goes on.
+        state: step after which a resumed run continues.
     """
 
     library: ClassVar[str] = "tensorboardX"

@@ -1,4 +1,4 @@
-"""Trackio, a local-first tracker; a resumed run goes on under the same name."""
+"""Trackio, a local-first tracker; a resumed run continues under the same name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.tracking.run_log import Tracker
+
 PROJECT = "mrlm"
-"""Where runs go unless `TRACKIO_PROJECT` says otherwise."""
+"""Project of the runs unless `TRACKIO_PROJECT` says otherwise."""
 
 
-class Trackio:
+class Trackio(Tracker):
     """Logs to Trackio. Runs are found again by their names there, so each gets one of its own:
     `<run name>-<six hexadecimal digits>`.
 

@@ -1,4 +1,4 @@
-"""Weights & Biases; a resumed run goes on under the same id."""
+"""Weights & Biases; a resumed run continues under the same id."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mrlm.tracking.run_log import Tracker
+
 PROJECT = "mrlm"
-"""Where runs go unless `WANDB_PROJECT` says otherwise."""
+"""Project of the runs unless `WANDB_PROJECT` says otherwise."""
 
 
-class WandB:
+class WandB(Tracker):
     """Logs to Weights & Biases. Steps are never taken back there: those that a resumed run repeats
     keep the numbers they had.
 

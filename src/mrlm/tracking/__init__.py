@@ -1,1 +1,1 @@
-"""What a run writes for people: the run folder's log and the console."""
+"""Output of a run for people: the run folder's log and the console."""

@@ -1,5 +1,5 @@
-"""What a person sees of a run: a live panel on a terminal, one line per step elsewhere, and a
-learning curve at the end."""
+"""Console output of a run: a live panel on a terminal, one line per step elsewhere, and a learning
+curve at the end."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ COLUMNS = (
     ("loss", "loss", "{:.4f}"),
     ("tok/s", "tokens_per_second", "{:,.0f}"),
 )
-"""Title, metric and form of what is always shown."""
+"""Title, metric and format of the columns that are always shown."""
 NOTES = 3
-"""Sentences that stay on the panel."""
+"""Most notes on the panel."""
 PACE = 20
-"""Steps whose mean duration says how long the rest will take."""
+"""Steps whose mean duration gives the remaining time."""
 FEWEST = 4
-"""Points of a series from which on a curve says more than the numbers."""
+"""Least number of points for a learning curve."""
 WIDEST = 100
-"""Columns of the panel at most."""
+"""Most columns of the panel."""
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 
 class ConsoleLog:
-    """Shows the progress of a run, unless the level of the logger `mrlm` is above INFO. Nothing
-    appears before the first step or note. Output that goes away (a closed pipe) ends the display
-    with a warning, never the run.
+    """Shows the progress of a run, unless the level of the logger `mrlm` is above INFO. Nothing is
+    shown before the first step or note. A closed output (such as a pipe) ends the display with a
+    warning, never the run.
 
     Args:
         run_name: title.
         total_steps: iterations of the run.
-        start: step the run begins with.
+        start: first step of the run.
     """
 
     def __init__(self, run_name: str, total_steps: int, start: int = 0) -> None:
@@ -56,7 +56,7 @@ class ConsoleLog:
         self._live: Any = None
 
     def log(self, step: int, metrics: Mapping[str, float], shown: bool = True) -> None:
-        """Take the metrics of a step; `shown=False` leaves the line out where lines are printed."""
+        """Show the metrics of a step; `shown=False` omits the line if lines are printed."""
         if not self._marks and step > self.step:  # the time of building and loading is not counted
             self._marks.append((self.step, self.started))
         self.step: int = step
@@ -75,7 +75,7 @@ class ConsoleLog:
         self._show(lambda: text)
 
     def say(self, text: str) -> None:
-        """Show lines that are to stay, also after `close`; above the panel where there is one."""
+        """Print lines that stay on the screen after `close`; above the panel if there is one."""
         if self._shown:
             self._safely(lambda: print(encodable(printable(text)), flush=True))
 
@@ -87,13 +87,13 @@ class ConsoleLog:
             self._safely(live.stop)
 
     def seconds_left(self) -> float | None:
-        """Time until the last step at the pace of the last ones; `None` before the first."""
+        """Estimated time until the last step; `None` before the first."""
         (first, begun), (last, ended) = self._marks[0], self._marks[-1]
         if last == first:
             return None
         return (ended - begun) / (last - first) * (self.total - self.step)
 
-    # -- where it goes -----------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------
 
     def _show(self, line: Callable[[], str | None]) -> None:
         if not self._shown:
@@ -106,14 +106,14 @@ class ConsoleLog:
                 self._safely(lambda: print(encodable(text), flush=True))
 
     def _safely(self, job: Callable[[], object]) -> None:
-        """Write to the terminal; stop showing anything if it is gone."""
+        """Write to the terminal; stop the display if it is gone."""
         try:
             job()
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
             self._shown, self._live = False, None
-            if isinstance(error, BrokenPipeError):  # nor may what is printed later fail
+            if isinstance(error, BrokenPipeError):  # later output must not fail either
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            log.warning("nothing more of the run is shown here: %s", error)
+            log.warning("the display of the run is stopped: %s", error)
 
     def _line(self, metrics: Mapping[str, float]) -> str:
         parts = [f"{self.run_name}  step {self.step}/{self.total}"]
@@ -128,13 +128,13 @@ class ConsoleLog:
     # -- on a terminal -----------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Start the display; what is printed meanwhile appears above it."""
+        """Start the display; other output appears above it."""
         from rich.live import Live
 
         live = Live(get_renderable=self._panel, refresh_per_second=2)
         live.start(refresh=True)
         self._live = live
-        atexit.register(self.close)  # a loop of the user's own may not close the log
+        atexit.register(self.close)  # a custom loop may not close the log
 
     def _panel(self) -> Any:
         from rich.columns import Columns
@@ -167,7 +167,7 @@ class ConsoleLog:
 
 
 def is_terminal() -> bool:
-    """Whether somebody is looking: standard output is a terminal that can move its cursor."""
+    """Whether standard output is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -179,7 +179,7 @@ def clock(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that cannot steer a terminal: control codes and direction marks are escaped, line ends
+    """Text that cannot control a terminal: control codes and direction marks are escaped, line ends
     stay."""
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
@@ -188,7 +188,7 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Text as standard output can show it; what its encoding lacks is escaped."""
+    """Text in the encoding of standard output; missing characters are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -205,13 +205,12 @@ def sparkline(values: Sequence[float]) -> str:
 def learning_curve(
     history: Sequence[Mapping[str, Any]], width: int | None = None, height: int = 12
 ) -> str:
-    """A plot in characters of the sampled reward (`.`, a moving mean) and the held-out evaluation
-    (`o`) over the steps; of the loss where no reward is known; empty where there
-    are too few points.
+    """A character plot of the sampled reward (`.`, a moving mean) and the held-out evaluation (`o`)
+    over the steps; of the loss if there are no rewards; empty if there are too few points.
 
     Args:
         history: rows of metrics with a `step`.
-        width: columns in all; the terminal's, between 60 and 80, when `None`.
+        width: total columns; by default the terminal's, between 60 and 80.
         height: lines of the plot.
     """
     width = width or min(80, max(60, shutil.get_terminal_size().columns))
@@ -251,8 +250,8 @@ def _series(history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, f
 
 
 def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Each value as the mean of a window around it, a twentieth of the run to either side; narrower
-    at the ends, so that nothing is shifted."""
+    """A moving mean over a twentieth of the run to either side; narrower at the ends, so that
+    nothing is shifted."""
     reach = len(points) // 20
     smooth = []
     for index, (step, _) in enumerate(points):
@@ -263,6 +262,6 @@ def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _label(value: float, span: float) -> str:
-    """A number of the vertical axis in at most eight characters."""
+    """A label of the vertical axis in at most eight characters."""
     text = f"{value:.2f}" if 0.05 <= span < 1e4 and abs(value) < 1e4 else f"{value:.1e}"
     return text if len(text) <= 8 else f"{value:.0e}"

@@ -1,4 +1,4 @@
-"""`run.log`: what the library logs while a run goes on, and the error that ended it."""
+"""`run.log`: the log messages of the library during a run, and the error that ended it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LogFile(logging.Handler):
 
     Args:
         path: the file.
-        hidden: secrets, which are blacked out.
+        hidden: secrets to redact.
     """
 
     def __init__(self, path: Path, hidden: Sequence[str] = ()) -> None:
@@ -34,7 +34,7 @@ class LogFile(logging.Handler):
         self.write(record.levelname.lower(), record.getMessage())
 
     def write(self, level: str, text: str) -> None:
-        """Write one message. A full disk is an error where metrics are written, not here."""
+        """Write one message. A full disk is reported where metrics are written, not here."""
         for secret in self._hidden:
             text = text.replace(secret, "[secret]")
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -47,8 +47,7 @@ class LogFile(logging.Handler):
 
 @contextmanager
 def logging_to(file: LogFile) -> Iterator[None]:
-    """Meanwhile messages of the library go to `file` too, and at the end the error that leaves this
-    block."""
+    """Log messages of the library to `file` inside the block, and the error that leaves it."""
     log.addHandler(file)
     try:
         yield

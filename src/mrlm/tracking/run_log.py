@@ -1,10 +1,11 @@
-"""What a run writes down: metrics and episodes as JSON lines, always; the console; and the trackers
-a user asked for. It knows nothing of what the numbers mean."""
+"""The log of a run: metrics and episodes as JSON lines, the console, and the configured trackers.
+Independent of the meaning of metrics."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import json
 import logging
 import math
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from mrlm.core import registry
 from mrlm.core.episodes import Episode
@@ -37,45 +38,51 @@ SHORTEST_SECRET = 8
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-class Tracker(Protocol):
-    """Where metrics go besides the run folder; one file in `trackers/` each.
+class Tracker:
+    """A destination of metrics besides the run folder; one file in `trackers/` each.
 
-    `library` names what it imports. A tracker is constructed with `(folder, run_name, config,
-    state)`: the run's folder, its name, the resolved config and what `state` returned before the
-    run was interrupted (else `None`). One may have a static method `problem`, which says why it
-    cannot start, or returns `None`; it is called before anything is written.
+    A tracker is constructed with `(folder, run_name, config, state)`: the run's folder, its name,
+    the resolved config and what `state` returned before the run was interrupted (else `None`).
     """
 
-    library: ClassVar[str]
+    library: ClassVar[str | None] = None
+    """The library it imports."""
+
+    @staticmethod
+    def problem() -> str | None:
+        """The reason why it cannot start, or `None`; called before anything is written."""
+        return None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the finite metrics of a step."""
-        ...
+        """Log the finite metrics of a step."""
+        raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """JSON-able state that a resumed run needs to go on in the same place."""
-        ...
+        """JSON-able state with which a resumed run continues."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Write everything out."""
-        ...
+        """Flush and close."""
+        raise NotImplementedError
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Make sure that trackers exist and can be used.
+    """Check that trackers exist and can be used.
 
     Raises:
-        PluginError: there is no such tracker, or the library it needs is not installed.
+        PluginError: a tracker does not exist, or its library is not installed.
     """
     for name in names:
         plugin = registry.load("trackers", name)
-        needs = getattr(plugin, "library", None)  # a user's may have none
+        if not (inspect.isclass(plugin) and issubclass(plugin, Tracker)):
+            continue  # a user's function or class, which declares nothing
+        needs = plugin.library
         if needs is not None and importlib.util.find_spec(needs) is None:
             raise PluginError(
-                f"training.report_to: the tracker {name!r} needs a library that is not installed: "
+                f"training.report_to: the library of tracker {name!r} is not installed: "
                 f"pip install 'mrlm[{name}]'"
             )
-        problem = plugin.problem() if hasattr(plugin, "problem") else None
+        problem = plugin.problem()
         if problem is not None:
             raise PluginError(f"training.report_to: {problem}")
 
@@ -89,19 +96,20 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 class RunLog:
     """The log of one run.
 
-    A tracker that fails while the run goes on (a server that is gone) gets nothing more, and a
-    warning says so: `metrics.jsonl` has everything. One that cannot start is an error.
+    A tracker that fails during the run (a server that is gone) is dropped with a warning;
+    `metrics.jsonl` has all metrics. A tracker that cannot start is an error.
 
     Args:
-        folder: the run's folder; `metrics.jsonl` and `episodes.jsonl` are written there. Numbers
-            that are not finite become `null`.
-        run_name: what the run is called on the console and by trackers.
+        folder: the run's folder with `metrics.jsonl` and `episodes.jsonl`. Non-finite numbers are
+            written as `null`.
+        run_name: name of the run on the console and in trackers.
         config: the resolved config, for trackers.
         total_steps: iterations of the run.
-        trackers: names of plug-ins of the wing `trackers`.
-        resume_step: first step that will be logged; what was logged from there on is removed, so
-            that a resumed run's log is that of an undisturbed one. `None` starts both files anew.
-        state: what `state()` returned when the run was saved.
+        trackers: names of plug-ins in `trackers`.
+        resume_step: first step that will be logged; rows from there on are removed, so that a
+            resumed run's log is that of an uninterrupted one. `None` starts both files from
+            scratch.
+        state: the result of `state()` when the run was saved.
         every: steps between lines on the console.
     """
 
@@ -128,13 +136,13 @@ class RunLog:
         self._console = ConsoleLog(run_name, total_steps, start=resume_step or 0)
 
     def _open(self, first: int, state: dict[str, Any]) -> None:
-        """Go on, or begin, with step `first`."""
+        """Continue, or start, with step `first`."""
         self._kept: dict[str, Any] = dict(state)
         for name in self._names:
             plugin = registry.load("trackers", name)
             try:
                 self._trackers[name] = plugin(self.folder, *self._about, state.get(name))
-            except Exception as error:  # whatever a tracker's library raises
+            except Exception as error:  # any error of a tracker's library
                 reason = title(error).splitlines()[0]
                 raise PluginError(
                     f"training.report_to: the tracker {name!r} cannot start: {reason}"
@@ -146,11 +154,11 @@ class RunLog:
         self._profile: Any = None
 
     def back(self, step: int, state: dict[str, Any]) -> None:
-        """Forget what was logged after a step, as a run does that is resumed from there.
+        """Remove the rows after a step, as for a run that is resumed from there.
 
         Args:
-            step: the last one that is kept.
-            state: what `state()` returned then.
+            step: the last step that is kept.
+            state: the result of `state()` after that step.
         """
         self._close_files()
         self._open(step + 1, state)
@@ -172,27 +180,27 @@ class RunLog:
     def episodes(
         self, step: int, episodes: Sequence[Episode], standing: Mapping[str, str] | None = None
     ) -> None:
-        """Write what was played in a step; known secrets in texts are blacked out, and then tokens
-        are not shown either.
+        """Write the episodes of a step; known secrets in texts are redacted, together with their
+        tokens.
 
         Args:
-            step: which.
-            episodes: what was played.
-            standing: stand-in -> the past player it stood for.
+            step: the step.
+            episodes: its episodes.
+            standing: opponent -> the past player it represents.
         """
         lines = [{"step": step, **summary(episode, standing or {})} for episode in episodes]
         self._append(self._episodes, [self._shown(line) for line in lines])
 
     def _shown(self, line: dict[str, Any]) -> dict[str, Any]:
         shown = redacted(line, self._secrets)
-        if shown != line:  # the tokens would say what the text does not
+        if shown != line:  # the tokens would reveal what the text hides
             for agent in shown["agents"].values():
                 for turn in agent["turns"]:
                     turn["ids"] = None
         return shown
 
     def profile(self, row: Mapping[str, Any]) -> None:
-        """Write where the time of a step went; without a call there is no such file."""
+        """Write the durations of the parts of a step; the file is created by the first call."""
         if self._profile is None:
             self._profile = (self.folder / PROFILE).open("a", encoding="utf-8")
         self._append(self._profile, [row])
@@ -202,44 +210,44 @@ class RunLog:
         self._console.note(redacted(text, self._secrets))
 
     def say(self, text: str) -> None:
-        """Show lines on the console that are to stay there, also after `close`."""
+        """Print lines on the console that stay there after `close`."""
         self._console.say(redacted(text, self._secrets))
 
     def messages(self) -> AbstractContextManager[None]:
-        """While this is open, what the library logs goes to `run.log` too, and so does the error
+        """A context in which messages of the library are also written to `run.log`, and the error
         that ends it."""
         return logging_to(LogFile(self.folder / RUN_LOG, self._secrets))
 
     def state(self) -> dict[str, Any]:
-        """State of the trackers, for checkpoints; a tracker that is not in use now keeps what it
-        had."""
+        """State of the trackers, for checkpoints; a tracker that is not in use keeps its earlier
+        state."""
         return self._kept | {name: tracker.state() for name, tracker in self._trackers.items()}
 
     def history(self) -> list[dict[str, Any]]:
-        """Everything that was logged, also before the run was resumed."""
+        """All rows of metrics, including those before a resume."""
         return logged(self.folder)
 
     def close(self) -> None:
-        """Write everything out and end the display."""
+        """Flush all files and end the display."""
         self._console.close()
         self._close_files()
 
     def _close_files(self) -> None:
         for file in (self._metrics, self._episodes, self._profile):
             if file is not None:
-                with suppress(OSError):  # what could not be written was said when it was
+                with suppress(OSError):  # a failed write was reported when it happened
                     file.close()
         for name, tracker in list(self._trackers.items()):
             self._guarded(name, "while it was closed", tracker.close)
 
     def _guarded(self, name: str, when: str, job: Callable[[], object]) -> None:
-        """Let a tracker work; drop it, loudly, if it cannot."""
+        """Call a tracker; drop it with a warning if it fails."""
         try:
             job()
-        except Exception as error:  # whatever a tracker's library raises
+        except Exception as error:  # any error of a tracker's library
             self._kept[name] = self._trackers.pop(name).state()
             log.warning(
-                "tracker %r failed %s and gets nothing more in this run (%r); %s has everything",
+                "tracker %r failed %s and is dropped from this run (%r); %s has all metrics",
                 name,
                 when,
                 error,
@@ -247,7 +255,7 @@ class RunLog:
             )
 
     def _append(self, file: Any, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Write whole lines, and do not wait to."""
+        """Write whole lines, and flush."""
         try:
             # non-ASCII is escaped: no control code of a model's text reaches a terminal
             file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
@@ -260,8 +268,8 @@ class RunLog:
 
 
 def rewind(path: Path, step: int) -> None:
-    """Keep the lines of a JSONL file that belong to steps before `step`, all at once. A torn last
-    line goes without a word; a damaged one before it is left out with a warning."""
+    """Atomically keep the lines of a JSONL file before `step`. An incomplete last line is dropped
+    silently; damaged ones before it are dropped with a warning."""
     if not path.exists():
         return
     damaged = 0
@@ -276,11 +284,11 @@ def rewind(path: Path, step: int) -> None:
         os.fsync(new.fileno())
     temporary.replace(path)
     if damaged:
-        log.warning("%s: %d damaged lines were left out", path, damaged)
+        log.warning("%s: %d damaged lines were dropped", path, damaged)
 
 
 def secrets() -> list[str]:
-    """Values of environment variables whose names say that they are secret, longest first."""
+    """Values of environment variables with names of secrets, longest first."""
     values = {
         value
         for name, value in os.environ.items()
@@ -290,7 +298,7 @@ def secrets() -> list[str]:
 
 
 def redacted(data: Any, known: Sequence[str]) -> Any:
-    """Plain data with known secrets in its texts blacked out; keys and numbers stay."""
+    """Plain data with known secrets in its texts redacted; keys and numbers stay."""
     if isinstance(data, str):
         for secret in known:
             data = data.replace(secret, "[secret]")
@@ -305,7 +313,7 @@ def redacted(data: Any, known: Sequence[str]) -> Any:
 
 
 def _step_of(line: bytes) -> int | None:
-    """The step of a line; `None` for a line that is damaged."""
+    """The step of a line; `None` for a damaged line."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -315,7 +323,7 @@ def _step_of(line: bytes) -> int | None:
 
 
 def _finite(value: float | None) -> float | None:
-    """A number as JSON knows it."""
+    """A number for JSON: `None` if it is not finite."""
     if value is None or isinstance(value, int):
         return value
     number = float(value)
@@ -323,14 +331,14 @@ def _finite(value: float | None) -> float | None:
 
 
 def digest(ids: Sequence[int]) -> str:
-    """Sixteen hexadecimal digits of some tokens."""
+    """A digest of token ids in sixteen hexadecimal digits."""
     text = ",".join(map(str, ids))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def summary(episode: Episode, standing: Mapping[str, str]) -> dict[str, Any]:
-    """What is written of an episode; its turns as they were sampled, so that whoever plays it again
-    can compare. `standing` says for whom stand-ins stood."""
+    """The log row of an episode, with its turns as they were sampled, for comparison with a
+    re-execution. `standing` maps opponents to the past players they represent."""
     agents = {
         name: {
             "policy": standing.get(rollout.policy or "", rollout.policy),
@@ -353,7 +361,8 @@ def summary(episode: Episode, standing: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    """A turn of a policy behind an API has no tokens here, and its text stands for them."""
+    """The log entry of a turn; one of a policy behind an API has no tokens, and is identified by
+    its text."""
     said = {} if turn.completion_ids or turn.message is None else {"text": turn.message.content}
     ids = turn.completion_ids
     return {"ids": list(ids), "digest": digest(ids), "version": turn.version} | said

@@ -36,7 +36,7 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
     """
     for problem in _problems(run, groups):
         report(run, problem)
-    if "siblings" in run.algorithm.requires:
+    if run.spec.sampling.siblings:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
         if not lively:
             log.warning(

@@ -61,7 +61,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     for group in groups:
         for episode in group.valid:
             for turn in episode.turns:
-                if turn.advantages is None or not turn.trained:
+                if turn.advantages is None or not turn.trained or not turn.completion_ids:
                     continue
                 values.setdefault(turn.agent, []).append(as_column(turn.advantages, len(turn)))
                 tokens[turn.agent] = tokens.get(turn.agent, 0) + len(turn)
@@ -72,7 +72,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics[f"advantage/{agent}/std"] = float(column.std())
         metrics[f"advantage/{agent}/zero"] = _share(not each.any() for each in columns)
         if len(values) > 1:
-            metrics[f"tokens/{agent}/share"] = tokens[agent] / max(1, sum(tokens.values()))
+            metrics[f"tokens/{agent}/share"] = tokens[agent] / sum(tokens.values())
     return metrics
 
 
@@ -134,8 +134,7 @@ def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    array = np.asarray(values, dtype=np.float64)
-    return {f"{name}/mean": float(array.mean()), f"{name}/std": float(array.std())}
+    return {f"{name}/mean": float(np.mean(values)), f"{name}/std": float(np.std(values))}
 
 
 def _share(flags: object) -> float:

@@ -12,6 +12,7 @@ from mrlm.core.episodes import Episode
 from mrlm.core.errors import TrainingError, WorkerLost
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.bases.spec import Spec
 from mrlm.learn.critics.critic import Critic
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.frozen import Frozen
@@ -20,7 +21,8 @@ from mrlm.learn.learner import Learner
 from mrlm.learn.schedule import Schedule
 from mrlm.play.agent import Seat
 from mrlm.play.engine import Engine
-from mrlm.play.sources.play import EpisodeSource, Play
+from mrlm.play.sources.play import Play
+from mrlm.play.sources.source import EpisodeSource
 from mrlm.selfplay.opponent_pool import Population
 from mrlm.tracking.run_log import RunLog
 
@@ -96,6 +98,7 @@ class Run:
         config: what was asked for.
         folder: where everything is written.
         algorithm: credit and loss.
+        spec: requirements of the algorithm.
         source: where groups come from.
         learners: one per trained policy.
         engines: policy -> what samples for it.
@@ -117,6 +120,7 @@ class Run:
     config: ExperimentConfig
     folder: Path
     algorithm: Algorithm
+    spec: Spec
     source: EpisodeSource
     learners: list[Learner]
     engines: dict[str, Engine]
@@ -147,9 +151,9 @@ class Run:
             name: replace(seat, trained=seat.trained and self.schedule.learns(seat.policy, step))
             for name, seat in self.casts[self.schedule.rotation(step)].items()
         }
-        for play in (self.source, self.evaluator):
-            if isinstance(play, Play):
-                play.seats = seats
+        self.source.assign(seats)
+        if self.evaluator is not None:
+            self.evaluator.assign(seats)
 
     def ease(self, rollbacks: int) -> None:
         """Learn as slowly as after so many returns to a checkpoint."""
@@ -157,6 +161,18 @@ class Run:
         factor = self.config.training.rollback_factor**rollbacks
         for each in (*self.learners, *self.critics):
             each.settings.rate_factor = factor
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return self.evaluator is not None and self.config.evaluation.episodes > 0
+
+    @property
+    def failing(self) -> bool:
+        """Whether a learner is in the middle of steps that are not finite: nothing to go back
+        to."""
+        stepped = (*self.learners, *self.critics)
+        return self.config.training.rollback > 0 and any(each.nonfinite for each in stepped)
 
     def stop(self) -> None:
         """End the run after the current step."""

@@ -1,2 +1,3 @@
-"""A run whose parts are workers on a Ray cluster: the process that was started keeps the loop, and
-what it holds are proxies. Nothing here makes a model or a world: what does is handed over."""
+"""A run whose parts are workers on a Ray cluster: the driver process keeps the loop and holds
+proxies of them. This package creates neither models nor environments: factories for them are passed
+in."""

@@ -1,6 +1,5 @@
-"""A post is a place that a worker has: who asks it does not notice when another one takes it over.
-What goes wrong at a worker arrives here as the error it is; a worker that is gone is a
-`WorkerLost`."""
+"""Calls of Ray actors. A caller does not notice when an actor is replaced. An error in a worker is
+raised here with its own type; a worker that is gone is a `WorkerLost`."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ from mrlm.distributed.on_ray.cluster import ActorPool, import_ray
 log: logging.Logger = logging.getLogger("mrlm")
 
 STARTED = 300.0
-"""Seconds in which the process of a worker, whose resources are reserved, has to answer."""
+"""Seconds in which the process of a worker with reserved resources has to answer."""
 
 
 class Post:
-    """A worker, and how another takes its place.
+    """A worker and its replacements.
 
     Args:
-        name: what to call it in messages.
-        kind: the class that lives there.
-        arguments: what it is made with.
-        pool: whose resources it uses.
-        max_restarts: times it is started anew.
-        taught: called with the post when a worker has taken it: what a fresh one must be told.
+        name: its name in messages.
+        kind: class of the actor.
+        arguments: constructor arguments.
+        pool: the resources it uses.
+        max_restarts: most replacements.
+        taught: called after a worker was started, to bring a new one up to date.
     """
 
     def __init__(
@@ -45,38 +44,38 @@ class Post:
         self.max_restarts: int = max_restarts
         self.taught: Callable[[Post], None] | None = taught
         self.restarts: int = 0
-        """Times a worker was lost here."""
+        """Times that its worker was lost."""
         self.handle: Any = None
 
     @property
     def members(self) -> list[Post]:
-        """Who is asked here: one worker, where it is not a team."""
+        """The workers behind this one: itself, unless it is a worker group."""
         return [self]
 
     def start(self) -> None:
-        """Let a worker begin; it is not waited for."""
+        """Start a worker without waiting for it."""
         ray = import_ray()
         options = self.pool.options() | {"max_restarts": 0}
         self.handle = ray.remote(self.kind).options(**options).remote(*self.arguments)
 
     def restart(self, wait: bool = True) -> None:
-        """Let another worker take the place of one that was lost.
+        """Replace a lost worker.
 
         Args:
-            wait: return only when its process answers.
+            wait: return only when the process of the new one answers.
 
         Raises:
-            EndpointError: that happened too often.
-            WorkerLost: the new one does not begin either.
+            EndpointError: too many replacements.
+            WorkerLost: the new one does not start either.
         """
         self.restarts += 1
         if self.restarts > self.max_restarts:
             raise EndpointError(
-                f"{self.name} was lost {self.restarts} times, which is more often than it is "
-                f"started anew (distributed.ray.max_restarts={self.max_restarts}); look into its "
+                f"{self.name} was lost {self.restarts} times, which is more often than it may be "
+                f"restarted (distributed.ray.max_restarts={self.max_restarts}); see its "
                 "log"
             )
-        log.info("%s is started anew (%d)", self.name, self.restarts)
+        log.info("%s is restarted (%d)", self.name, self.restarts)
         self.stop()
         self.start()
         if wait:
@@ -86,10 +85,10 @@ class Post:
             self.taught(self)
 
     def meet(self) -> None:
-        """Find those it works with, once its process answers."""
+        """Connect the worker with its peers, once its process answers."""
 
     def stop(self) -> None:
-        """End the worker, whatever it does."""
+        """Kill the worker."""
         ray = import_ray()
         if self.handle is not None and ray.is_initialized():
             ray.kill(self.handle, no_restart=True)
@@ -105,43 +104,43 @@ class Post:
         return True
 
     def send(self, method: str, *arguments: Any, answers: int = 1) -> Any:
-        """Ask, and return what the answer will be in: a reference, or `answers` of them."""
+        """Call a method, and return the reference of its result, or `answers` of them."""
         if self.handle is None:
-            raise WorkerLost(f"{self.name} is not there")
+            raise WorkerLost(f"{self.name} is not running")
         return getattr(self.handle, method).options(num_returns=answers).remote(*arguments)
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """The answer to a question.
+        """Call a method and await its result.
 
         Raises:
             WorkerLost: the worker is gone.
-            MRLMError: what it raised.
+            MRLMError: the worker's own error.
         """
         return await self.settle(self.send(method, *arguments))
 
     async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all who work here; errors are those of `ask`."""
+        """The results of all members; errors as for `ask`."""
         return [await self.ask(method, *arguments)]
 
     async def settle(self, reference: Any) -> Any:
-        """The answer that is in a reference; errors are those of `ask`."""
+        """Await the result of a reference; errors as for `ask`."""
         try:
             return await reference
         except Exception as error:
             self._raise(error)
 
     def ask_now(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """The same from ordinary code.
+        """Call a method and block until it returns.
 
         Args:
-            method: what is asked.
-            arguments: with what.
+            method: name of the method.
+            arguments: its arguments.
             timeout: seconds after which the worker counts as lost.
         """
         return self.collect(self.send(method, *arguments), timeout)
 
     def collect(self, reference: Any, timeout: float | None = None) -> Any:
-        """The answer that is in a reference, from ordinary code."""
+        """Block until the result of a reference is available."""
         ray = import_ray()
         try:
             return ray.get(reference, timeout=timeout)
@@ -163,7 +162,7 @@ class Post:
 
 
 def begin(posts: list[Post]) -> None:
-    """Start workers side by side, and wait until their processes answer."""
+    """Start workers in parallel, and wait until their processes answer."""
     for post in posts:
         post.start()
     for post in posts:

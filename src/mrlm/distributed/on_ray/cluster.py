@@ -1,5 +1,5 @@
-"""The cluster: reaching it, and reserving pools of resources on it. Whatever cannot be had is a
-named error within seconds; nobody waits for it without end."""
+"""The Ray cluster: connecting to it, and reserving resource pools on it. Missing resources are a
+named error within seconds instead of an endless wait."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mrlm.core.errors import ConfigError, TrainingError
 REACHED = 5.0
 """Seconds in which an address has to answer."""
 TRIES = 3
-"""Times the start of a cluster is tried."""
+"""Attempts to start a cluster."""
 STEP = 1e4
-"""Ray counts resources in parts of this size."""
+"""Ray counts resources in fractions of this size."""
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 
 def import_ray() -> Any:
-    """The library, quiet and without a telephone.
+    """Import Ray without its log output and usage reports.
 
     Raises:
         ConfigError: it is not installed.
@@ -43,11 +43,11 @@ def import_ray() -> Any:
 
 
 def connect(settings: RayConfig) -> None:
-    """Join the cluster at `settings.address`, or start one here. A process that has joined one
-    already stays with it.
+    """Connect to the cluster at `settings.address`, or start one on this machine. A process that is
+    already connected keeps its cluster.
 
     Raises:
-        ConfigError: there is no cluster at the address.
+        ConfigError: the address is not that of a running cluster.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -64,25 +64,25 @@ def connect(settings: RayConfig) -> None:
             socket.create_connection((host, int(port)), REACHED).close()
         except (OSError, OverflowError) as error:
             raise ConfigError(
-                f"{where}: nobody answers there ({error}); start a cluster with ray start --head, "
+                f"{where}: no answer ({error}); start a cluster with ray start --head, "
                 "or remove the address to have one started here"
             ) from None
     try:
         ray.init(address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"{where}: there is no cluster to join ({str(error).splitlines()[0]}); start one with "
-            "ray start --head (if it wants a token, set RAY_AUTH_MODE=token here too), or remove "
-            "the address to have one started here"
+            f"{where}: no cluster accepts the connection ({str(error).splitlines()[0]}); start "
+            "one with ray start --head (if it requires a token, set RAY_AUTH_MODE=token here too), "
+            "or remove the address to have one started here"
         ) from None
 
 
 def _start(settings: RayConfig, quiet: Mapping[str, Any]) -> None:
-    """Start a cluster of this machine alone. One that is slow to answer (Ray allows it half a
-    minute) is tried again.
+    """Start a cluster on this machine. If it is slow to answer (Ray allows it half a minute), the
+    start is tried again.
 
     Raises:
-        TrainingError: it does not begin.
+        TrainingError: it does not start.
     """
     ray = import_ray()
     counts = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus}
@@ -90,27 +90,26 @@ def _start(settings: RayConfig, quiet: Mapping[str, Any]) -> None:
         try:
             ray.init("local", include_dashboard=False, **counts, **quiet)
             return
-        except Exception as error:  # Ray raises just that
+        except Exception as error:  # Ray raises no more specific class
             ray.shutdown()
             if attempt == TRIES:
                 raise TrainingError(
-                    f"no Ray cluster could be started here in {TRIES} tries "
+                    f"no Ray cluster could be started on this machine in {TRIES} tries "
                     f"({str(error).splitlines()[0]}); see the logs in /tmp/ray/session_latest"
                 ) from error
-            log.info("the Ray cluster did not begin (%s); it is tried again", error)
+            log.info("the Ray cluster did not start (%s); trying again", error)
 
 
 def host_here() -> str:
-    """The address by which other nodes of the cluster reach the one of this process."""
+    """The address of this process's node for other nodes of the cluster."""
     return import_ray().util.get_node_ip_address()
 
 
 def shares(
     weights: int, worlds: int, pools: Sequence[ActorPool]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """What a worker that holds weights and one that holds worlds get where no pool says: a whole
-    processor and accelerator each of what `pools` leave, or less where there are fewer of them than
-    workers."""
+    """The default resources of a worker with weights and of one with environments: a whole CPU and
+    accelerator each of those that `pools` leave, or less if there are fewer than workers."""
     have = import_ray().cluster_resources()
 
     def part(kind: str, workers: int) -> float:
@@ -126,19 +125,19 @@ class ActorPool:
     """Resources that are reserved on one node, for a number of workers that share them.
 
     Args:
-        key: what to call it in messages.
-        resources: how much of what.
+        key: its name in messages.
+        resources: amount by kind.
     """
 
     def __init__(self, key: str, resources: Mapping[str, float]) -> None:
         self.key: str = key
         self.resources: dict[str, float] = {k: float(v) for k, v in resources.items() if v > 0}
         self.members: int = 0
-        """Workers that share it."""
+        """Number of workers that share it."""
         self.group: Any = None
 
     def options(self) -> dict[str, Any]:
-        """The share of one worker, as Ray takes it."""
+        """The share of one worker, as Ray's options."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         mine = {kind: self.share_of(kind) for kind in self.resources}
@@ -151,14 +150,14 @@ class ActorPool:
         return options | ({"memory": int(mine["memory"])} if "memory" in mine else {})
 
     def share_of(self, kind: str) -> float:
-        """How much of a resource one worker gets."""
+        """The amount of a resource that one worker gets."""
         part = self.resources.get(kind, 0.0) / self.members
         if kind == "GPU" and part > 1:
             return float(math.floor(part))
         return math.floor(part * STEP) / STEP
 
     def release(self) -> None:
-        """Give the resources back."""
+        """Release the resources."""
         from ray.util.placement_group import remove_placement_group
 
         if self.group is not None and import_ray().is_initialized():
@@ -170,11 +169,11 @@ def reserve(pools: Sequence[ActorPool], timeout: float) -> None:
     """Reserve pools.
 
     Args:
-        pools: which.
-        timeout: seconds to wait for what others hold.
+        pools: the pools.
+        timeout: seconds to wait for resources that are in use.
 
     Raises:
-        ConfigError: the cluster has not so much, or others hold it.
+        ConfigError: the cluster does not have the resources, or they are in use.
     """
     from ray.util.placement_group import placement_group
 
@@ -186,9 +185,9 @@ def reserve(pools: Sequence[ActorPool], timeout: float) -> None:
             if not pool.group.wait(timeout):
                 free = import_ray().available_resources()
                 raise ConfigError(
-                    f"{pool.key} wants {_written(pool.resources)}, and others hold it: free are "
+                    f"{pool.key} requires {_written(pool.resources)}, which is in use: free are "
                     f"{_written({kind: free.get(kind, 0.0) for kind in pool.resources})}; "
-                    f"{timeout:g} s are over (distributed.ray.placement_timeout)"
+                    f"waited {timeout:g} s (distributed.ray.placement_timeout)"
                 )
     except BaseException:
         for pool in pools:
@@ -197,7 +196,7 @@ def reserve(pools: Sequence[ActorPool], timeout: float) -> None:
 
 
 def _check_there(pools: Sequence[ActorPool]) -> None:
-    """Refuse what the cluster does not have, whoever holds it."""
+    """Refuse pools that exceed the cluster, even if it were idle."""
     ray = import_ray()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     whole, wanted = Counter(ray.cluster_resources()), Counter[str]()
@@ -205,16 +204,16 @@ def _check_there(pools: Sequence[ActorPool]) -> None:
         if not any(_fits(pool.resources, node) for node in nodes):
             most = {kind: max(n.get(kind, 0.0) for n in nodes) for kind in pool.resources}
             raise ConfigError(
-                f"{pool.key} wants {_written(pool.resources)} on one node, and the cluster has no "
-                f"such node (at most {_written(most)}); ask for less, or add a node"
+                f"{pool.key} requires {_written(pool.resources)} on one node, and the cluster has "
+                f"no such node (at most {_written(most)}); request less, or add a node"
             )
         wanted.update(pool.resources)
     for kind, amount in wanted.items():
         if amount > whole[kind] + 1e-6:
             keys = ", ".join(pool.key for pool in pools if kind in pool.resources)
             raise ConfigError(
-                f"{keys} want {amount:g} {kind} together, and the cluster has {whole[kind]:g}; ask "
-                "for less, or add a node"
+                f"{keys} require {amount:g} {kind} together, and the cluster has {whole[kind]:g}; "
+                "request less, or add a node"
             )
 
 

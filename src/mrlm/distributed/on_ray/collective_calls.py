@@ -1,5 +1,6 @@
-"""Several workers that train one policy: each holds all of it and reads its share of every batch,
-as processes do that `torchrun` starts. To the loop they are one post."""
+"""Groups of workers that train one policy with data parallelism: each holds the whole model and
+trains on its share of every batch, as processes of `torchrun` do. The loop calls a group like a
+single worker."""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ TOGETHER = frozenset(
         "update_critic",
     }
 )
-"""What all workers of a team do at once; the rest is asked of the first one alone."""
+"""Methods that all workers of a group run at once; other methods run on the first worker only."""
 GRACE = 10.0
-"""Seconds that the others have to say what went wrong with them when one of them has failed."""
+"""Seconds that the other workers have to report their errors after one has failed."""
 
 
 class WorkerGroup(Post):
-    """The post of the first worker, and those of the others.
+    """A group of workers, called like its first worker.
 
     Args:
-        first: who answers for all, and may sample too.
-        others: posts that only train.
+        first: answers for the group, and may sample too.
+        others: workers that only train.
         timeout: seconds that one worker waits for another.
     """
 
@@ -58,7 +59,7 @@ class WorkerGroup(Post):
             post.stop()
 
     def meet(self) -> None:
-        """Let the workers find one another."""
+        """Create the process group of the workers."""
         for post in self.others:
             post.ask_now("ready", timeout=STARTED)
         where = Post.ask_now(self, "address")
@@ -83,7 +84,7 @@ class WorkerGroup(Post):
         if method not in TOGETHER:
             return super().send(method, *arguments, answers=answers)
         ray = import_ray()
-        shared = [ray.put(each) for each in arguments]  # sent to the store once
+        shared = [ray.put(each) for each in arguments]  # put into the object store once
         return [Post.send(post, method, *shared) for post in self.members]
 
     async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
@@ -101,10 +102,11 @@ class WorkerGroup(Post):
         return super().collect(reference, timeout)
 
     def collect_all(self, references: Any) -> list[Any]:
-        """The answers of all; whatever one of them raises is raised here.
+        """The results of all workers; the error of any of them is raised.
 
         Raises:
-            WorkerLost: one of them is gone, and the others are ended: no part of a team can go on.
+            WorkerLost: one of them is gone, and the others are stopped: a process group cannot
+                continue without a member.
         """
         ray = import_ray()
         waiting, failed = list(references), False
@@ -125,8 +127,8 @@ class WorkerGroup(Post):
         return None
 
     def _give_up(self, errors: Sequence[Exception], stuck: bool) -> NoReturn:
-        """Raise what began it: an error of the work rather than a worker that is gone, and that
-        rather than one who waited for it."""
+        """Raise the root cause: an error of the computation rather than a lost worker, and that
+        rather than a timeout of a worker that waited for it."""
         worst = min(errors, key=lambda e: 2 if isinstance(e, PeerError) else _is_lost(e))
         if stuck or isinstance(worst, PeerError | WorkerLost):
             self.stop()

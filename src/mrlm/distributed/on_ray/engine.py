@@ -1,5 +1,5 @@
-"""An engine that is a group of workers. Which of them answers a request follows from the request's
-place in the run, and what it answers from its seed."""
+"""An engine that consists of groups of workers. The worker of a request is a function of the
+request's key, and the completion a function of its seed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 from mrlm.core.errors import WorkerLost
 from mrlm.core.types import Completion
 from mrlm.distributed.on_ray.actor_calls import Post
-from mrlm.distributed.on_ray.proxies import Sending
+from mrlm.distributed.on_ray.proxies import WeightTransfer
 from mrlm.play.engine import Key, Request
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 EPISODE = 5
-"""The first parts of a key, which name an episode: (seed, split, world, task, number)."""
+"""The first parts of a key, which identify an episode: (seed, split, environment, task, number)."""
 
 
 class RayEngine:
-    """Samples for all policies that live in workers. It is one engine, so that everybody hears an
-    answer in the order of the requests, whichever worker is quicker.
+    """Samples for all policies in workers. It is one engine, so that results are returned in the
+    order of the requests, independent of the speed of workers.
 
     Args:
         groups: policy -> the workers that sample for it.
         tokenizer: that of the first policy.
-        max_context: tokens that prompt and completion may have together.
+        max_context: limit of prompt and completion tokens together.
     """
 
     def __init__(self, groups: Mapping[str, EngineGroup], tokenizer: Any, max_context: int) -> None:
@@ -38,13 +38,14 @@ class RayEngine:
         self._tolerances: dict[str, float | None] = {}
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion per request, in order; the groups work side by side."""
+        """One completion per request, in order; the groups run in parallel."""
         return await self._answers(requests)
 
     async def _answers(
         self, requests: Sequence[Request], worker: int | None = None
     ) -> list[Completion]:
-        """The same; with a number, all that a group is asked goes to that worker of it."""
+        """Completions of requests; with `worker`, each group sends all of its requests to the
+        worker of that index."""
         places: dict[EngineGroup, list[int]] = {}
         for place, request in enumerate(requests):
             places.setdefault(self.groups[request.policy], []).append(place)
@@ -58,25 +59,25 @@ class RayEngine:
         return [found[place] for place in range(len(requests))]
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Let every worker of a policy take its weights."""
+        """Load the weights of a policy in every worker that samples for it."""
         await self.groups[policy].load_weights(policy, weights, version)
 
     async def everywhere(self, requests: Sequence[Request]) -> list[list[Completion]]:
-        """What every worker answers; a group of fewer workers than another answers again."""
+        """The completions of every worker; a smaller group than another repeats its workers."""
         named = {request.policy for request in requests}
         copies = max(len(self.groups[name].posts) for name in named)
         jobs = (self._answers(requests, number) for number in range(copies))
         return list(await asyncio.gather(*jobs))
 
     def tolerance(self, policy: str) -> float | None:
-        """That of the engine in the workers."""
+        """The tolerance of the workers' engine."""
         if policy not in self._tolerances:
             found = self.groups[policy].posts[0].ask_now("tolerance", policy)
             self._tolerances[policy] = found
         return self._tolerances[policy]
 
     def forget(self) -> None:
-        """Begin anew: what was given and asked before is not repeated."""
+        """Forget recorded weights and requests, so that they are not replayed."""
         for group in self.groups.values():
             group.forget()
 
@@ -84,14 +85,13 @@ class RayEngine:
 class EngineGroup:
     """The workers that sample for the policies of one base.
 
-    A worker that samples and does nothing else is replaced at once when it is lost: the new one
-    gets the weights of now, hears once more what the lost one was asked since it had them, so that
-    what it remembers of prompts is the same, and goes on. One that trains as well is a loss for the
-    run.
+    A lost worker that only samples is replaced at once: the new one gets the current weights
+    and replays the requests since they were loaded, so that its prefix cache is the same. A lost
+    worker that also trains ends the run.
 
     Args:
         posts: the workers.
-        trains: whether a worker (then there is one) trains the policies as well.
+        trains: whether the worker (a single one then) also trains the policies.
     """
 
     def __init__(self, posts: Sequence[Post], trains: bool) -> None:
@@ -103,7 +103,8 @@ class EngineGroup:
     async def generate(
         self, requests: Sequence[Request], worker: int | None = None
     ) -> list[Completion]:
-        """One completion per request, in order, by whichever worker its key says, or by one."""
+        """One completion per request, in order, from the worker that its key determines, or from a
+        given one."""
         shares: list[list[int]] = [[] for _ in self.posts]
         for index, request in enumerate(requests):
             place = place_of(request.key, len(shares)) if worker is None else worker % len(shares)
@@ -121,18 +122,18 @@ class EngineGroup:
         return [found[index] for index in range(len(requests))]
 
     async def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        """Let every worker take the weights of a policy; they go through the object store once."""
+        """Load the weights of a policy in every worker; they are put into the object store once."""
         for asked in self._asked:
             asked.clear()
         if self.trains:
             await self.posts[0].ask("share", policy, version)
             return
-        assert isinstance(weights, Sending)
+        assert isinstance(weights, WeightTransfer)
         self._given[policy] = await weights.begin(), version
         await asyncio.gather(*(self._give(number, policy) for number in range(len(self.posts))))
 
     def forget(self) -> None:
-        """Begin anew: what was given and asked before is not repeated."""
+        """Forget recorded weights and requests, so that they are not replayed."""
         self._given.clear()
         for asked in self._asked:
             asked.clear()
@@ -157,13 +158,13 @@ class EngineGroup:
             return said
 
     async def _replace(self, number: int, lost: WorkerLost) -> None:
-        """Let another worker take the place of one that was lost, and be as that one was.
+        """Replace a lost worker, and restore its state.
 
         Raises:
-            WorkerLost: the weights are gone too.
+            WorkerLost: the weights are lost too.
         """
         post = self.posts[number]
-        log.warning("%s; another takes its place", lost)
+        log.warning("%s; another is started", lost)
         post.restart()
         for policy, (reference, version) in self._given.items():
             await post.ask("take", policy, reference, version)
@@ -172,8 +173,8 @@ class EngineGroup:
 
 
 def place_of(key: Key, workers: int) -> int:
-    """Which of some workers answers: all turns of an episode one of them, those of a group's
-    episodes all in turn."""
+    """The index of the worker for a request: all turns of an episode go to the same one, the
+    episodes of a group to all in turn."""
     *_, task, number = (0, 0, *key[:EPISODE])
     if isinstance(task, int) and isinstance(number, int):
         return (task + number) % workers

@@ -1,6 +1,6 @@
-"""Worlds that live in workers: an episode's world is a proxy whose resets and steps are answered
-elsewhere. A worker that is lost takes the episodes with it that had their worlds there; they are
-played again."""
+"""Environments in workers: the environment of an episode is a proxy whose resets and steps run in a
+worker. When a worker is lost, so are the episodes whose environments it held; they are played
+again."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from mrlm.play.sources.task_sampler import WorldSpec
 log: logging.Logger = logging.getLogger("mrlm")
 
 Makers = dict[str, Callable[[], Environment]]
-"""Name of a world -> a fresh one for an episode."""
+"""Name of an environment -> factory of an instance for an episode."""
 Seats = tuple[tuple[str, ...], int | None]
-"""What a world says of itself: its seats, and its limit of steps."""
+"""Description of an environment: its agents, and its limit of steps."""
 
 
 class WorldWorker:
-    """Holds the worlds of many episodes, which do not wait for one another.
+    """Holds the environments of many episodes, which run concurrently.
 
     Args:
-        paths: where the process that was started finds modules.
-        boxes: name of a world -> what holds how it is made.
+        paths: module search path of the driver.
+        boxes: name of an environment -> its pickled factory.
     """
 
     def __init__(self, paths: Sequence[str], boxes: Mapping[str, bytes]) -> None:
@@ -45,22 +45,22 @@ class WorldWorker:
         self.worlds: dict[int, Environment] = {}
 
     async def ready(self) -> int:
-        """The process that answers."""
+        """The id of the process."""
         return os.getpid()
 
     async def open(self, number: int, name: str) -> Seats:
-        """A fresh world for an episode."""
+        """Create an environment for an episode."""
         world = self.worlds[number] = self.makers[name]()
         return tuple(world.agents), world.max_turns
 
     async def twin(self, number: int, other: int) -> None:
-        """A copy of a world as it is now, under another number."""
+        """Copy an environment in its current state, under another number."""
         self.worlds[other] = copy.deepcopy(self.worlds[number])
 
     async def call(self, number: int, what: str, *arguments: Any) -> tuple[Any, Seats]:
-        """What a method of a world answers: in a thread, unless it is a coroutine or quick."""
+        """Call a method of an environment: in a thread, unless it is a coroutine or fast."""
         if number not in self.worlds:
-            raise EpisodeError("the worker that held the world was lost, and the world with it")
+            raise EpisodeError("the worker that held the environment was lost")
         world = self.worlds[number]
         method = getattr(world, what)
         if is_async(method) or not world.blocking:
@@ -71,14 +71,14 @@ class WorldWorker:
         return answer, (tuple(world.agents), world.max_turns)
 
     async def close(self, number: int) -> None:
-        """The episode is over."""
+        """Close the environment of a finished episode."""
         world = self.worlds.pop(number, None)
         if world is not None:
             await in_thread(world.close)
 
 
 class WorldPool:
-    """The workers that worlds live in.
+    """The workers that hold environments.
 
     Args:
         posts: the workers.
@@ -89,8 +89,8 @@ class WorldPool:
         self.numbers: itertools.count[int] = itertools.count()
 
     def spread(self, spec: WorldSpec) -> WorldSpec:
-        """A world of a run whose episodes are played in workers, and once more where one is
-        lost."""
+        """The environment spec of a run with its episodes played in workers, and again if a worker
+        is lost."""
         name = spec.name
 
         def elsewhere() -> Environment:
@@ -99,14 +99,14 @@ class WorldPool:
         return replace(spec, make=elsewhere, retries=max(1, spec.retries))
 
     def post(self, number: int) -> Post:
-        """Where a world is."""
+        """The worker of an environment."""
         return self.posts[number % len(self.posts)]
 
     async def ask(self, number: int, method: str, *arguments: Any) -> Any:
-        """Ask the worker that holds a world.
+        """Call the worker of an environment.
 
         Raises:
-            EpisodeError: the worker was lost, and the world with it.
+            EpisodeError: the worker was lost, and the environment with it.
         """
         post = self.post(number)
         handle = post.handle
@@ -116,7 +116,7 @@ class WorldPool:
             self._replace(post, handle, lost)
 
     def ask_now(self, number: int, method: str, *arguments: Any) -> Any:
-        """The same from ordinary code."""
+        """Call the worker of an environment and block until it returns."""
         post = self.post(number)
         handle = post.handle
         try:
@@ -125,20 +125,20 @@ class WorldPool:
             self._replace(post, handle, lost)
 
     def _replace(self, post: Post, handle: Any, lost: WorkerLost) -> NoReturn:
-        """Let another worker take the place of a lost one, whoever notices first."""
+        """Replace a lost worker, once, whichever caller notices first."""
         if post.handle is handle:
-            log.warning("%s; another takes its place", lost)
+            log.warning("%s; another is started", lost)
             post.restart(wait=False)
-        raise EpisodeError(f"{lost}, and the world of the episode with it") from lost
+        raise EpisodeError(f"{lost}, and the environment of the episode with it") from lost
 
 
 class RemoteWorld(Environment):
-    """The world of an episode, in a worker.
+    """The environment of an episode, in a worker.
 
     Args:
         pool: the workers.
-        name: of the world.
-        template: what says of itself what does not depend on an episode.
+        name: name of the environment.
+        template: an instance for properties that do not depend on an episode.
     """
 
     blocking = False
@@ -188,4 +188,4 @@ class RemoteWorld(Environment):
             try:
                 self.pool.post(self.number).send("close", self.number)
             except WorkerLost:
-                log.debug("world %d was closed by the loss of its worker", self.number)
+                log.debug("environment %d was lost with its worker", self.number)

@@ -1,4 +1,4 @@
-"""What the loop holds of learners, critics and policies that live in workers."""
+"""Proxies of learners, critics and policies in workers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class RemotePolicy:
 
     Args:
         name: the policy's name.
-        about: what the worker says of it.
+        about: the worker's description of it.
         chat: renderer of its conversations.
-        post: where it is.
+        post: the worker.
     """
 
     def __init__(self, name: str, about: About, chat: Chat, post: Post) -> None:
@@ -45,54 +45,54 @@ class RemotePolicy:
         self.coarse: bool = about.coarse
         self.chat: Chat = chat
         self.device: torch.device = torch.device("cpu")
-        """Where tensors of this process are."""
+        """Device of the tensors of this process."""
         self._post = post
 
     def fingerprint(self) -> tuple[float, ...]:
         """A few numbers that change when any weight does.
 
         Raises:
-            CheckError: those who train it together do not hold the same weights.
+            CheckError: the workers that train it together hold different weights.
         """
         found = [post.ask_now("fingerprint", self.name) for post in self._post.members]
         if not all(np.allclose(found[0], other, rtol=1e-6) for other in found[1:]):
             raise CheckError(
-                f"check weights: the workers that train policy {self.name!r} do not hold the same "
+                f"check weights: the workers that train policy {self.name!r} hold different "
                 "weights. Do all nodes have the same versions?"
             )
         return found[0]
 
     def save(self, folder: Path) -> None:
-        """As `Policy.save`, here."""
+        """See `Policy.save`; saves on this machine."""
         unpack_into(self._post.ask_now("save", self.name, "policy"), folder)
 
     def load(self, folder: Path) -> None:
-        """As `Policy.load`, from here."""
+        """See `Policy.load`; loads from this machine."""
         self._post.ask_now("load", self.name, "policy", read_folder(folder))
 
     def save_reference(self, folder: Path) -> None:
-        """As `Policy.save_reference`, here."""
+        """See `Policy.save_reference`; saves on this machine."""
         unpack_into(self._post.ask_now("save", self.name, "reference"), folder)
 
     def load_reference(self, folder: Path) -> None:
-        """As `Policy.load_reference`, from here."""
+        """See `Policy.load_reference`; loads from this machine."""
         self._post.ask_now("load", self.name, "reference", read_folder(folder))
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """Weights on their way from a worker to others; they do not pass through here.
+class WeightTransfer:
+    """A transfer of weights from one worker to others, which bypasses this process.
 
     Args:
-        post: who sends them.
-        policy: whose they are.
+        post: the sender.
+        policy: name of the policy.
     """
 
     post: Post
     policy: str
 
     async def begin(self) -> Any:
-        """A reference to the weights as they are now.
+        """A reference to the current weights.
 
         Raises:
             WorkerLost: the sender is gone.
@@ -104,18 +104,18 @@ class Sending:
 
 @dataclass(slots=True)
 class ProxyPace:
-    """What the loop may set of how a learner or critic is optimised."""
+    """The optimisation settings of a learner or critic that the loop may change."""
 
     rate_factor: float = 1.0
-    """What every learning rate is multiplied by."""
+    """Factor of every learning rate."""
 
 
 class RemoteFrozen:
-    """A policy in a worker that nobody trains, as `Frozen`.
+    """A frozen policy in a worker, like `Frozen`.
 
     Args:
         policy: the policy.
-        post: where it is.
+        post: the worker.
     """
 
     def __init__(self, policy: RemotePolicy, post: Post) -> None:
@@ -128,12 +128,12 @@ class RemoteFrozen:
         """Name of the policy."""
         return self.weights_of.name
 
-    def weights(self) -> Sending:
-        """The weights that an engine takes."""
-        return Sending(self.post, self.policy)
+    def weights(self) -> WeightTransfer:
+        """The weights for an engine."""
+        return WeightTransfer(self.post, self.policy)
 
     async def rescore(self, groups: Sequence[Group]) -> None:
-        """As `Learner.rescore`."""
+        """See `Learner.rescore`."""
         write_on(groups, await self.post.ask("rescore", self.policy, list(groups)))
 
 
@@ -143,8 +143,8 @@ class RemoteLearner(RemoteFrozen):
     Args:
         policy: the policy that is trained.
         algorithm: credit and loss.
-        post: where the learner is.
-        critic: the critic beside it.
+        post: the worker.
+        critic: the critic of the policy.
     """
 
     def __init__(
@@ -165,31 +165,31 @@ class RemoteLearner(RemoteFrozen):
         return self.weights_of.chat
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
-        """As `Learner.annotate`."""
+        """See `Learner.annotate`."""
         found = await self.post.ask("annotate", self.policy, list(groups), frozenset(needs))
         write_on(groups, found)
 
     def renew_reference(self) -> None:
-        """As `Learner.renew_reference`."""
+        """See `Learner.renew_reference`."""
         self.post.ask_now("renew_reference", self.policy)
 
     def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As `Learner.optimizer_state`."""
+        """See `Learner.optimizer_state`."""
         tensors, rest = self.post.ask_now("optimizer_state", self.policy, False)
         return unpacked(tensors), rest
 
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """As `Learner.load_optimizer_state`."""
+        """See `Learner.load_optimizer_state`."""
         self.post.ask_now("load_optimizer_state", self.policy, False, packed(tensors), rest)
         self.version, self.nonfinite = rest["version"], rest["nonfinite"]
 
 
 class RemoteCritic:
-    """The critic beside a policy, in the worker of its learner.
+    """The critic of a policy, in the worker of its learner.
 
     Args:
         name: the policy whose turns it values.
-        post: where it is.
+        post: the worker.
     """
 
     def __init__(self, name: str, post: Post) -> None:
@@ -199,31 +199,31 @@ class RemoteCritic:
         self._post = post
 
     def annotate(self, groups: Sequence[Group]) -> None:
-        """As `Critic.annotate`."""
+        """See `Critic.annotate`."""
         write_on(groups, self._post.ask_now("annotate_values", self.name, list(groups)))
 
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
-        """As `Critic.update`."""
+        """See `Critic.update`."""
         arguments = (self.name, list(groups), algorithm, step, seed, self.settings.rate_factor)
         metrics, self.nonfinite = self._post.ask_now("update_critic", *arguments)
         return metrics
 
     def save(self, folder: Path) -> None:
-        """As `Critic.save`, here."""
+        """See `Critic.save`; saves on this machine."""
         unpack_into(self._post.ask_now("save", self.name, "critic"), folder)
 
     def load(self, folder: Path) -> None:
-        """As `Critic.load`, from here."""
+        """See `Critic.load`; loads from this machine."""
         self._post.ask_now("load", self.name, "critic", read_folder(folder))
 
     def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As `Critic.optimizer_state`."""
+        """See `Critic.optimizer_state`."""
         tensors, rest = self._post.ask_now("optimizer_state", self.name, True)
         return unpacked(tensors), rest
 
     def load_optimizer_state(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """As `Critic.load_optimizer_state`."""
+        """See `Critic.load_optimizer_state`."""
         self._post.ask_now("load_optimizer_state", self.name, True, packed(tensors), rest)
         self.nonfinite = rest["nonfinite"]

@@ -1,5 +1,4 @@
-"""What travels between the loop and its workers: weights, folders, and the columns that were
-written on turns. Everything arrives as it was sent, bit by bit."""
+"""Transfer of weights, folders, and turn columns between the loop and its workers, bit by bit."""
 
 from __future__ import annotations
 
@@ -26,18 +25,19 @@ COLUMNS = (
     "full_kl",
     "entropies",
 )
-"""What learners and critics write on turns."""
+"""The columns that learners and critics write on turns."""
 
 Packed = dict[str, tuple[str, tuple[int, ...], np.ndarray]]
-"""Name -> type, shape and bytes of a tensor: what the object store can lend without a copy."""
-Parcel = dict[str, bytes]
-"""Path below a folder -> what the file holds."""
+"""Name -> type, shape and bytes of a tensor, in a form that the object store shares without a
+copy."""
+FolderFiles = dict[str, bytes]
+"""Path below a folder -> content of the file."""
 Written = list[tuple[int, dict[str, Any]]]
-"""Number of a turn -> the columns that were written on it."""
+"""Index of a turn -> the columns that were written on it."""
 
 
 def packed(tensors: Mapping[str, Tensor]) -> Packed:
-    """Tensors of any device and type, as bytes."""
+    """Encode tensors of any device and type as bytes."""
     found: Packed = {}
     for name, tensor in tensors.items():
         flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -46,11 +46,11 @@ def packed(tensors: Mapping[str, Tensor]) -> Packed:
     return found
 
 
-def unpacked(parcel: Packed) -> dict[str, Tensor]:
-    """Inverse of `packed`, on the processor. The tensors are copies: what was lent must not be
-    written on."""
+def unpacked(tensors: Packed) -> dict[str, Tensor]:
+    """Inverse of `packed`, on the CPU. The tensors are copies: shared memory must not be
+    written."""
     found: dict[str, Tensor] = {}
-    for name, (kind, shape, data) in parcel.items():
+    for name, (kind, shape, data) in tensors.items():
         tensor = torch.empty(shape, dtype=getattr(torch, kind))
         if data.size:
             tensor.view(-1).view(torch.uint8).numpy()[:] = data
@@ -59,41 +59,41 @@ def unpacked(parcel: Packed) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_into(own: Mapping[str, Tensor], parcel: Packed) -> None:
+def load_into(own: Mapping[str, Tensor], tensors: Packed) -> None:
     """Overwrite tensors with those of the same names."""
-    for name, tensor in unpacked(parcel).items():
+    for name, tensor in unpacked(tensors).items():
         own[name].copy_(tensor)
 
 
 def boxed(thing: Any, what: str) -> bytes:
-    """Any object, classes and functions of a user's program included, to be opened where modules
-    are found as they are here.
+    """Pickle any object, including classes and functions of a user's program; it can be unpickled
+    where the same modules are importable.
 
     Args:
         thing: the object.
-        what: what to call it in messages.
+        what: its name in messages.
 
     Raises:
-        ConfigError: it cannot be sent.
+        ConfigError: it cannot be pickled.
     """
     from ray import cloudpickle
 
     try:
         return cloudpickle.dumps(thing)  # pyright: ignore[reportPrivateImportUsage]
-    except Exception as error:  # whatever an object of a user's raises
+    except Exception as error:  # any error of a user's object
         raise ConfigError(
             f"{what} cannot be sent to another process ({type(error).__name__}: {error})"
         ) from error
 
 
 def opened(box: bytes) -> Any:
-    """What is in a box."""
+    """Unpickle an object."""
     from ray import cloudpickle
 
     return cloudpickle.loads(box)
 
 
-def parcel_of(fill: Callable[[Path], object]) -> Parcel:
+def files_of(fill: Callable[[Path], object]) -> FolderFiles:
     """The files of a folder that `fill` writes."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -101,24 +101,24 @@ def parcel_of(fill: Callable[[Path], object]) -> Parcel:
         return read_folder(folder)
 
 
-def read_folder(folder: Path) -> Parcel:
-    """The files of a folder; none if there is no such folder."""
+def read_folder(folder: Path) -> FolderFiles:
+    """The files of a folder; none if the folder does not exist."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def unpack_into(parcel: Parcel, folder: Path) -> None:
-    """Write the files of a parcel; without any, not even the folder."""
-    for name, data in parcel.items():
+def unpack_into(files: FolderFiles, folder: Path) -> None:
+    """Write files into a folder; without files, the folder is not created."""
+    for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
 
-def with_folder(parcel: Parcel, use: Callable[[Path], object]) -> None:
-    """Give `use` a folder that holds the files of a parcel."""
+def with_folder(files: FolderFiles, use: Callable[[Path], object]) -> None:
+    """Call `use` with a temporary folder that holds the files."""
     with tempfile.TemporaryDirectory() as place:
-        unpack_into(parcel, Path(place))
+        unpack_into(files, Path(place))
         use(Path(place))
 
 
@@ -128,7 +128,7 @@ def turns_of(groups: Sequence[Group]) -> Iterator[Turn]:
 
 
 def written(groups: Sequence[Group], write: Callable[[], object]) -> Written:
-    """The columns that `write` puts on the turns of some groups."""
+    """The columns that `write` sets on the turns of some groups."""
     turns = list(turns_of(groups))
     before = [[getattr(turn, name) for name in COLUMNS] for turn in turns]
     write()
@@ -145,7 +145,7 @@ def written(groups: Sequence[Group], write: Callable[[], object]) -> Written:
 
 
 def write_on(groups: Sequence[Group], found: Written) -> None:
-    """Put columns on the turns they belong to."""
+    """Set the columns on their turns."""
     turns = list(turns_of(groups))
     for number, columns in found:
         for name, values in columns.items():

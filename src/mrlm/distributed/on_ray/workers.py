@@ -1,5 +1,5 @@
-"""What lives in a worker: policies of one base, with what trains them and what samples from them.
-It is told what to make by a recipe, and does one thing at a time."""
+"""The actor with the policies of one base, their learners and their engine. A worker spec describes
+its parts, and it runs one call at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from mrlm.core.episodes import Group
@@ -18,15 +17,16 @@ from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.timing import profiling
 from mrlm.core.types import Completion
 from mrlm.distributed import start
+from mrlm.distributed.learning_job import LearningJob
 from mrlm.distributed.on_ray.cluster import host_here
 from mrlm.distributed.on_ray.weight_transfer import (
+    FolderFiles,
     Packed,
-    Parcel,
     Written,
+    files_of,
     load_into,
     opened,
     packed,
-    parcel_of,
     unpacked,
     with_folder,
     written,
@@ -42,37 +42,32 @@ from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine, Request
 
 Job = tuple[str, Sequence[Sample], int, float]
-"""Policy, what it learns from, the seed of its update, what its learning rate is multiplied by."""
+"""Policy, training samples, seed of the update, factor of the learning rate."""
 Counts = list[tuple[str, str, int]]
-"""What was counted, for whom, and how many."""
+"""Counted events: name, agent or policy, count."""
 
 
 class WorkerSpec(Protocol):
-    """How what a worker holds is made; the same wherever that is done."""
+    """Factories of a worker's parts; they give the same result on every machine."""
 
     def policies(self) -> dict[str, Policy]:
-        """The policies as they are at the start of the run."""
+        """The policies with their weights at the start of the run."""
         ...
 
     def engine(self, policies: dict[str, Policy]) -> Engine:
-        """What samples from them."""
+        """The engine of the policies."""
         ...
 
     def learners(
-        self,
-        policies: dict[str, Policy],
-        algorithm: Algorithm,
-        total: int,
-        folder: Path,
-        peers: Peers,
+        self, policies: dict[str, Policy], job: LearningJob, peers: Peers
     ) -> list[Learner]:
-        """What trains those that are trained, over `total` iterations, together with `peers`."""
+        """The learners of the trained policies, trained with the process group `peers`."""
         ...
 
 
 @dataclass(slots=True)
 class About:
-    """What the loop has to know about a policy that lives elsewhere."""
+    """The description of a remote policy for the loop."""
 
     tokenizer: Any
     max_context: int
@@ -82,17 +77,17 @@ class About:
 
 
 class RayWorker:
-    """Holds policies of one base.
+    """Holds the policies of one base.
 
     Args:
-        paths: where the process that was started finds modules.
-        box: holds the recipe.
+        paths: module search path of the driver.
+        box: the pickled worker spec.
     """
 
     def __init__(self, paths: Sequence[str], box: bytes) -> None:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
         if not _accelerators():
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # none of its own: it uses nobody else's
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # none was assigned, so use none
         find_modules(paths)
         self.recipe: WorkerSpec = opened(box)
         self.policies: dict[str, Policy] = {}
@@ -102,22 +97,22 @@ class RayWorker:
         self.peers: Peers = ALONE
 
     def ready(self) -> int:
-        """The process that answers."""
+        """The id of the process."""
         return os.getpid()
 
     def address(self) -> str:
-        """Where workers that train with this one find it."""
+        """The rendezvous address for the workers that train with this one."""
         host = host_here()
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
             free.bind((host, 0))
             return f"tcp://{f'[{host}]' if ':' in host else host}:{free.getsockname()[1]}"
 
     def join(self, rank: int, size: int, address: str, timeout: float) -> None:
-        """Train together with others from now on."""
+        """Join the process group of a worker group."""
         self.peers = start(rank, size, address, timeout=timeout)
 
     def begin(self, samples: bool) -> dict[str, About]:
-        """Make the policies anew, and what samples from them; whatever learned is forgotten."""
+        """Create the policies and their engine; earlier training is discarded."""
         self.engine, self.policies, self.learners, self.critics = None, {}, {}, {}
         self.policies = self.recipe.policies()
         self.engine = self.recipe.engine(self.policies) if samples else None
@@ -128,15 +123,16 @@ class RayWorker:
             for name, policy in self.policies.items()
         }
 
-    def learn(self, algorithm: Algorithm, total: int, folder: Path) -> list[str]:
-        """Make the learners; returns those with a critic of their own."""
-        made = self.recipe.learners(self.policies, algorithm, total, folder, self.peers)
+    def learn(self, job: LearningJob) -> list[str]:
+        """Create the learners; returns the names of those with a critic of their own."""
+        made = self.recipe.learners(self.policies, job, self.peers)
         self.learners = {learner.policy: learner for learner in made}
         self.critics = {each.policy: each.critic for each in made if each.critic is not None}
         self.peers.spread(weights_of([*self.policies.values()], [*self.critics.values()]))
         return list(self.critics)
 
-    # -- learning ----------------------------------------------------------------------------------
+    # -- training
+    # --------------------------------------------------------------------------------------
 
     def annotate(self, name: str, groups: Sequence[Group], needs: frozenset[str]) -> Written:
         """The columns that a learner writes."""
@@ -144,15 +140,15 @@ class RayWorker:
         return written(groups, lambda: asyncio.run(learner.annotate(groups, needs)))
 
     def rescore(self, name: str, groups: Sequence[Group]) -> Written:
-        """What the weights of a learner or of a frozen policy say now."""
+        """Log-probs under the current weights of a learner or of a frozen policy."""
         scorer = self.learners.get(name) or Frozen(self.policies[name])
         return written(groups, lambda: asyncio.run(scorer.rescore(groups)))
 
     def update(
         self, jobs: Sequence[Job], algorithm: Algorithm, step: int
     ) -> tuple[list[dict[str, float]], list[tuple[int, int]], Counts]:
-        """Update learners together: their metrics, their versions with their steps that were not
-        finite, and what was counted."""
+        """Update learners jointly; returns their metrics, their versions with the number of
+        non-finite steps, and event counts."""
         whole = [(self.learners[name], samples, seed) for name, samples, seed, _ in jobs]
         for name, _, _, rate_factor in jobs:
             self.learners[name].settings.rate_factor = rate_factor
@@ -167,15 +163,15 @@ class RayWorker:
         name: str,
         samples: Sequence[Sample],
     ) -> list[str]:
-        """What `find` says of a learner."""
+        """The problems that `find` reports for a learner."""
         return list(find(self.learners[name], samples))
 
     def renew_reference(self, name: str) -> None:
-        """Compare a policy with itself as it is now."""
+        """Make the current weights of a policy its reference."""
         self.learners[name].renew_reference()
 
     def annotate_values(self, name: str, groups: Sequence[Group]) -> Written:
-        """The columns that the critic beside a policy writes."""
+        """The columns that the critic of a policy writes."""
         return written(groups, lambda: self.critics[name].annotate(groups))
 
     def update_critic(
@@ -187,7 +183,8 @@ class RayWorker:
         seed: int,
         rate_factor: float,
     ) -> tuple[dict[str, float], int]:
-        """Let the critic beside a policy learn; its metrics, and steps that were not finite."""
+        """Update the critic of a policy; returns its metrics, and the number of non-finite
+        steps."""
         critic = self.critics[name]
         critic.settings.rate_factor = rate_factor
         return critic.update(groups, algorithm, step, seed), critic.nonfinite
@@ -195,7 +192,7 @@ class RayWorker:
     # -- sampling ----------------------------------------------------------------------------------
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """What the policies say."""
+        """Sample completions."""
         assert self.engine is not None
         return asyncio.run(self.engine.generate(requests))
 
@@ -204,7 +201,7 @@ class RayWorker:
         return True, packed(self.policies[name].named_parameters())
 
     def take(self, name: str, weights: Packed, version: int) -> None:
-        """Sample with other weights."""
+        """Load other weights for sampling."""
         policy = self.policies[name]
         if any(key.startswith("value_head.") for key in weights):
             policy.add_value_head()
@@ -212,38 +209,39 @@ class RayWorker:
         self.share(name, version)
 
     def share(self, name: str, version: int) -> None:
-        """Sample with the weights as they are now."""
+        """Sample with the current weights of the learner."""
         assert self.engine is not None
         asyncio.run(self.engine.load_weights(name, self.policies[name], version))
 
     def fingerprint(self, name: str) -> tuple[float, ...]:
-        """Numbers that change when the weights that are trained do."""
+        """Numbers that change when the trained weights do."""
         return self.policies[name].fingerprint()
 
     def tolerance(self, name: str) -> float | None:
-        """That of the engine."""
+        """The tolerance of the engine."""
         assert self.engine is not None
         return self.engine.tolerance(name)
 
-    # -- what is kept ------------------------------------------------------------------------------
+    # -- checkpoints
+    # -----------------------------------------------------------------------------------
 
-    def save(self, name: str, what: str) -> Parcel:
+    def save(self, name: str, what: str) -> FolderFiles:
         """The files of a `policy`, its `reference` or its `critic`."""
         policy = self.policies[name]
         if what == "reference":
-            return parcel_of(policy.save_reference)
-        return parcel_of(policy.save if what == "policy" else self.critics[name].save)
+            return files_of(policy.save_reference)
+        return files_of(policy.save if what == "policy" else self.critics[name].save)
 
-    def load(self, name: str, what: str, parcel: Parcel) -> None:
-        """Take what `save` gave."""
+    def load(self, name: str, what: str, files: FolderFiles) -> None:
+        """Load the files that `save` returned."""
         policy = self.policies[name]
         if what == "reference":
-            with_folder(parcel, policy.load_reference)
+            with_folder(files, policy.load_reference)
         else:
-            with_folder(parcel, policy.load if what == "policy" else self.critics[name].load)
+            with_folder(files, policy.load if what == "policy" else self.critics[name].load)
 
     def optimizer_state(self, name: str, critic: bool) -> tuple[Packed, dict[str, Any]]:
-        """The state of an optimiser."""
+        """The state of an optimizer."""
         owner = self.critics[name] if critic else self.learners[name]
         tensors, rest = owner.optimizer_state()
         return packed(tensors), rest
@@ -251,13 +249,13 @@ class RayWorker:
     def load_optimizer_state(
         self, name: str, critic: bool, tensors: Packed, rest: dict[str, Any]
     ) -> None:
-        """Take what `optimizer_state` gave."""
+        """Load the state that `optimizer_state` returned."""
         owner = self.critics[name] if critic else self.learners[name]
         owner.load_optimizer_state(unpacked(tensors), rest)
 
 
 def _accelerators() -> Sequence[str]:
-    """Those that this worker was given."""
+    """The accelerators that were assigned to this worker."""
     if "ray" not in sys.modules:
         return ()
     import ray
@@ -266,5 +264,5 @@ def _accelerators() -> Sequence[str]:
 
 
 def find_modules(paths: Sequence[str]) -> None:
-    """Find modules where another process finds them, as far as these places are here."""
+    """Extend the module search path by the directories of another process that exist here."""
     sys.path += [path for path in paths if path not in sys.path and os.path.exists(path or ".")]

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from mrlm.core.sync_async import Background
 from mrlm.core.timing import beside, span
 from mrlm.play.engine import Key
 from mrlm.play.sources.play import Play
+from mrlm.play.sources.source import EpisodeSource
 from mrlm.play.sources.staleness import Age
 
 T = TypeVar("T")
@@ -71,13 +72,22 @@ class Marks:
     exchanges: int = 0
     used: bool = False
 
+    def spacing(self, max_lag: int) -> int:
+        """Rounds between the beginnings of two batches, so that what is under way at once is spread
+        evenly over an episode's length."""
+        return math.ceil(self.length / max_lag) if max_lag > 1 else 0
+
     def exchange(self) -> None:
         """Weights are exchanged, once for everything that was taken before."""
         self.exchanges += self.used
         self.used = False
 
 
-class Ahead:
+def _done(jobs: Iterable[PendingGroup]) -> bool:
+    return all(job.task.done() for job in jobs)
+
+
+class Ahead(EpisodeSource):
     """A source that plays ahead of those who take from it.
 
     While the groups of one iteration are learned from, those of the next are played, in a thread of
@@ -99,6 +109,7 @@ class Ahead:
         self.max_lag = max_lag
         self.batch_size = batch_size
         self.partial = partial
+        self._spread = max_lag if partial else 0
         self.iterations: int | None = None
         """Iterations of the run, beyond which nothing is begun; `None`: nobody knows."""
         self.versions: dict[str, int] = {}
@@ -114,8 +125,10 @@ class Ahead:
     # -- what sources do ---------------------------------------------------------------------------
 
     def num_tasks(self) -> int | None:
-        """Tasks in one epoch."""
         return self.play.num_tasks()
+
+    def plan(self, iterations: int) -> None:
+        self.iterations = iterations
 
     async def take(self, count: int) -> list[Group]:
         """The next `count` groups that are not too old, in the order in which they were begun."""
@@ -201,7 +214,11 @@ class Ahead:
         groups: list[Group] = []
         longest = 0
         while len(groups) < count:
-            await self._reach(self._marks.taken + count - len(groups))
+            await self._rest()
+            goal = self._marks.taken + count - len(groups)
+            if goal > self._marks.goal:
+                self._aim(goal, 0)
+                await self._rest()
             while self._marks.taken < self._marks.goal and len(groups) < count:
                 job = self._jobs.popleft()
                 self._marks.taken += 1
@@ -212,19 +229,12 @@ class Ahead:
                     groups.append(group)
                 else:
                     self._age.drop()
-        self.play.checked(groups)
+        self.play.failures.checked(groups)
         self._marks.length, self._marks.used = longest, True
         left = None if self.iterations is None else self.iterations - self._marks.exchanges - 1
         ahead = self.max_lag if left is None else max(0, min(self.max_lag, left))
         self._aim(self._marks.taken + min(1, ahead) * self.batch_size, ahead)
         return groups
-
-    async def _reach(self, goal: int) -> None:
-        """Return when play rests and the first `goal` groups are complete."""
-        await self._rest()
-        if goal > self._marks.goal:
-            self._aim(goal, 0)
-            await self._rest()
 
     async def _rest(self) -> None:
         await self._resting.wait()
@@ -237,7 +247,8 @@ class Ahead:
         marks = self._marks
         marks.goal = goal
         marks.limit = max(marks.limit, goal, marks.taken + ahead * self.batch_size)
-        marks.until = self.play.batcher.rounds + (self._spacing if ahead > 1 else 0)
+        spacing = marks.spacing(self._spread) if ahead > 1 else 0
+        marks.until = self.play.batcher.rounds + spacing
         if self._needed():
             self._age.wake()
             self._resting.clear()
@@ -271,36 +282,25 @@ class Ahead:
         self._resting.set()
         return False
 
-    @property
-    def _spacing(self) -> int:
-        """Rounds between the beginnings of two batches, so that what is under way at once is spread
-        evenly over an episode's length."""
-        if not self.partial or self.max_lag < 2:
-            return 0
-        return math.ceil(self._marks.length / self.max_lag)
-
     def _needed(self) -> bool:
         """Whether play goes on."""
         marks = self._marks
         if marks.begun < marks.goal:
             return True
         asked = itertools.islice(self._jobs, marks.goal - marks.taken)
-        if not all(job.task.done() for job in asked):
+        if not _done(asked):
             return True
         if self.partial and self.play.batcher.rounds >= marks.until:
             return False
-        return marks.begun < marks.limit or not self._idle
-
-    @property
-    def _idle(self) -> bool:
-        return all(job.task.done() for job in self._jobs)
+        return marks.begun < marks.limit or not _done(self._jobs)
 
     def _begin(self) -> None:
         """Begin the batches whose time has come."""
         marks, rounds = self._marks, self.play.batcher.rounds
         while marks.begun < marks.limit:
             asked = marks.begun < marks.goal
-            if not asked and not self._idle and rounds - marks.last < self._spacing:
+            early = rounds - marks.last < marks.spacing(self._spread)
+            if early and not asked and not _done(self._jobs):
                 return
             size = min(self.batch_size, marks.limit - marks.begun)
             for _ in range(max(size, marks.goal - marks.begun)):
@@ -334,5 +334,5 @@ class Ahead:
         if error is not None:
             self._failure = self._failure or error
             self._resting.set()
-        elif self._idle:  # nobody is left who would come to the gate
+        elif _done(self._jobs):  # nobody is left who would come to the gate
             self._advance()

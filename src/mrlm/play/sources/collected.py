@@ -9,10 +9,11 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import EpisodeError
 from mrlm.core.records import episode_of, episode_record
 from mrlm.play.sources.play import Play
+from mrlm.play.sources.source import EpisodeSource
 
 
 @dataclass(slots=True)
-class Collected:
+class Collected(EpisodeSource):
     """Episodes kept for supervised learning: played, filtered by reward, and handed out one by one
     until it is time to collect anew.
 

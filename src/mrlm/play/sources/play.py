@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
@@ -23,6 +24,7 @@ from mrlm.play.engine import Batcher, Engine, Key, Pulse
 from mrlm.play.failure_log import Failures
 from mrlm.play.sources.answer_log import Ledger
 from mrlm.play.sources.oversampling import Race
+from mrlm.play.sources.source import EpisodeSource
 from mrlm.play.sources.task_sampler import Deck, PlannedTask, WorldSpec, count_tasks
 from mrlm.play.workflow import silent
 from mrlm.play.world import EpisodeRunner
@@ -30,27 +32,11 @@ from mrlm.play.world import EpisodeRunner
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-class EpisodeSource(Protocol):
-    """Anything the loop can take groups from."""
-
-    async def take(self, count: int) -> list[Group]:
-        """The next `count` groups."""
-        ...
-
-    def num_tasks(self) -> int | None:
-        """Tasks in one epoch; `None` if they never end."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
 Sit = Callable[[WorldSpec, int, Mapping[str, Seat]], Mapping[str, Seat]]
 """(world, number of its task, who plays otherwise) -> who plays this task."""
 
 
-class Play:
+class Play(EpisodeSource):
     """Plays groups of episodes: the same task and seed, `group_size` times, all at once.
 
     Args:
@@ -120,6 +106,9 @@ class Play:
 
     def num_tasks(self) -> int | None:
         return count_tasks(self.worlds)
+
+    def assign(self, seats: Mapping[str, Seat]) -> None:
+        self.seats = dict(seats)
 
     async def take(self, count: int) -> list[Group]:
         """Play the next `count` tasks."""
@@ -203,13 +192,13 @@ class Play:
         peers = self.peers
         if peers.size > 1:
             each = -(-peers.size // max(1, len(jobs)))
-            jobs = [part for job in jobs for part in self._parts(job, each)]
+            jobs = [part for job in jobs for part in job.parts(each)]
         loads = [self._length.get(job.world.name, 1.0) * len(job.numbers) for job in jobs]
         places = shares(loads, peers.size)
         mine = [jobs[place] for place in places[peers.rank]]
         played = await asyncio.gather(*(self._group(job) for job in mine))
         if peers.size == 1:
-            return self.checked(list(played))
+            return self.failures.checked(list(played))
         found: dict[int, Group] = {}
         for chosen, groups in zip(places, await peers.exchange(list(played)), strict=True):
             found |= dict(zip(chosen, groups, strict=True))
@@ -224,14 +213,7 @@ class Play:
                     episode.task = task
                 together = [*whole[-1].episodes, *found[place].episodes]
                 whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
-        return self.checked(whole)
-
-    def _parts(self, job: PlannedTask, count: int) -> list[PlannedTask]:
-        """A job in `count` parts at most; episodes that depend on one another stay together."""
-        whole = not job.world.reproducible or job.forks or job.keep is not None
-        size = len(job.numbers)
-        step = size if whole else -(-size // count)
-        return [replace(job, part=job.numbers[at : at + step]) for at in range(0, size, step)]
+        return self.failures.checked(whole)
 
     def _note(self, world: WorldSpec, group: Group) -> None:
         """Take account of how many tokens an episode of a world has."""
@@ -248,34 +230,25 @@ class Play:
         key = self.deck.key(job)
         opening: tuple[Environment, StepResult] | None = None
         if not world.reproducible:
-            opening = await self._opening(world, task)
+            opening = await _opened(world, task)
         size = len(lineups)
         first_of, siblings = (job.numbers[:1], size) if job.forks else (job.numbers, 1)
+        play = partial(self._episode, world, task, opening)
         jobs: list[Coroutine[Any, Any, list[Episode]]] = [
-            self._tried(world, task, (*key, g), lineups[g], opening, siblings) for g in first_of
+            self._tried(world.retries, partial(play, (*key, g), lineups[g], siblings))
+            for g in first_of
         ]
         if job.keep is not None:
             jobs = [self._first(jobs, job.keep, key)]
         if self.greedy and job.split == "train" and job.first:
             own = lineups[0].items()
             calm = {name: replace(seat.greedy(), trained=False) for name, seat in own}
-            jobs.append(self._tried(world, task, (*key, size), calm, opening, greedy=True))
+            jobs.append(self._tried(world.retries, partial(play, (*key, size), calm), greedy=True))
         played = await asyncio.gather(*jobs)
         if opening is not None:
             opening[0].close()
         episodes = [episode for family in played for episode in family]
         return Group(sorted(episodes, key=lambda episode: episode.path), task.id)
-
-    async def _opening(self, world: WorldSpec, task: Task) -> tuple[Environment, StepResult]:
-        """A world that was reset once for all siblings, who play copies of it."""
-        environment = world.make()
-
-        async def first() -> StepResult:
-            found = await in_thread(lambda: environment.reset(task, task.seed))
-            return await found if is_pending(found) else found
-
-        with span("environment", world.name):
-            return environment, await asyncio.wait_for(first(), world.timeout)
 
     async def _first(
         self, jobs: Sequence[Coroutine[Any, Any, list[Episode]]], keep: int, key: Key
@@ -302,23 +275,15 @@ class Play:
         self.judge()
 
     async def _tried(
-        self,
-        world: WorldSpec,
-        task: Task,
-        key: Key,
-        seats: Mapping[str, Seat],
-        opening: tuple[Environment, StepResult] | None,
-        siblings: int = 1,
-        greedy: bool = False,
+        self, retries: int, play: Callable[[], Awaitable[list[Episode]]], greedy: bool = False
     ) -> list[Episode]:
-        """An episode, with those that a workflow forked from it."""
-        family = await self._episode(world, task, key, seats, opening, siblings)
-        for attempt in range(world.retries):
+        """An episode, with those that a workflow forked from it; played again where all failed."""
+        family = await play()
+        for attempt in range(retries):
             if not all(episode.failed for episode in family):
                 break
-            first = family[0]
-            log.info("episode %s: attempt %d", first.id, attempt + 2)
-            family = await self._episode(world, task, key, seats, opening, siblings)
+            log.info("episode %s: attempt %d", family[0].id, attempt + 2)
+            family = await play()
         for episode in family:
             episode.greedy = greedy
         return family
@@ -327,10 +292,10 @@ class Play:
         self,
         world: WorldSpec,
         task: Task,
+        opening: tuple[Environment, StepResult] | None,
         key: Key,
         seats: Mapping[str, Seat],
-        opening: tuple[Environment, StepResult] | None,
-        siblings: int,
+        siblings: int = 1,
     ) -> list[Episode]:
         number = key[-1]
         assert isinstance(number, int)
@@ -392,16 +357,14 @@ class Play:
             seat = replace(seat, sampling=replace(seat.sampling, stop=stops))
         return Agent(seat, episode, self.batcher, key)
 
-    def checked(self, groups: list[Group]) -> list[Group]:
-        """The groups. A few failures are data; if nothing succeeded something is wrong with the
-        set-up."""
-        episodes = [episode for group in groups for episode in group]
-        if episodes and all(episode.failed or _unread(episode) for episode in episodes):
-            raise self.failures.all(episodes) from self.failures.latest
-        return groups
 
+async def _opened(world: WorldSpec, task: Task) -> tuple[Environment, StepResult]:
+    """A world that was reset once for all siblings, who play copies of it."""
+    environment = world.make()
 
-def _unread(episode: Episode) -> bool:
-    """Whether an episode was cut short before anybody spoke: its first prompt is too long."""
-    too_long = episode.metrics.get("prompt_too_long", 0.0) > 0
-    return too_long and not any(rollout.turns for rollout in episode.rollouts.values())
+    async def first() -> StepResult:
+        found = await in_thread(lambda: environment.reset(task, task.seed))
+        return await found if is_pending(found) else found
+
+    with span("environment", world.name):
+        return environment, await asyncio.wait_for(first(), world.timeout)

@@ -14,6 +14,7 @@ from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
 from mrlm.play.agent import Seat, seed_of
+from mrlm.play.sources.source import EpisodeSource
 
 ROW_FORMS: list[tuple[str, ...]] = [
     ("messages",),
@@ -148,12 +149,12 @@ class Grouping:
             turn.prompt_ids = turn.prompt_ids[cut:]
 
 
-class RowSource:
+class RowSource(EpisodeSource):
     """Groups made of the rows of a data set, which are all there; epoch follows epoch.
 
     Args:
         rows: the rows, as `Grouping` takes them.
-        seats, pairs, where, on_long_row: those of `Grouping`.
+        grouping: makes groups of them.
         seed: of the order, which is new in every epoch.
         shuffle: whether rows are put in random order.
 
@@ -164,21 +165,18 @@ class RowSource:
     def __init__(
         self,
         rows: Sequence[Mapping[str, Any]],
-        seats: Mapping[str, Seat],
+        grouping: Grouping,
         seed: int,
         shuffle: bool = True,
-        pairs: bool = False,
-        where: str = "the data set",
-        on_long_row: OnLongRow = "raise",
     ) -> None:
         self.rows = rows
-        self.where = where
+        self.where = grouping.where
         self.seed = seed
         self.shuffle = shuffle
         self._taken = 0
-        self._grouping = Grouping(seats, pairs, where, on_long_row)
+        self._grouping = grouping
         if not rows:
-            raise ConfigError(f"{where} has no rows")
+            raise ConfigError(f"{self.where} has no rows")
         for index, row in enumerate(rows):
             self._grouping.check(row, index)
         self.group(0)

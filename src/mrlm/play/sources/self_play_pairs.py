@@ -19,6 +19,7 @@ from mrlm.core.types import Completion, Message, Role, Rollout, SamplingParams, 
 from mrlm.play.agent import Seat, seed_of
 from mrlm.play.engine import Batcher, Engine, Pulse, Request
 from mrlm.play.sources.rows import RowSource
+from mrlm.play.sources.source import EpisodeSource
 
 AT_ONCE = 256
 """Rows that are answered together."""
@@ -26,7 +27,7 @@ Said = dict[int, dict[str, list[int]]]
 """row -> agent -> the ids it answered with."""
 
 
-class Opposed:
+class Opposed(EpisodeSource):
     """Pairs of a row's answer (chosen, reward 1) and a sampled one (rejected, reward 0).
 
     At the start of a round the policies, as they are then, answer the round's rows; the pairs of

@@ -3,18 +3,19 @@ their order follows from the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mrlm.core.episodes import Group
 from mrlm.data.tasks import Reading, Row
-from mrlm.play.agent import Seat, seed_of
-from mrlm.play.sources.rows import Grouping, OnLongRow
+from mrlm.play.agent import seed_of
+from mrlm.play.sources.rows import Grouping
+from mrlm.play.sources.source import EpisodeSource
 
 
-class Streamed:
+class Streamed(EpisodeSource):
     """Groups made of the rows of a data set that is read row after row; when it ends, it begins
     anew. Every epoch has another order: a buffer is filled, and each row that is taken from it, at
     random, makes place for the next one. A run that goes on reads the epoch it is in again, up to
@@ -22,7 +23,7 @@ class Streamed:
 
     Args:
         reading: the data set.
-        seats, pairs, where, on_long_row: those of `Grouping`.
+        grouping: makes groups of rows.
         seed: of the order.
         buffer: rows that are in memory; 1 keeps the order of the data set.
 
@@ -30,20 +31,11 @@ class Streamed:
         ConfigError: from `take`; a row lacks what it needs, or cannot be read.
     """
 
-    def __init__(
-        self,
-        reading: Reading,
-        seats: Mapping[str, Seat],
-        seed: int,
-        buffer: int,
-        pairs: bool = False,
-        where: str = "the data set",
-        on_long_row: OnLongRow = "raise",
-    ) -> None:
+    def __init__(self, reading: Reading, grouping: Grouping, seed: int, buffer: int) -> None:
         self.reading = reading
         self.seed = seed
         self.buffer = buffer
-        self._grouping = Grouping(seats, pairs, where, on_long_row)
+        self._grouping = grouping
         self._epoch, self._place = 0, 0
         self._rows: Iterator[tuple[int, Row]] | None = None
 

@@ -4,7 +4,7 @@ shuffled anew in every epoch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -42,7 +42,7 @@ class WorldSpec:
     @property
     def sends(self) -> tuple[str, ...]:
         """The agents that the workflow names itself; a workflow of seats names none."""
-        return tuple(getattr(self.workflow, "agents", ()))
+        return tuple(self.workflow.agents)
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -90,7 +90,14 @@ class PlannedTask:
     @property
     def forks(self) -> bool:
         """Whether all episodes begin as one."""
-        return self.split == "train" and bool(getattr(self.world.workflow, "opens", False))
+        return self.split == "train" and self.world.workflow.spec.opens
+
+    def parts(self, count: int) -> list[PlannedTask]:
+        """The task in `count` parts at most; episodes that depend on one another stay together."""
+        whole = not self.world.reproducible or self.forks or self.keep is not None
+        size = len(self.numbers)
+        step = size if whole else -(-size // count)
+        return [replace(self, part=self.numbers[at : at + step]) for at in range(0, size, step)]
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,196 @@
+"""What the arguments of a trainer mean: worlds or rows, models and the agents they speak for."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrlm.core.environment import Environment, SimulatedEnvironment
+from mrlm.core.errors import ConfigError
+from mrlm.core.language_model import LLMEnvironment
+from mrlm.core.types import EnvironmentMode
+
+Sections = dict[str, dict[str, Any]]
+"""Sections of a config by name."""
+Models = dict[str, tuple[Any, Any]]
+"""policy -> (model, tokenizer), of those that a config cannot name."""
+
+
+def references_of(
+    known: Sequence[str],
+    seats: Sequence[str],
+    model: Any,
+    agents: Mapping[str, Any] | Sequence[Any] | None,
+    num_agents: int | None,
+) -> dict[str, Any]:
+    """agent -> its model, or what names it.
+
+    Args:
+        known, seats: agents of the config, and of the worlds.
+        model, agents, num_agents: those of the trainer.
+
+    Raises:
+        ConfigError: their numbers differ.
+    """
+    seats = list(dict.fromkeys(seats))
+    if isinstance(agents, Mapping):
+        references = dict(agents)
+    elif agents is not None:
+        names = seats or agent_names(len(agents))
+        if len(names) != len(agents):
+            raise ConfigError(f"{len(agents)} models for {len(names)} agents ({', '.join(names)})")
+        references = dict(zip(names, agents, strict=True))
+    else:
+        references = dict.fromkeys(known or seats or agent_names(num_agents or 1), model)
+    if num_agents is not None and len(references) != num_agents:
+        raise ConfigError(
+            f"num_agents={num_agents}, but there are {len(references)} agents: "
+            f"{', '.join(references)}"
+        )
+    return references
+
+
+def assign_references(
+    references: Mapping[str, Any], tokenizer: Any, together: bool, lora: bool
+) -> tuple[Sections, Sections, Models]:
+    """Sections `policies` and `agents`, and models: a policy for each agent, or `together`, one for
+    each different reference."""
+    policies: Sections = {}
+    agents: Sections = {}
+    models: Models = {}
+    of: dict[str, str] = {}
+    by_reference: dict[Any, str] = {}
+    for agent, given in references.items():
+        reference, own, frozen, agents[agent] = _opened(agent, given, tokenizer)
+        named = isinstance(reference, str | os.PathLike)
+        key = (str(reference) if named else id(reference), frozen)
+        name = by_reference.get(key) if together else None
+        if name is None:
+            name = by_reference[key] = "policy" if len(references) == 1 else agent
+            if isinstance(reference, LLMEnvironment) and isinstance(reference.model, Mapping):
+                policies[name] = {"endpoint": dict(reference.model)}
+            else:
+                section = {"trainable": False} if frozen else {"lora": {}} if lora else {}
+                policies[name] = section | ({"model": str(reference)} if named else {})
+                if own is not None or not (named or reference is None):
+                    models[name] = (reference, own)
+        of[agent] = name
+    if len(policies) == 1 and len(of) > 1:
+        ((only, section),) = policies.items()
+        policies = {"policy": section}
+        models = {"policy": models[only]} if only in models else {}
+        of = dict.fromkeys(of, "policy")
+    agents = {agent: {"policy": name, **agents[agent]} for agent, name in of.items()}
+    return policies, agents, models
+
+
+def _opened(agent: str, reference: Any, tokenizer: Any) -> tuple[Any, Any, bool, dict[str, Any]]:
+    """Model, tokenizer, whether it is frozen, and the section of its agent."""
+    if isinstance(reference, tuple):
+        return *reference, False, {}
+    if not isinstance(reference, LLMEnvironment) or isinstance(reference.model, Mapping):
+        return reference, tokenizer, False, {}
+    reference.check_policy()
+    if reference.reward_fn is not None:
+        raise ConfigError(
+            f"agents[{agent!r}]: the reward_fn of an LLMEnvironment of one agent is not used; give "
+            "the trainer reward_func, or the environment its own reward"
+        )
+    section: dict[str, Any] = {}
+    if reference.generation_config:
+        section["generation"] = dict(reference.generation_config)
+    if reference.system_prompt:
+        section["system_prompt"] = reference.system_prompt
+    frozen = reference.mode is EnvironmentMode.CLIENT
+    return reference.model, reference.tokenizer or tokenizer, frozen, section
+
+
+def refuse_unplayed(**parts: Any) -> None:
+    """Refuse arguments that are for prompts which are played.
+
+    Raises:
+        ConfigError: names the first that is given.
+    """
+    given = next((name for name, part in parts.items() if part is not None), None)
+    if given is not None:
+        raise ConfigError(
+            f"{given}= is for prompts that are played: it needs train_dataset=, reward_func= and "
+            "an algorithm that plays"
+        )
+
+
+def adapter_words(peft_config: Any) -> dict[str, Any]:
+    """Flat words for a `peft.LoraConfig`.
+
+    Raises:
+        ConfigError: it sets something that the section `lora` does not have.
+    """
+    if peft_config is None:
+        return {}
+    usual = type(peft_config)()
+    words: dict[str, Any] = {"use_peft": True}
+    left = {"task_type", "inference_mode", "base_model_name_or_path", "peft_type", "runtime_config"}
+    names = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
+    for name, value in vars(peft_config).items():
+        if name in names:
+            words[names[name]] = value
+        elif name == "target_modules" and value is not None:
+            words["lora_target_modules"] = value if isinstance(value, str) else sorted(value)
+        elif name not in left and value != getattr(usual, name, None):
+            raise ConfigError(
+                f"peft_config.{name}={value!r}: adapters here have r, alpha, dropout and "
+                "target_modules; pass a PEFT model as model= for others"
+            )
+    return words
+
+
+def one_of(name: str, *values: Any) -> Any:
+    """The one value that is given.
+
+    Raises:
+        ConfigError: two different ones are.
+    """
+    given = [value for value in values if value is not None]
+    if any(value is not given[0] and not _same(value, given[0]) for value in given[1:]):
+        raise ConfigError(
+            f"{name} is given twice, with different values: {given[0]!r} and {given[1]!r}"
+        )
+    return given[0] if given else None
+
+
+def _same(first: Any, second: Any) -> bool:
+    plain = (str, int, float, bool)
+    return isinstance(first, plain) and isinstance(second, plain) and first == second
+
+
+def worlds_or_rows(data: Any) -> tuple[list[Any], Any]:
+    """What the second argument of a trainer means: worlds, or rows."""
+    if data is None:
+        return [], None
+    if _is_world(data):
+        return [data], None
+    if isinstance(data, list | tuple) and data and all(_is_world(each) for each in data):
+        return list(data), None
+    return [], data
+
+
+def _is_world(value: Any) -> bool:
+    return (
+        isinstance(value, Environment | SimulatedEnvironment | LLMEnvironment)
+        or inspect.isclass(value)
+        or inspect.isfunction(value)
+    )
+
+
+def listed(worlds: Any) -> list[Any]:
+    """Worlds as a list."""
+    if worlds is None:
+        return []
+    return list(worlds) if isinstance(worlds, list | tuple) else [worlds]
+
+
+def agent_names(count: int) -> list[str]:
+    """Names of agents that have none."""
+    return ["agent"] if count == 1 else [f"agent_{i}" for i in range(count)]

@@ -1,0 +1,68 @@
+"""What a run consists of, as far as that is known before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mrlm.build.policies import Cast, Parts
+from mrlm.build.schedule import schedule_of
+from mrlm.config import ExperimentConfig
+from mrlm.data.tasks import Reading
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.bases.spec import Spec
+from mrlm.learn.schedule import Schedule
+from mrlm.play.sources.task_sampler import WorldSpec, count_tasks
+
+Data = list[dict[str, Any]] | Reading
+"""The rows of a run, or how they are read while it goes on."""
+
+
+@dataclass
+class RunPlan:
+    """The parts of a run, each computed once.
+
+    Args:
+        config: one stage of an experiment.
+        parts: live objects that stand for sections of the config.
+        algorithm: credit and loss.
+        worlds: what is played.
+        rows: what is learned from instead; `None` where episodes are played.
+        cast: who speaks with which weights.
+    """
+
+    config: ExperimentConfig
+    parts: Parts
+    algorithm: Algorithm
+    worlds: Sequence[WorldSpec]
+    rows: Data | None
+    cast: Cast
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Requirements of the algorithm."""
+        return self.algorithm.spec
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Which policies learn when, and which roles they play."""
+        return schedule_of(self.config, self.algorithm, self.cast)
+
+    @property
+    def trained_worlds(self) -> list[WorldSpec]:
+        """The worlds that are trained on, and not only evaluated."""
+        return [world for world in self.worlds if world.trained]
+
+    @property
+    def imitates(self) -> bool:
+        """Whether it learns from rows or from collected episodes."""
+        return self.rows is not None or self.spec.sampling.collection is not None
+
+    @property
+    def num_tasks(self) -> int | None:
+        """Tasks in one epoch; `None` where they never end, or are not counted."""
+        if self.rows is None:
+            return count_tasks(self.worlds)
+        return None if isinstance(self.rows, Reading) else len(self.rows)

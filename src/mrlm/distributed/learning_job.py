@@ -1,0 +1,17 @@
+"""The parameters of learners and critics, in this process or on a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrlm.learn.bases.algorithm import Algorithm
+
+
+@dataclass(frozen=True, slots=True)
+class LearningJob:
+    """Credit and loss of a run, its iterations and its folder."""
+
+    algorithm: Algorithm
+    total: int
+    folder: Path

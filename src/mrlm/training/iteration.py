@@ -1,0 +1,145 @@
+"""The parts of an iteration: play, credit, update; and evaluation on held-out tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from mrlm.core.episodes import Group
+from mrlm.core.timing import span
+from mrlm.learn.bases.steps import carry, keeps, refine
+from mrlm.learn.ops import complete
+from mrlm.play.agent import seed_of
+from mrlm.training.metrics import api_metrics, episode_metrics
+from mrlm.training.run import Run
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+Updates = dict[str, dict[str, float]]
+"""Network -> metrics of its update."""
+
+
+async def take(run: Run) -> tuple[list[Group], list[Group]]:
+    """The groups of an iteration, and those that the algorithm does not keep. If it keeps none at
+    all, the first ones are learned from all the same."""
+    count, refills = run.config.training.batch_size, run.spec.sampling.refills
+    groups = await run.source.take(count)
+    if not refills:
+        return groups, []
+    kept: list[Group] = []
+    dropped: list[Group] = []
+    for refill in range(refills + 1):
+        if refill:
+            groups = await run.source.take(count - len(kept))
+        for group in groups:
+            (kept if keeps(run.algorithm, group) else dropped).append(group)
+        if len(kept) >= count:
+            break
+    if not kept:
+        log.warning(
+            "step %d: in none of %d groups (%d refills) do rewards differ, so it trains nothing; "
+            "use easier or harder tasks, or a larger group_size",
+            run.step + 1,
+            len(dropped),
+            refills,
+        )
+        return dropped[:count], dropped[count:]
+    return kept, dropped
+
+
+def note(run: Run, step: int, groups: Sequence[Group]) -> None:
+    """Log what was played as that of a step, and call the callbacks with it."""
+    episodes = [episode for group in groups for episode in group]
+    run.log.episodes(step, episodes, run.population.standing())
+    for callback in run.callbacks:
+        callback.on_episodes(run, step, episodes)
+
+
+async def credit(run: Run, groups: Sequence[Group]) -> Updates:
+    """Write columns and advantages on turns; critics learn on the way.
+
+    Returns:
+        The critics' updates.
+    """
+    algorithm, seed = run.algorithm, run.config.training.seed
+    with span("annotate"):
+        for critic in run.critics:
+            critic.annotate(groups)
+        tasks, batch_size = run.source.num_tasks(), run.config.training.batch_size
+        if run.spec.renews_reference(run.step, tasks, batch_size):
+            for learner in run.learners:
+                learner.renew_reference()
+        await asyncio.gather(*(each.annotate(groups, run.spec.columns) for each in run.learners))
+    with span("credit"), complete():
+        algorithm.credit(groups)
+    with span("update"):
+        valued: Updates = {}
+        for critic in run.critics:
+            place = seed_of((seed, "critic", run.step, critic.name))
+            valued[critic.name] = critic.update(groups, algorithm, run.step, place)
+    with span("credit"), complete():
+        refine(algorithm, groups, run.critics)
+    return valued
+
+
+async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, float]]:
+    """Update the policies, stage by stage of the schedule.
+
+    Returns:
+        The policies' updates, and what an algorithm measured between two stages.
+    """
+    algorithm, seed = run.algorithm, run.config.training.seed
+    updates: Updates = {learner.policy: {} for learner in run.learners}
+    between: dict[str, float] = {}
+    learners = [] if algorithm.waiting else run.learners
+    stages = run.schedule.stages(learners, run.step, seed_of((seed, "order", run.step)))
+    with span("update"):
+        for place, stage in enumerate(stages):
+            jobs = [
+                (
+                    learner,
+                    algorithm.samples(groups, learner.policy),
+                    seed_of((seed, "update", run.step, learner.policy)),
+                )
+                for learner in stage
+            ]
+            found = await run.placement.update(jobs, algorithm, run.step)
+            updates |= {each.policy: one for each, one in zip(stage, found, strict=True)}
+            waiting = [learner for later in stages[place + 1 :] for learner in later]
+            with complete():
+                between |= await carry(algorithm, stage, waiting, groups)
+    return updates, between
+
+
+async def evaluate(
+    run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
+) -> dict[str, float]:
+    """Play held-out tasks and return the metrics under `eval/`. Arguments default to the
+    `evaluation` section."""
+    metrics, groups = await evaluate_groups(run, episodes, samples, greedy)
+    note(run, run.step, groups)
+    if run.evaluator is not None:
+        calm = run.config.evaluation.greedy if greedy is None else greedy
+        metrics |= await run.population.evaluate(run.evaluator, run.step, calm)
+    for callback in run.callbacks:
+        callback.on_evaluate(run, metrics)
+    return metrics
+
+
+async def evaluate_groups(
+    run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
+) -> tuple[dict[str, float], list[Group]]:
+    """The same, with the episodes that were played."""
+    section = run.config.evaluation
+    if run.evaluator is None:
+        return {}, []
+    run.take_seats(max(0, run.step - 1))  # the roles of the latest iteration
+    with span("evaluation"):
+        groups = await run.evaluator.evaluate(
+            section.episodes if episodes is None else episodes,
+            section.samples if samples is None else samples,
+            section.greedy if greedy is None else greedy,
+        )
+    found = episode_metrics(groups) | run.peers.add_numbers([api_metrics(run.engines)])[0]
+    return {f"eval/{name}": value for name, value in found.items()}, groups

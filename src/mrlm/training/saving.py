@@ -1,0 +1,112 @@
+"""Checkpoints of a run: what they hold, how a run continues from one, and how it goes back to
+one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from mrlm.core.errors import NonFiniteError
+from mrlm.core.timing import span
+from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint, writing
+from mrlm.play.engine import RemoteEngine
+from mrlm.training.rollback import count_at, go_back
+from mrlm.training.run import Run
+
+log: logging.Logger = logging.getLogger("mrlm")
+
+
+def save(run: Run) -> Path:
+    """Write a checkpoint of everything the run holds.
+
+    Raises:
+        TrainingError: the disk refused; the checkpoint before is as it was.
+    """
+    parts = {
+        "source": run.source.state_dict(),
+        "algorithm": run.algorithm.state_dict(),
+        "population": run.population.state_dict(),
+        "log": run.log.state(),
+        "run": {"tokens": run.tokens, "rollbacks": run.rollbacks, "config": run.config.hash()},
+        "api": {name: engine.state_dict() for name, engine in _remote(run).items()},
+    }
+    keep = run.config.training.save_total_limit
+    with span("saving"), writing(run.folder / f"checkpoint-{run.step}"):
+        place = run.folder / f".checkpoint-{run.step}.tmp-shards"
+        shards = None
+        if _cut(run):
+            from mrlm.distributed.checkpoint import write_shards
+
+            shards = write_shards(place, run.learners, run.critics, run.peers)
+        folder = run.peers.first(
+            lambda: write_checkpoint(
+                run.folder, run.step, run.learners, parts, keep, run.critics, shards
+            )
+        )
+    run.population.tidy()
+    for callback in run.callbacks:
+        callback.on_save(run, folder)
+    return folder
+
+
+def restore(run: Run, folder: Path) -> None:
+    """Continue where a verified checkpoint folder was written."""
+    shards_of = None
+    if _cut(run) or (folder / "shards").is_dir():
+        from mrlm.distributed.checkpoint import CheckpointReader
+
+        shards_of = CheckpointReader(folder)
+    state = read_checkpoint(folder, run.learners, run.critics, shards_of)
+    run.step, run.tokens = state["step"], state["parts"]["run"]["tokens"]
+    recorded = state["parts"]["run"].get("rollbacks", 0)
+    run.ease(count_at(folder.parent, run.step, recorded))
+    run.source.load_state_dict(state["parts"]["source"])
+    run.algorithm.load_state_dict(state["parts"]["algorithm"])
+    if "population" in state["parts"]:
+        run.population.load_state_dict(state["parts"]["population"], folder.parent)
+    for name, known in state["parts"].get("api", {}).items():
+        if name in _remote(run):
+            _remote(run)[name].load_state_dict(known)
+
+
+def go_back_to_checkpoint(run: Run, error: NonFiniteError) -> None:
+    """Take up the last good checkpoint and learn more slowly from there.
+
+    Raises:
+        NonFiniteError: the same again, where the run may not or cannot.
+    """
+    allowed = run.config.training.rollback
+    failed = run.step
+
+    def decide() -> Path | NonFiniteError:
+        try:
+            return go_back(run.folder, failed, run.rollbacks, allowed, error)
+        except NonFiniteError as refused:
+            return refused
+
+    with writing(run.folder):
+        folder = run.peers.first(decide)
+        if isinstance(folder, NonFiniteError):
+            raise folder
+        state = read_state(folder)
+        run.log.back(state["step"], state["parts"]["log"])
+    restore(run, folder)
+    factor = run.config.training.rollback_factor**run.rollbacks
+    log.warning("%s", error)
+    run.log.note(
+        f"step {failed + 1} failed; going on from {folder.name} with {factor:g} times the "
+        f"learning rate (rollback {run.rollbacks} of {allowed})"
+    )
+
+
+def _remote(run: Run) -> dict[str, RemoteEngine]:
+    """policy -> what asks for it, of those behind an API."""
+    return {
+        name: engine for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)
+    }
+
+
+def _cut(run: Run) -> bool:
+    """Whether weights are cut over processes."""
+    section = run.config.distributed
+    return section.enabled and section.strategy == "fsdp"
