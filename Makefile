@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 #   make quickstart   install, then train the embedded model (offline once installed)
-#   make test         every test that is not slow
+#   make test         every test that is not slow (ARGS=--backwards: the last one first)
 #   make test-all     every test
 #   make test-extras  worlds and agents of other libraries, and a real vLLM on the processor, with
 #                     them (installs each; minutes)
@@ -9,7 +9,7 @@
 #                     200 times, damaged checkpoints, full disks; 10,000 steps through a network
 #                     that fails, 1,000 sessions of which half vanish (an hour; ARGS=1000 for less)
 #   make mutants      change one place of the source at a time: do the tests notice? (an hour)
-#   make check        format, lint, types
+#   make check        format, lint, types; are the stubs of the derived names up to date?
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
@@ -109,6 +109,8 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m scripts.faces --check
+	$(BIN)/python -m scripts.figures --check
 
 # One thread by default, on the clock of the process: what else runs disturbs that least.
 bench: $(VENV)/.installed-bench
