@@ -4,16 +4,19 @@ that reach it.
     make mutants                       a sample of 120 over the rooms below
     make mutants ARGS="--count 40 --rooms learn/credit/groups.py algorithms"
     make mutants ARGS="--rooms training/metrics.py --count 0"     every mutant of a file
+    make mutants ARGS="--again --tests tests/test_credit.py"      do these notice the survivors?
 
 Which test reaches which line is recorded first (`outputs/mutants`, minutes), and again for files of
 tests that are newer than their record; remove the folder after the source has changed. Tests that
-fail unchanged are left out. Survivors are listed in `outputs/mutants/survivors.txt`, and `--again`
-tries them again. Mutants that are no different are named in `equivalent.txt`, by the same keys.
+fail unchanged are left out. Survivors are listed in `outputs/mutants/survivors.txt`. Mutants that
+are no different are named in `equivalent.txt`, by the same keys.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import os
 import random
 import shutil
@@ -21,33 +24,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from tests.mutants.mutations import Mutant, mutants, mutated
-from tests.mutants.recording import RECORD, ROOT, SOURCE, Reached
+from tests.mutants.recording import RECORD, ROOMS, ROOT, SOURCE, Reached
+from tests.mutants.swapping import Functions
 
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
-ROOMS = ("learn", "algorithms", "training/metrics.py", "cli", "selfplay")
 SURVIVORS = RECORD / "survivors.txt"
 MOST_TESTS = 120
 """Tests that are run against a mutant."""
-SETTINGS = ["tests/test_algorithm_settings.py::test_defaults_and_bounds_are_those_of_the_table"]
-"""Run against every mutant of an algorithm: defaults are read at import, before any test."""
-LIMIT = 600.0
-"""Seconds after which a mutant counts as noticed: it hangs."""
-PRELOADED = (
-    "torch",
-    "transformers",
-    "peft",
-    "numpy",
-    "pydantic",
-    "yaml",
-    "typer",
-    "rich",
-    "jinja2",
-)
+DEFAULTS = "tests/test_defaults.py::test_defaults_are_those_of_the_table"
+SETTINGS = {
+    "algorithms/": [
+        "tests/test_algorithm_settings.py::test_defaults_and_bounds_are_those_of_the_table",
+        "tests/test_paper_presets.py::test_the_page_is_that_of_the_tables",
+        f"{DEFAULTS}[specs]",
+    ],
+    "learn/": [f"{DEFAULTS}[arguments]", f"{DEFAULTS}[specs]"],
+    "cli/": [f"{DEFAULTS}[options]"],
+}
+"""Run against every mutant of a folder: defaults are read at import, before any test."""
+UNTRIED = 99
+"""Exit code where a mutant cannot be put into a running process."""
 
 
 def record(tests: list[str], jobs: int) -> None:
@@ -80,81 +83,167 @@ def candidates(rooms: list[str]) -> list[Mutant]:
 
 
 def chosen_tests(tests: list[str], reached_by: Reached, most: float) -> list[str]:
-    """Those that reach the fewest lines, which is where a line is looked at most closely: as many
-    as there are seconds for; always one."""
+    """Of the seconds that there are, half go to the shortest ones; the rest to those that reach the
+    fewest lines, which is where a line is looked at most closely, first one of every file of tests,
+    since files look at different things, then a second one, and so on. Always one; the shortest
+    stand first."""
     seconds, widths = reached_by.seconds, reached_by.widths
-    ranked = sorted(tests, key=lambda test: (widths[test], seconds[test]))
-    kept, total = ranked[:1], sum(seconds[test] for test in ranked[:1])
-    for test in ranked[1:MOST_TESTS]:
-        total += seconds[test]
-        if total > most:
+    kept: set[str] = set()
+    total = 0.0
+    for test in sorted(tests, key=lambda test: seconds[test]):
+        if total + seconds[test] > most / 2:
             break
-        kept.append(test)
-    return kept
+        kept.add(test)
+        total += seconds[test]
+    of_file: Counter[str] = Counter()
+    ranked: list[tuple[int, int, str]] = []
+    for test in sorted(tests, key=lambda test: (widths[test], seconds[test])):
+        file = test.partition("::")[0]
+        ranked.append((of_file[file], widths[test], test))
+        of_file[file] += 1
+    for _, _, test in sorted(ranked):
+        if test not in kept and (not kept or total + seconds[test] <= most):
+            kept.add(test)
+            total += seconds[test]
+    return sorted(kept, key=lambda test: seconds[test])[:MOST_TESTS]
 
 
 class Trial:
-    """A mutant in a copy of the source, and the tests that run against it in a process."""
+    """A mutant and the tests that run against it, in a process that ends with the first failure."""
 
-    def __init__(self, mutant: Mutant, tests: list[str], tree: Path) -> None:
-        self.mutant, self.tests, self.tree = mutant, tests, tree
-        self.file = tree / "mrlm" / mutant.file
-        self.source = self.file.read_text(encoding="utf-8")
-        self.file.write_text(mutated(self.source, mutant), encoding="utf-8")
-        self.ends = time.monotonic() + LIMIT
+    def __init__(self, mutant: Mutant, tests: list[str], seconds: float) -> None:
+        self.mutant, self.tests = mutant, tests
+        self.child = 0
+        self.ends = time.monotonic() + 60.0 + 10.0 * seconds
+
+    def in_this_state(self, session: pytest.Session, functions: Functions, folder: Path) -> None:
+        """Run what is collected in a fork of this process, with the code of functions exchanged."""
+        items = {item.nodeid: item for item in session.items}
+        chosen = [items[test] for test in self.tests if test in items]
         sys.stdout.flush()
         self.child = os.fork()
-        if self.child == 0:
+        if self.child:
+            return
+        code = UNTRIED
+        try:
             os.setsid()
-            _run(tests, tree)
+            _silent()
+            factory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+            factory._given_basetemp = folder
+            if functions.swap(self.mutant):
+                code = int(any(map(_fails, chosen, [*chosen[1:], None])))
+        finally:
+            os._exit(code)
 
-    def noticed(self) -> bool | None:
-        """Whether a test fails or hangs; None while they run. Takes the mutant back at the end."""
+    def on_its_own(self, tree: Path) -> None:
+        """Run them in a new process, against a copy of the source: it sees what is done at import,
+        and so do the processes that tests start."""
+        file = tree / "mrlm" / self.mutant.file
+        source = (SOURCE / self.mutant.file).read_text(encoding="utf-8")
+        file.write_text(mutated(source, self.mutant), encoding="utf-8")
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov"]
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, *self.tests],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ).pid
+
+    def end(self) -> int | None:
+        """0 if every test passed, UNTRIED, or else another number; None while they run."""
         done, status = os.waitpid(self.child, os.WNOHANG)
-        if done:
-            found = os.waitstatus_to_exitcode(status) != 0
-        elif time.monotonic() > self.ends:
-            print(f"hangs  {self.mutant}", flush=True)
-            os.killpg(self.child, signal.SIGKILL)
-            os.waitpid(self.child, 0)
-            found = True
-        else:
+        if not done and time.monotonic() < self.ends:
             return None
-        self.file.write_text(self.source, encoding="utf-8")
-        return found
+        with contextlib.suppress(ProcessLookupError):  # and whatever it has started
+            os.killpg(self.child, signal.SIGKILL)
+        if not done:
+            print(f"hangs  {self.mutant}", flush=True)
+            os.waitpid(self.child, 0)
+            return 1
+        return os.waitstatus_to_exitcode(status)
 
 
-def trials(
-    sample: list[Mutant], trees: list[Path], tests: Callable[[Mutant], list[str]]
-) -> Iterator[tuple[Trial, bool]]:
-    """Every mutant and whether it is noticed; as many at once as there are copies of the source."""
-    waiting, free, running = list(reversed(sample)), list(trees), list[Trial]()
-    while waiting or running:
-        while waiting and free:
-            mutant = waiting.pop()
-            running.append(Trial(mutant, tests(mutant), free.pop()))
-        time.sleep(0.05)
-        for trial in list(running):
-            found = trial.noticed()
-            if found is not None:
-                running.remove(trial)
-                free.append(trial.tree)
-                yield trial, found
+def _silent() -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
 
 
-def _run(tests: list[str], tree: Path) -> None:
-    """In a forked process: the tests against a copy of the source; ends the process."""
-    code = 1
-    try:
-        os.environ["PYTHONPATH"] = f"{tree}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-        sys.path.insert(0, str(tree))
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", "--timeout", "120"]
-        code = int(pytest.main([*options, *tests]))
-    finally:
-        os._exit(code)
+def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:
+    return any(report.failed for report in runtestprotocol(item, nextitem=following, log=False))
+
+
+class Trials:
+    """Pytest plug-in that tries mutants instead of running what is collected: each in a fork, and
+    once more in a process of its own if nothing was noticed there or it could not be tried.
+
+    Args:
+        sample: the mutants.
+        tests: those that run against a mutant, and the seconds they take.
+        jobs: how many at once.
+        sure: whether survivors are tried once more.
+    """
+
+    def __init__(
+        self,
+        sample: list[Mutant],
+        tests: Callable[[Mutant], tuple[list[str], float]],
+        jobs: int,
+        sure: bool,
+    ) -> None:
+        self.waiting = [(mutant, False) for mutant in reversed(sample)]
+        self.tests, self.sure, self.total = tests, sure, len(sample)
+        self.trees = copies(jobs)
+        self.survivors: list[Trial] = []
+        self.done, self.begun = 0, time.monotonic()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._import()
+        functions = Functions(SOURCE)
+        running: list[tuple[Trial, bool, Path]] = []
+        while self.waiting or running:
+            while self.waiting and self.trees:
+                mutant, alone = self.waiting.pop()
+                trial, tree = Trial(mutant, *self.tests(mutant)), self.trees.pop()
+                if alone:
+                    trial.on_its_own(tree)
+                else:
+                    trial.in_this_state(session, functions, tree / "tmp")
+                running.append((trial, alone, tree))
+            time.sleep(0.01)
+            for each in list(running):
+                trial, alone, tree = each
+                code = trial.end()
+                if code is not None:
+                    running.remove(each)
+                    self.trees.append(tree)
+                    self.over(trial, code, alone, tree)
+        return True
+
+    def _import(self) -> None:
+        """Import what is changed, and what the fixtures of every test import: else each fork does
+        so again."""
+        files = {mutant.file for mutant, _ in self.waiting} | {"tracking/run_log.py"}
+        for file in sorted(files):
+            importlib.import_module(f"mrlm.{file.removesuffix('.py').replace('/', '.')}")
+
+    def over(self, trial: Trial, code: int, alone: bool, tree: Path) -> None:
+        """Count a mutant, or let it wait for its own process."""
+        if alone:
+            shutil.copy(SOURCE / trial.mutant.file, tree / "mrlm" / trial.mutant.file)
+        elif code == UNTRIED or (code == 0 and self.sure):
+            self.waiting.append((trial.mutant, True))
+            return
+        self.done += 1
+        if code == 0:
+            self.survivors.append(trial)
+            print(f"survived  {trial.mutant}  ({len(trial.tests)} tests)", flush=True)
+        if self.done % 50 == 0:
+            seconds = time.monotonic() - self.begun
+            print(f"{self.done} of {self.total}, {seconds:.0f} s", flush=True)
 
 
 def copies(number: int) -> list[Path]:
@@ -180,7 +269,14 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
     parser.add_argument("--tests", nargs="+", help="files of tests, instead of all of them")
     parser.add_argument("--record", action="store_true", help="record these tests again")
-    parser.add_argument("--again", action="store_true", help="only the survivors of last time")
+    parser.add_argument(
+        "--again",
+        nargs="?",
+        const=SURVIVORS,
+        type=Path,
+        metavar="LIST",
+        help="only the survivors of last time, or those of a list",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument(
         "--seconds",
@@ -188,12 +284,15 @@ def main() -> None:
         default=60.0,
         help="what the tests of a mutant may take together, by what they took when recorded",
     )
+    parser.add_argument(
+        "--quick", action="store_true", help="do not try survivors again in a process of their own"
+    )
     parser.add_argument("--at-least", type=float, default=0.95)
     given = parser.parse_args()
     files = given.tests or sorted(str(path) for path in (ROOT / "tests").glob("test_*.py"))
     wanted = [each for each in files if given.record or not _recorded(Path(each))]
     record(wanted, given.jobs)
-    reached_by = Reached.read()
+    reached_by = Reached.read([Path(each).stem for each in files])
     lines = reached_by.lines
     every = candidates(given.rooms)
     reached = [each for each in every if lines.get(each.file, {}).get(each.line)]
@@ -201,28 +300,24 @@ def main() -> None:
     random.Random(given.seed).shuffle(reached)
     sample = reached[: given.count] if given.count else reached
     if given.again:
-        listed = set(SURVIVORS.read_text(encoding="utf-8").splitlines())
+        listed = set(given.again.read_text(encoding="utf-8").splitlines())
         sample = [each for each in every if each.key in listed]
-    for name in PRELOADED:
-        __import__(name)
 
-    def tests(mutant: Mutant) -> list[str]:
+    def tests(mutant: Mutant) -> tuple[list[str], float]:
         found = lines.get(mutant.file, {}).get(mutant.line, [])
         chosen = chosen_tests(found, reached_by, given.seconds)
-        return [*SETTINGS, *chosen] if mutant.file.startswith("algorithms/") else chosen
+        folder = mutant.file.partition("/")[0] + "/"
+        named = [*chosen, *SETTINGS.get(folder, [])]
+        return named, sum(reached_by.seconds.get(test, 1.0) for test in named)
 
-    survivors: list[Mutant] = []
-    begun = time.monotonic()
-    results = trials(sample, copies(given.jobs), tests)
-    for number, (trial, noticed) in enumerate(results, 1):
-        if not noticed:
-            survivors.append(trial.mutant)
-            print(f"survived  {trial.mutant}  ({len(trial.tests)} tests)", flush=True)
-        if number % 10 == 0:
-            print(f"{number} of {len(sample)}, {time.monotonic() - begun:.0f} s", flush=True)
+    trials = Trials(sample, tests, given.jobs, not given.quick)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    options = ["-q", "-s", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:cov"]
+    pytest.main([*options, *files], plugins=[trials])
+    survivors = [trial.mutant for trial in trials.survivors]
     SURVIVORS.write_text("\n".join(each.key for each in survivors) + "\n", encoding="utf-8")
-    share = 1 - len(survivors) / max(1, len(sample))
-    print(f"{len(sample)} mutants, {len(sample) - len(survivors)} noticed ({share:.1%})")
+    share = 1 - len(survivors) / max(1, trials.done)
+    print(f"{trials.done} mutants, {trials.done - len(survivors)} noticed ({share:.1%})")
     raise SystemExit(share < given.at_least)
 
 

@@ -31,6 +31,8 @@ NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "mean": "sum", 
 
 ELSEWHERE = ("encoding", "strict")
 """Arguments that are not left out: a test looks at every encoding, and `strict` is an assertion."""
+MAKERS = ("pack", "plant")
+"""Functions of the package that make tensors on the device they are given."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,17 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
 
 def mutated(source: str, mutant: Mutant) -> str:
     """The source with the change in it."""
+    return ast.unparse(mutated_tree(source, mutant))
+
+
+def mutated_tree(source: str, mutant: Mutant) -> ast.Module:
+    """The same, parsed; every node stands where it stood."""
     tree = ast.parse(source)
     index, number = mutant.place
     node = next(node for i, node in enumerate(ast.walk(tree)) if i == index)
     _, change = _changes(node)[number]
     change()
-    return ast.unparse(ast.fix_missing_locations(tree))
+    return ast.fix_missing_locations(tree)
 
 
 def _skipped(tree: ast.AST) -> set[int]:
@@ -156,8 +163,15 @@ def _of_call(node: ast.Call, add: Callable[[str, Callable[[], None]], None]) -> 
         name = NAMES[function.attr]
         add(name, lambda: setattr(function, "attr", name))
     for keyword in node.keywords:
-        if keyword.arg not in (None, *ELSEWHERE):
+        if keyword.arg not in (None, *ELSEWHERE) and not _of_place(function, keyword.arg):
             add(f"without {keyword.arg}", lambda keyword=keyword: node.keywords.remove(keyword))
+
+
+def _of_place(function: ast.expr, argument: str) -> bool:
+    """Whether an argument only says where a tensor is made: without an accelerator there is one
+    place."""
+    made = ast.unparse(function).startswith("torch.") or ast.unparse(function) in MAKERS
+    return argument == "device" and made
 
 
 def _textual(node: ast.BinOp) -> bool:
