@@ -1,5 +1,6 @@
 """Processes that begin with the libraries imported: each is forked from one that does nothing else,
-and has its own folder, environment, arguments and output."""
+and has its own folder, environment, arguments and output. What they share is never looked through
+for garbage, which took a second of each, and most of that at its end."""
 
 from __future__ import annotations
 
@@ -7,14 +8,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = """
-import json, os, runpy, sys
-import peft, transformers
+import gc, json, os, runpy, sys
+gc.disable()
+import peft, tensorboardX, transformers
 from transformers.models.gpt2 import modeling_gpt2
-from transformers.models.qwen3 import modeling_qwen3
-import mrlm.experiment
+import mrlm.experiment, mrlm.play, mrlm.trainer
+transformers.AutoModelForCausalLM.from_pretrained(mrlm.default_model())
+gc.collect()
+gc.freeze()
+gc.enable()
 for line in sys.stdin:
     work = json.loads(line)
     child = os.fork()
@@ -37,6 +43,15 @@ if sys.argv[0].endswith(".py"):
 else:
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
+
+
+@dataclass
+class Ended:
+    """What a process came to."""
+
+    code: int
+    out: str
+    err: str
 
 
 class Launcher:
@@ -68,6 +83,11 @@ class Launcher:
         self._process.stdin.write(json.dumps(work) + "\n")
         self._process.stdin.flush()
         return Started(self.number(), out, err, self)
+
+    def run(self, words: list[str], folder: Path, **environment: str) -> Ended:
+        """Start a process and wait for its end."""
+        started = self.start(words, folder, **environment)
+        return Ended(started.wait(), started.out.read_text(), started.err.read_text())
 
     def number(self) -> int:
         """The next one that the process says."""

@@ -56,7 +56,7 @@ def make(name: str) -> Any:
 def play(algorithm: Any, seed: int = 0, num_groups: int = 3, size: int = 4) -> list[Group]:
     """Ragged episodes of two agents in two joint steps, as a world and an engine leave them."""
     rng = random.Random(seed)
-    pairs = algorithm.unit == "pair"
+    pairs = algorithm.spec.unit == "pair"
     groups = []
     for number in range(num_groups):
         episodes = []
@@ -76,10 +76,10 @@ def play(algorithm: Any, seed: int = 0, num_groups: int = 3, size: int = 4) -> l
                 rollouts[agent] = Rollout(agent, "p", f"t{number}", turns, tail_ids=[9, 4])
             task = Task(f"t{number}")
             episode = Episode(f"{number}-{place}", task, rollouts, sum(paid), paid, "done")
-            if "tree" in algorithm.requires:
+            if algorithm.spec.sampling.tree:
                 episode.path = (place, 0)
             episodes.append(episode)
-        if "greedy" in algorithm.requires:
+        if algorithm.spec.sampling.greedy:
             episodes[-1].greedy = True
             for turn in episodes[-1].turns:
                 turn.trained = False
@@ -112,13 +112,13 @@ def fill(groups: list[Group], algorithm: Any, policy: Prefix, sampler: Prefix) -
         sampled, reference = sampler(batch), Prefix(7)(batch)
         trained = policy(batch)
     columns = {"logprobs": sampled.logprobs}
-    if "old_logprobs" in algorithm.needs:
+    if "old_logprobs" in algorithm.spec.columns:
         columns["old_logprobs"] = trained.logprobs
-    if "ref_logprobs" in algorithm.needs:
+    if "ref_logprobs" in algorithm.spec.columns:
         columns["ref_logprobs"] = reference.logprobs
-    if "values" in algorithm.needs:
+    if "values" in algorithm.spec.columns:
         columns["values"] = trained.values
-    if "entropies" in algorithm.needs:
+    if "entropies" in algorithm.spec.columns:
         columns["entropies"] = trained.entropy
     for name, column in columns.items():
         for number, turn in enumerate(batch.turns):

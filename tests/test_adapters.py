@@ -179,7 +179,7 @@ def test_legal_actions_are_found_where_they_are_told() -> None:
 def test_a_number_is_finite_or_the_episode_fails() -> None:
     assert finite(True, "x") == 1.0 and finite(np.float64(2), "x") == 2.0
     for value in (float("nan"), float("inf"), None, "x", [1]):
-        with pytest.raises(EpisodeError, match="x gave"):
+        with pytest.raises(EpisodeError, match="x returned"):
             finite(value, "x")
 
 

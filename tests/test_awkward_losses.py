@@ -202,7 +202,7 @@ def computed(
     algorithm: Any, groups: list[Group], new: dict[int, np.ndarray], cut: int
 ) -> dict[str, float]:
     """The library's loss and metrics, over micro-batches of `cut` sequences."""
-    samples, sums = samples_of(groups, "p", algorithm.unit), {}
+    samples, sums = samples_of(groups, "p", algorithm.spec.unit), {}
     totals = Totals.of(samples)
     for at in range(0, len(samples), cut):
         part = samples[at : at + cut]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from forking import Launcher
 from mrlm.cli import main
 
 CONFIG: dict[str, Any] = {
@@ -224,7 +225,7 @@ BAD_ROWS: dict[str, tuple[list[Any], list[str], list[str]]] = {
     "renamed column": ([ROW], ["data.columns.prompt=question"], ["line 1", "'question'"]),
     "missing column": ([ROW, {"prompt": "2+2="}], [], ["row", "completion", "data.columns"]),
     "no rows": ([""], [], ["rows.jsonl", "no row"]),
-    "no file": ([ROW], ["data.dataset=gone.jsonl"], ["gone.jsonl", "no such file"]),
+    "no file": ([ROW], ["data.dataset=gone.jsonl"], ["gone.jsonl", "does not exist"]),
     "unknown agent": ([{**ROW, "agent": "bob"}], [], ["'bob'", "agent"]),
 }
 
@@ -339,11 +340,11 @@ def test_info_lists_every_plug_in_with_what_it_is(mrlm: Command) -> None:
 # -- in processes of their own ---------------------------------------------------------------------
 
 
-def test_a_real_process_says_one_sentence_and_exits_2() -> None:
-    command = [sys.executable, "-m", "mrlm", "train", "--config", write(PLAY), "grpo.beta2=1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and "grpo.beta2" in done.stderr
+def test_a_real_process_says_one_sentence_and_exits_2(launcher: Launcher) -> None:
+    words = ["mrlm", "train", "--config", write(PLAY), "grpo.beta2=1"]
+    done = launcher.run(words, Path.cwd())
+    assert done.code == 2 and done.out == ""
+    assert done.err.startswith("error: ") and "grpo.beta2" in done.err
     assert not Path("run").exists()
 
 

@@ -4,6 +4,7 @@ gradient, and every turn is compared with turns that as much follows."""
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from mrlm.core import registry
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Rollout, Task, Turn
-from mrlm.learn.credit.baselines import comparisons, exact_mean
+from mrlm.learn.credit.baselines import comparisons, exact_mean, pooled_scales
 from mrlm.learn.credit.groups import members
+from mrlm.learn.ops import Moments
 
 FAMILY = ("magrpo", "marloo", "maremax")
 COMPARED: list[tuple[str, dict[str, Any]]] = [
@@ -122,8 +124,8 @@ def test_a_constant_on_every_reward_changes_no_advantage(
     if kind == "ragged" and hasattr(made(name, settings), "gamma"):
         settings = settings | {"gamma": 1.0}
     algorithm = made(name, settings)
-    needs = "greedy" if "greedy" in algorithm.requires else name
-    forked = "tree" in algorithm.requires
+    needs = "greedy" if algorithm.spec.sampling.greedy else name
+    forked = algorithm.spec.sampling.tree
     before = advantages(made(name, settings), episodes(needs, kind, 0.0, forked=forked))
     after = advantages(made(name, settings), episodes(needs, kind, constant, forked=forked))
     assert np.abs(before).max() > 0.1
@@ -147,7 +149,7 @@ def test_a_constant_on_every_reward_changes_no_advantage(
 def test_baselines_that_do_not_look_at_the_turn_turn_the_gradient(
     name: str, settings: dict[str, Any]
 ) -> None:
-    needs = "greedy" if "greedy" in made(name, settings).requires else name
+    needs = "greedy" if made(name, settings).spec.sampling.greedy else name
     before = advantages(made(name, settings), episodes(needs, "dense", 0.0))
     after = advantages(made(name, settings), episodes(needs, "dense", 100.0))
     assert cosine(after, before) < 0.7
@@ -224,9 +226,24 @@ def test_a_comparison_that_changes_nothing_is_refused(
 
 def test_states_are_compared_where_there_are_trees_only() -> None:
     algorithm = made("magrpo", {"baseline_by": "node"})
-    assert "tree" in algorithm.requires
+    assert algorithm.spec.sampling.tree
     with pytest.raises(ConfigError, match="were not forked; set baseline_by=turn"):
         algorithm.credit(episodes("magrpo", "dense", 0.0))
     trees = episodes("magrpo", "dense", 0.0, forked=True)
     usual = advantages(made("magrpo", {}), copy.deepcopy(trees))
     np.testing.assert_allclose(advantages(algorithm, trees), usual)
+
+
+def test_turns_of_an_agent_share_the_scale_of_all_their_deviations() -> None:
+    """By hand: squares of 3 x 2 and 1 x 8 over 3 + 1 degrees of freedom; a single turn has none,
+    whatever its number says of a variance."""
+    moments = {
+        "a/0": Moments(4, 5.0, 2.0),
+        "a/1": Moments(2, -1.0, 8.0),
+        "a/2": Moments(1, 9.0, 100.0),
+        "b/0": Moments(1, 3.0, 0.0),
+    }
+    found = pooled_scales(moments, "turn")
+    team = math.sqrt((3 * 2.0 + 1 * 8.0) / 4 + 1e-8)
+    assert found == pytest.approx({"a/0": team, "a/1": team, "a/2": team, "b/0": 1e-4})
+    assert pooled_scales({"a": Moments(3, 0.0, 4.0)}, "batch") == pytest.approx({"a": 2.0})

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import yaml
 
 from commands import Mrlm, run
+from forking import Launcher
 from mrlm import Environment, GRPOTrainer
 from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
@@ -267,12 +267,10 @@ def test_sys_exit_in_an_environment_is_no_success(config: Path, run: Mrlm, world
     assert 'boundary_worlds.py", line' in done.err
 
 
-def test_a_ctrl_c_still_interrupts(config: Path) -> None:
+def test_a_ctrl_c_still_interrupts(config: Path, launcher: Launcher) -> None:
     world = "environments.0.env_type=boundary_worlds:Interrupted"
-    command = [sys.executable, "-m", "mrlm", "train", "--config", str(config), world]
-    settings = {**os.environ, "PYTHONPATH": os.pathsep.join([str(config.parent), *sys.path])}
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 130 and "interrupted" in done.stderr
+    done = launcher.run(["mrlm", "train", "--config", str(config), world], config.parent)
+    assert done.code == 130 and "interrupted" in done.err
 
 
 def test_a_reward_function_that_fails_now_and_then_costs_those_episodes(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from commands import Mrlm, run
+from forking import Launcher
 from mrlm.core.errors import ConfigError, ModelError
 from mrlm.learn.policy.loading import load_model
 from test_bad_input import PLAY, Command, copied_model, earlier_run, mrlm, refused, write
@@ -25,6 +26,7 @@ RELAY = {**PLAY, "environments": [{"env_type": "relay", "max_number": 3}]}
 TWICE = '[{"env_type": "math"}, {"env_type": "math"}]'
 PRESENT = {"prompt": "1+1=", "question": "1+1=", "answer": "2"}
 NULL = {**PRESENT, "answer": None}
+START = "interrupted; nothing was saved yet\n"
 
 SETTINGS: dict[str, tuple[list[str], list[str]]] = {
     "no such module": (
@@ -82,7 +84,7 @@ def test_a_null_answer_is_named_with_its_line_before_anything_is_written(
     Path("rows.jsonl").write_text(f"{json.dumps(PRESENT)}\n{json.dumps(NULL)}\n")
     key = "tasks" if world == "tools" else "dataset"
     config = {**PLAY, "environments": [{"env_type": world, key: "rows.jsonl"}]}
-    said = "rows.jsonl, line 2: its 'answer' is null", "on_bad_row: skip"
+    said = "rows.jsonl, line 2: column 'answer' is null", "on_bad_row: skip"
     short(refused(mrlm, ["train", "--config", write(config)], *said))
     skip = ["--dry-run", "environments.0.on_bad_row=skip"]
     code, _, err = mrlm("train", "--config", "config.yaml", *skip)
@@ -216,38 +218,41 @@ def test_a_run_in_the_folder_of_a_pipeline_moves_it_aside(run: Mrlm) -> None:
 # -- Ctrl-C, and what is advised after an error ----------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", ["loading", "running"])
-def test_an_interrupt_at_the_start_is_one_line_and_exit_code_130(moment: str) -> None:
-    write({**RELAY, "training": {**PLAY["training"], "num_iterations": 500}})
-    arguments = ["train", "--config", "config.yaml"]
-    if moment == "loading":  # the command line is being imported when the signal comes
-        Path("sitecustomize.py").write_text(
-            "import builtins, os, signal\n"
-            "known = builtins.__import__\n"
-            "def look(name, *rest, **words):\n"
-            "    if name == 'typer':\n"
-            "        builtins.__import__ = known\n"
-            "        os.kill(os.getpid(), signal.SIGINT)\n"
-            "    return known(name, *rest, **words)\n"
-            "builtins.__import__ = look\n"
-        )
-    command = [sys.executable, "-m", "mrlm", *arguments]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+@pytest.mark.parametrize("library", ["typer", "torch"])
+def test_an_interrupt_while_a_library_is_loaded_is_one_line_and_exit_code_130(library: str) -> None:
+    """Of the command line, or of the command. Libraries run text while they are loaded, and Python
+    remembers an interrupt of that as nobody's."""
+    Path("sitecustomize.py").write_text(
+        "import builtins, os, signal\n"
+        "known = builtins.__import__\n"
+        "def look(name, *rest, **words):\n"
+        f"    if name == {library!r}:\n"
+        "        builtins.__import__ = known\n"
+        "        exec('os.kill(os.getpid(), signal.SIGINT)')\n"
+        "    return known(name, *rest, **words)\n"
+        "builtins.__import__ = look\n"
     )
-    if moment == "running":
-        time.sleep(1.5)
-        process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
+    done = subprocess.run(
+        [sys.executable, "-m", "mrlm", "train", "--config", write(RELAY)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
+    )
+    assert done.returncode == 130, done
+    assert done.stderr == ("interrupted\n" if library == "torch" else START)
+
+
+def test_an_interrupt_of_a_run_is_one_line_and_exit_code_130(launcher: Launcher) -> None:
+    write({**RELAY, "training": {**PLAY["training"], "num_iterations": 5000}})
+    started = launcher.start(["mrlm", "train", "--config", "config.yaml"], Path.cwd())
+    while "step 1/" not in started.out.read_text():
+        assert started.runs, started.err.read_text()
+        time.sleep(0.01)
+    started.send(signal.SIGINT)
+    assert started.wait() == 130
+    err = started.err.read_text()
     lines = [line for line in err.splitlines() if line.startswith("interrupted")]
     assert len(lines) == 1 and "Traceback" not in err
-    if moment == "loading":
-        assert err == "interrupted; nothing was saved yet\n"
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
 
 
 @pytest.mark.parametrize("saved", [False, True])
@@ -281,18 +286,14 @@ def test_a_resume_is_advised_only_where_there_is_a_checkpoint(saved: bool, run: 
     assert ("--resume run" in done.err) == saved
 
 
-def test_an_example_without_its_extra_prints_the_line_that_installs_it() -> None:
+def test_an_example_without_its_extra_prints_the_line_that_installs_it(launcher: Launcher) -> None:
     example = Path(__file__).parent.parent / "examples" / "outside_agents.py"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"import sys; sys.modules['langchain_core'] = None\n"
-            f"import runpy; runpy.run_path({str(example)!r}, run_name='__main__')",
-        ],
-        capture_output=True,
-        text=True,
-        env=_environment(),
+    program = Path("program.py").absolute()
+    program.write_text(
+        "import runpy, sys\n"
+        "sys.modules['langchain_core'] = None\n"
+        f"runpy.run_path({str(example)!r}, run_name='__main__')\n"
     )
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert 'pip install "mrlm[outside_agents]"' in done.stderr.splitlines()[-1]
+    done = launcher.run([str(program)], Path.cwd())
+    assert done.code == 1 and "Traceback" not in done.err
+    assert 'pip install "mrlm[outside_agents]"' in done.err.splitlines()[-1]

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from tests.commands import Done, Mrlm
 
 import mrlm
 import mrlm.cli._options
-from mrlm import cli, experiment, runs
+from mrlm import cli, distributed, experiment, runs
+from mrlm.cli import eval, train
+from mrlm.config import parse_config
 from mrlm.core import registry
 from mrlm.core.episodes import Episode
-from mrlm.core.errors import RewardError
+from mrlm.core.errors import ConfigError, RewardError
 from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import read_rows
-from mrlm.runs import EvalResult
+from mrlm.runs import EvalResult, TrainResult
 
 CONFIG: dict[str, Any] = {
     "experiment_name": "small",
@@ -137,15 +144,15 @@ def test_exit_codes_of_runs_that_end_early(
     manifest = Path("outputs/small/checkpoint-3/manifest.json")
     saves: list[bool] = []
 
-    def ends(error: BaseException) -> Done:
+    def ends(error: BaseException, *words: str) -> Done:
         def fail(*_: object) -> None:
             if saves:
-                manifest.parent.mkdir(parents=True)
+                manifest.parent.mkdir(parents=True, exist_ok=True)
                 manifest.write_text("{}")
             raise error
 
         monkeypatch.setattr(experiment, "run_experiment", fail)
-        return run("train", "--config", config)
+        return run("train", "--config", config, *words)
 
     failed = ends(RewardError("reward of \x1b[2J is not a number"))
     assert failed.code == 1
@@ -155,7 +162,34 @@ def test_exit_codes_of_runs_that_end_early(
     saves.append(True)
     stopped = ends(KeyboardInterrupt())
     assert stopped.code == 130
-    assert f"go on with\n  mrlm train --config {config} --resume outputs/small" in stopped.err
+    again = f"go on with\n  mrlm train --config {config} --resume outputs/small"
+    assert f"interrupted; the run is saved; {again}" in stopped.err
+    failed = ends(RewardError("it is not a number"), "training.seed=3")
+    assert failed.code == 1 and f"{again} training.seed=3\n" in failed.err
+    wrong = ends(ConfigError("it cannot be"))
+    assert wrong.code == 2 and "go on with" not in wrong.err
+    saves.clear()
+    os.utime(manifest, (100, 100))  # of a run before this one
+    assert ends(KeyboardInterrupt()).err == "interrupted; nothing was saved yet\n"
+    assert "go on with" not in ends(RewardError("it is not a number")).err
+    assert again in ends(KeyboardInterrupt(), "--resume").err
+
+
+def test_one_of_several_processes_speaks(
+    run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(
+        experiment, "run_experiment", lambda *_: TrainResult({}, [], Path("somewhere"))
+    )
+    for size, main in ((1, True), (2, True), (2, False)):
+        monkeypatch.setattr(distributed, "world_size", lambda size=size: size)
+        monkeypatch.setattr(distributed, "is_main", lambda main=main: main)
+        monkeypatch.setattr(distributed, "start", lambda size=size: begun.append(size))
+        done = run("train", "--config", config)
+        assert done.code == 0 and ("run folder: somewhere" in done.out) == main, done
+        assert bool(done.out) == main
+    assert begun == [2, 2]
 
 
 def test_a_bug_keeps_its_traceback(config: Path) -> None:
@@ -168,6 +202,22 @@ def test_a_bug_keeps_its_traceback(config: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert "Traceback" in done.stderr and "TypeError: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [
+        (logging.DEBUG, "so \\x1b[2J\n"),
+        (logging.INFO, "so \\x1b[2J\n"),
+        (logging.WARNING, "warning: so \\x1b[2J\n"),
+        (logging.ERROR, "error: so \\x1b[2J\n"),
+    ],
+)
+def test_messages_of_the_library_are_plain_lines(
+    level: int, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.Stderr().emit(logging.LogRecord("mrlm", level, "", 0, "so %s", ("\x1b[2J",), None))
+    assert capsys.readouterr() == ("", shown)
 
 
 # -- train -------------------------------------------------------------------------------------
@@ -248,6 +298,69 @@ def test_what_a_run_goes_on_from_and_where_it_writes(
     ]
 
 
+def closing_words(history: list[dict[str, Any]], config: dict[str, Any]) -> list[str]:
+    """What is said at the end of a run, without its curve."""
+    loaded = parse_config(CONFIG | config, [], "a test")
+    result = TrainResult({}, history, Path("out/a b"))
+    text = train.closing(loaded, result, "mrlm train --resume 'out/a b'")
+    return text.rpartition("\n\n")[2].splitlines()
+
+
+def test_the_last_words_of_a_run_are_means_of_a_tenth_of_it() -> None:
+    history: list[dict[str, Any]] = [
+        {"step": step + 1, "reward/mean": float(step**2), "eval/reward/mean": None}
+        for step in range(20)
+    ]
+    history[3]["eval/reward/mean"], history[9]["eval/reward/mean"] = 0.25, -0.5
+    history[19]["eval/reward/mean"] = 0.75
+    reports = CONFIG["training"] | {"report_to": ["tensorboard"]}
+    assert closing_words(history, {"training": reports}) == [
+        "sampled reward 0.500 -> 342.500",  # (0 + 1) / 2, (18^2 + 19^2) / 2
+        "held-out evaluation 0.250 -> 0.750",
+        "run folder: out/a b (the trained model is in out/a b/final)",
+        "try next:",
+        "  mrlm eval --model 'out/a b' --num-episodes 200",
+        "  tensorboard --logdir 'out/a b'",
+        "  mrlm train --resume 'out/a b' training.num_iterations=40",
+    ]
+    few = [{"step": 3, "reward/mean": 1.0}, {"step": 4}, {"step": 5, "reward/mean": 0.0}]
+    assert closing_words(few, {})[0] == "sampled reward 1.000 -> 0.000"
+    assert closing_words([], {})[-1].endswith("training.num_iterations=2")
+
+
+def test_the_last_words_of_a_pipeline_are_about_the_stages_that_were_played() -> None:
+    stages = [{"name": name, "training": {"num_iterations": 1}} for name in ("a", "b", "c")]
+    history: list[dict[str, Any]] = [
+        {"step": 1, "stage": 0, "reward/mean": 1.0},
+        {"step": 1, "stage": 1, "reward/mean": 2.0},
+        {"step": 2, "stage": 1, "reward/mean": 4.0},
+    ]
+    assert closing_words(history, {"stages": stages}) == [
+        "stage b: sampled reward 1.000 -> 1.000",
+        "stage c: sampled reward 2.000 -> 4.000",
+        "run folder: out/a b (the trained model is in out/a b/final)",
+        "try next:",
+        "  mrlm eval --model 'out/a b' --num-episodes 200",
+    ]
+
+
+def test_only_a_checkpoint_of_this_run_is_gone_on_from(tmp_path: Path) -> None:
+    assert not train._saved(tmp_path, None)
+    for name, written_at in (("checkpoint-1", 100), ("2-b/checkpoint-3", 200)):
+        (tmp_path / name).mkdir(parents=True)
+        manifest = tmp_path / name / "manifest.json"
+        manifest.write_text("{}")
+        os.utime(manifest, (written_at, written_at))
+    found = [train._saved(tmp_path, began) for began in (None, 100.0, 200.0, 200.5)]
+    assert found == [True, True, True, False]
+    given = ["a=1", "b=[x, y]"]
+    again = f"mrlm train --config c.yaml --resume {tmp_path} a=1 'b=[x, y]'"
+    assert train._again(Path("c.yaml"), tmp_path, given) == again
+    assert train._again(Path("c.yaml"), tmp_path, []) == again.partition(" a=")[0]
+    (tmp_path / "config.yaml").write_text("")
+    assert train._again(Path("c.yaml"), tmp_path, given) == f"mrlm train --resume {tmp_path}"
+
+
 # -- eval and collect --------------------------------------------------------------------------
 
 
@@ -269,6 +382,54 @@ def test_adapters_that_were_saved_are_not_laid_over_again(tmp_path: Path) -> Non
     first, second = loaded.policies["first"], loaded.policies["second"]
     assert first.lora is None and first.model == str(tmp_path / "final" / "first")
     assert second.model is None and not second.trainable
+
+
+def test_a_model_takes_the_place_of_those_that_the_config_names(tmp_path: Path) -> None:
+    changed = CONFIG | {
+        "model": {"model_name_or_path": "old", "torch_dtype": "bfloat16", "lora": {"r": 2}},
+        "agents": {"first": {"policy": "a"}, "second": {"policy": "b"}},
+        "policies": {
+            "a": {"model": "old-a", "tokenizer": "old-a", "lora": {"r": 2}, "learning_rate": 0.5},
+            "b": {"model": "old-b", "trainable": False},
+            "c": {"endpoint": {"base_url": "http://there/v1", "model": "x"}},
+        },
+    }
+    path = _written(tmp_path, changed)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match=f"there is no model in {folder}"):
+        cli._options.config_to_play(path, None, str(folder), None)
+    (folder / "config.json").write_text("{}")
+    (tmp_path / "config.yaml").write_text(path.read_text())  # not of a run: it has no `final`
+    found = cli._options.config_to_play(path, ["generation.max_new_tokens=5"], str(folder), None)
+    assert found.model.model_name_or_path == str(folder) and found.model.lora is None
+    assert found.model.torch_dtype == "bfloat16" and found.generation.max_new_tokens == 5
+    a, b, c = (found.policies[name] for name in "abc")
+    assert (a.model, a.tokenizer, a.lora, a.learning_rate) == (None, None, None, 0.5)
+    assert (b.model, c.model) == ("old-b", None)
+    alone = cli._options.config_to_play(None, None, str(folder), ["math", "code"])
+    assert [each.env_type for each in alone.environments] == ["math", "code"]
+    assert alone.model.model_name_or_path == str(folder) and not alone.policies
+    hub = cli._options.config_to_play(path, None, "some/model", ["math"])
+    assert hub.model.model_name_or_path == "some/model"
+    with pytest.raises(ConfigError, match=r"--model some/model: folder 'some/model' does not"):
+        cli._options.config_to_play(None, None, "some/model", None)
+
+
+def test_of_a_pipeline_the_last_stage_is_played(tmp_path: Path) -> None:
+    stages = [{"name": str(n), "generation": {"max_new_tokens": n}} for n in (7, 8, 9)]
+    path = _written(tmp_path, CONFIG | {"stages": stages})
+    assert cli._options.config_to_play(path, None, None, None).generation.max_new_tokens == 9
+
+
+def test_json_is_written_all_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "c.json"
+    for data in ({"x": [1.5, None]}, ["other"]):
+        cli._options.write_json(path, data)
+        assert json.loads(path.read_text()) == data
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        cli._options.write_json(tmp_path / "n.json", [float("nan")])
+    assert sorted(each.name for each in path.parent.iterdir()) == ["c.json"]
 
 
 def test_eval_of_a_run_prints_intervals_and_writes_json(run: Mrlm, trained: Path) -> None:
@@ -312,6 +473,7 @@ def test_eval_counts_failed_plays_apart(
         return Episode(f"e{number}", Task(f"t{number}"), {}, reward, [], status, environment="w")
 
     episodes = [play(0, 1.0, "done"), play(1, 0.0, "truncated"), play(2, 0.0, "error")]
+    episodes[2].error = "it broke"
     monkeypatch.setattr(runs, "evaluate_model", lambda *_: EvalResult({}, episodes))
     done = run("eval", "--config", config, "-o", "e.json")
     assert (
@@ -320,6 +482,20 @@ def test_eval_counts_failed_plays_apart(
     )
     kept = json.loads(Path("e.json").read_text())["episodes"]
     assert [row["reward"] for row in kept] == [1.0, 0.0, None]
+    assert kept[2] == {
+        "environment": "w",
+        "task_id": "t2",
+        "reward": None,
+        "agents": {},
+        "status": "error",
+        "error": "it broke",
+    }
+    one = {"value": 0.5, "low": None, "high": 1.0, "tasks": 12}
+    assert eval.table({"long name": {"reward avg@1": one}, "w": {"pass@1": one}}).splitlines() == [
+        "environment  measure       value  95 % interval  tasks",
+        "long name    reward avg@1  0.500  - .. 1.000     12",
+        "w            pass@1        0.500  - .. 1.000     12",
+    ]
 
 
 def test_eval_says_what_a_success_is(
@@ -351,7 +527,7 @@ def test_collected_rows_are_read_back_for_supervised_learning(
 
     episodes = [play(0, "done"), play(1, "truncated"), play(2, "error")]
     monkeypatch.setattr(runs, "collect_trajectories", lambda *_: episodes)
-    done = run("collect", "--config", config, "-n", 3, "-o", "t.json", "--filter-reward", 0.5)
+    done = run("collect", "--config", config, "-n", 3, "-o", "t.json", "--filter-reward", 1.0)
     assert done.code == 0 and "2 of 4 rollouts written to t.json (3 episodes, 1 of" in done.out
     first, second = read_rows("t.json")
     assert first == {
@@ -366,6 +542,22 @@ def test_collected_rows_are_read_back_for_supervised_learning(
         "status": "done",
     }
     assert second["status"] == "truncated"
+
+
+@pytest.mark.parametrize("words", [("eval",), ("collect", "-o", "t.json"), ("train",)])
+def test_quiet_is_without_messages(
+    words: tuple[str, ...], run: Mrlm, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "evaluate_model", lambda *_: EvalResult({}, []))
+    monkeypatch.setattr(runs, "collect_trajectories", lambda *_: [])
+    monkeypatch.setattr(
+        experiment, "run_experiment", lambda *_: TrainResult({}, [], Path("somewhere"))
+    )
+    for more, level in (((), logging.INFO), (("--quiet",), logging.WARNING)):
+        assert run(*words, "--config", config, *more).code == 0
+        log = logging.getLogger("mrlm")
+        assert log.level == level
+        assert len(log.handlers) == 1, "a message is printed once, however often a command is run"
 
 
 def test_what_was_collected_trains(run: Mrlm, trained: Path, tmp_path: Path) -> None:
@@ -401,6 +593,29 @@ def test_info_lists_versions_and_every_plug_in(run: Mrlm) -> None:
         assert wing in lines
         for name in registry.names(wing):
             assert f"{name} {' '.join(registry.describe(wing, name).split())}" in lines
+
+
+def test_info_shows_what_is_installed_and_what_computes(
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrlm.cli.info.LIBRARIES", ("torch", "no-such-library"))
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    threads = f"cpu           5 cores, {torch.get_num_threads()} threads for torch"
+    installed = [f"torch         {torch.__version__}", "no-such-library not installed"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    lines = run("info", "--no-plugins").out.splitlines()
+    assert lines[1].startswith(f"python        {platform.python_version()} on ")
+    assert lines[2:6] == [*installed, threads, "cuda          none found"]
+    assert lines[6].startswith("cache         /") and len(lines) == 7
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    found = [
+        SimpleNamespace(name="H200", total_memory=139.7 * 2**30),
+        SimpleNamespace(name="L4", total_memory=24 * 2**30),
+    ]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found[index])
+    lines = run("info", "--no-plugins").out.splitlines()
+    assert lines[5:7] == ["cuda:0        H200, 140 GiB", "cuda:1        L4, 24 GiB"]
 
 
 def test_a_server_that_is_asked_is_not_waited_for_unless_told_to(

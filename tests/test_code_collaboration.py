@@ -44,7 +44,7 @@ class Player:
     """One episode, in which several programs may be handed in."""
 
     def __init__(self, sandbox: Sandbox, problem: CodeProblem = TOTAL, **settings: Any) -> None:
-        self.world = CodeCollaborationEnvironment(sandbox=sandbox, test_timeout=1.0, **settings)
+        self.world = CodeCollaborationEnvironment(sandbox=sandbox, test_timeout=5.0, **settings)
         info = {PROBLEM: problem.record()}
         self.result = self.world.reset(Task("t", [Message(problem.question)], info=info))
 
@@ -223,7 +223,7 @@ def test_rows_of_the_known_data_sets(sandbox: Sandbox) -> None:
         said = {"aux": Message(SQUARE), "main": Message(main)}
         assert run_async(world.step(said)).rewards["main"].value == pytest.approx(4.0)
     stdin = {"question": "Add.", "input_output": {"inputs": ["1", "2"], "outputs": ["1", "2"]}}
-    with pytest.raises(DataError, match=r"row 0.*no function"):
+    with pytest.raises(DataError, match=r"row 0.*tests of a function are needed"):
         CodeCollaborationEnvironment([stdin])
     with pytest.raises(DataError, match=r"row 0, column 'codes'.*2 texts"):
         CodeCollaborationEnvironment([{**mbpp, "codes": ["x"]}])
@@ -254,7 +254,7 @@ def test_the_structure_of_a_text() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"agents": ["one"]}, "two or more"),
+        ({"agents": ["one"]}, "at least two"),
         ({"feedback": "test"}, "did you mean 'tests'"),
         ({"feedback": "expert", "expert_agent": "main"}, "different names"),
         ({"rewards": "all"}, "'team' or 'individual'"),

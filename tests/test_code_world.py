@@ -78,7 +78,7 @@ class Player:
 
 
 def once(code: str, sandbox: Sandbox, problem: CodeProblem = ADD, **settings: Any) -> Player:
-    player = Player(problem, sandbox, max_attempts=1, test_timeout=2.0, **settings)
+    player = Player(problem, sandbox, max_attempts=1, test_timeout=5.0, **settings)
     player.says(fenced(code))
     return player
 
@@ -141,8 +141,8 @@ def test_a_cheat_earns_no_more_than_the_tests_it_really_passes(name: str, sandbo
 
 
 def test_who_hangs_pays_and_keeps_what_passed_before(sandbox: Sandbox) -> None:
-    code = "def add(a, b):\n    while a < 0: pass\n    return a + b"
-    player = Player(ADD, sandbox, timeout=0.3, max_attempts=1)
+    code = "import time\ndef add(a, b):\n    if a < 0: time.sleep(99)\n    return a + b"
+    player = Player(ADD, sandbox, timeout=3.0, max_attempts=1)
     assert player.says(code) == pytest.approx(0.75 - 0.5)
     assert player.result.rewards["agent"].components == {
         "passed": 0.75,
@@ -240,12 +240,12 @@ def test_feedback_names_error_line_and_visible_test(sandbox: Sandbox) -> None:
         "def add(a, b):\n    if a in (1, 5): return a + b\n"
         "    raise type(f'a{abs(a)}b{b}', (Exception,), {})",
         "def add(a, b):\n    if a in (1, 5): return a + b\n    return f'{a} {b}'",
-        "def add(a, b):\n    if a in (1, 5): return a + b\n    while True: pass",
+        "def add(a, b):\n    if a in (1, 5): return a + b\n    __import__('time').sleep(99)",
         "def add(a, b):\n    if a in (1, 5): return a + b\n    print(a, b)\n    exit(a)",
     ],
 )
 def test_hidden_tests_are_never_shown(code: str, sandbox: Sandbox) -> None:
-    player = Player(ADD, sandbox, timeout=0.3)
+    player = Player(ADD, sandbox, timeout=3.0)
     player.says(fenced(code))
     said = player.words[0].replace("attempt 2 of 3", "")
     assert "a test that is not shown" in said
@@ -503,8 +503,8 @@ def test_examples_of_a_docstring_are_for_the_feedback(sandbox: Sandbox) -> None:
 
 def test_many_slow_cases_are_too_slow_and_not_without_a_result(sandbox: Sandbox) -> None:
     cases = [[f"{i}", f"{i}"] for i in range(40)]
-    slow = "import time\ntime.sleep(0.25)\nprint(input())"
-    player = Player(CodeProblem("", "programs", cases), sandbox, timeout=0.4)
+    slow = "import time\ntime.sleep(0.45)\nprint(input())"
+    player = Player(CodeProblem("", "programs", cases), sandbox, timeout=0.8)
     value = player.says(slow)
     assert -0.5 < value < 0.5 and player.result.rewards["agent"].components["raised"] == 1.0
 
@@ -530,18 +530,18 @@ def test_setup_code_of_a_row_is_run(sandbox: Sandbox) -> None:
     ("change", "says"),
     [
         ({"test_list": "assert"}, "column 'test_list'"),
-        ({"test_list": []}, "no test"),
+        ({"test_list": []}, "it is empty"),
         ({"test_list": ["assert ("]}, "is not Python"),
-        ({"test_list": ["assert 1 == 1"]}, "calls no function"),
-        ({"text": None}, "text or a prompt"),
-        ({"test_list": None}, "none of the known forms"),
+        ({"test_list": ["assert 1 == 1"]}, "does not call a function"),
+        ({"text": None}, "text or prompt"),
+        ({"test_list": None}, "unknown form"),
         ({"test_list": None, "input_output": "{"}, "not valid JSON"),
         ({"test_list": None, "input_output": "[]"}, "'inputs' and 'outputs'"),
         ({"test_list": None, "input_output": {"inputs": ["1"], "outputs": []}}, "1 inputs for 0"),
         ({"test_list": None, "entry_point": "a b", "test": "def check(c): ...", "prompt": "x"},
-         "name of a function"),
+         "function name"),
         ({"test_list": None, "entry_point": "f", "test": "assert f()", "prompt": "x"},
-         "no function check"),
+         "is not defined"),
     ],
 )  # fmt: skip
 def test_a_malformed_row_says_file_and_line(
@@ -636,8 +636,8 @@ def test_the_world_keeps_the_contract(sandbox: Sandbox) -> None:
         ({"generator": {"level": 1}}, "generator: .*level"),
         ({"generator": {"num_hidden": 1}}, "num_hidden"),
         ({"generator": {"num_visible": 5}}, "num_visible"),
-        ({"generator": {}, "families": ["lists"]}, "one of a generator"),
-        ({"generator": {}, "dataset": [MBPP]}, "one of a generator"),
+        ({"generator": {}, "families": ["lists"]}, "only one of generator"),
+        ({"generator": {}, "dataset": [MBPP]}, "only one of generator"),
         ({"generator": {"seed": 1}, "seed": 2}, "seed"),
         ({"generator": CodeProblemGenerator(), "seed": 2}, "seed"),
         ({"timeout": 0}, "wall"),
@@ -670,14 +670,15 @@ BUSY = "import time\nwhile time.process_time() < {seconds}: pass\n"
 
 
 def test_many_episodes_at_once_and_none_is_called_too_slow(sandbox: Sandbox) -> None:
-    world = CodeExecutionEnvironment(timeout=1.2, max_attempts=1, sandbox=sandbox)
+    """Whoever waits for one that hangs waits longer than a program may take."""
+    world = CodeExecutionEnvironment(timeout=4.0, max_attempts=1, sandbox=sandbox)
 
     async def play(seed: int) -> StepResult:
         copied = world.spawn()
         copied.reset(copied.task(seed), seed)
-        busy = BUSY.format(seconds=0.1)
+        busy = BUSY.format(seconds=0.01)
         right = busy + extract_code(copied.expert("agent", []) or "")
-        solution = "while True: pass" if seed % 16 == 0 else right
+        solution = "import time\ntime.sleep(99)" if seed % 16 == 0 else right
         return await copied.step({"agent": Message(fenced(solution))})
 
     async def all_of_them() -> list[StepResult]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mrlm.cli.train import closing
 from mrlm.config import (
     AgentConfig,
     EnvironmentConfig,
@@ -25,6 +26,7 @@ from mrlm.config import (
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.experiment import dry_run
+from mrlm.runs import TrainResult
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -332,6 +334,18 @@ def test_stages_are_the_base_with_changes():
     assert warm.sft.mode == "combined" and "grpo" not in warm.resolved()
     assert (learn.grpo.group_size, learn.training.learning_rate) == (4, 2e-4)
     assert ExperimentConfig().stage_configs()[0][0] == ""
+
+
+def test_the_end_of_a_run_tells_of_the_stages_that_were_run_and_of_no_finished_one(tmp_path):
+    def shown(*stages):
+        rows = [{"stage": n, "step": 1, "reward/mean": 0.25 + n} for n in stages]
+        return closing(staged(), TrainResult({}, rows, tmp_path), "again")
+
+    both, last = shown(0, 1), shown(0)
+    assert (
+        "stage warm: sampled reward 0.250" in both and "stage learn: sampled reward 1.250" in both
+    )
+    assert "stage learn: sampled reward 0.250" in last and "stage warm" not in last
 
 
 def test_a_wrong_stage_is_named():

@@ -134,7 +134,7 @@ def test_a_pipe_that_is_closed_does_not_end_the_run(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("nothing more of the run is shown") == 1
+    assert done.stderr.count("the display of the run is stopped") == 1
     assert "done" in done.stderr and "Exception" not in done.stderr
 
 

@@ -166,9 +166,9 @@ def test_statistics_and_coefficients_follow_the_policy_and_are_saved() -> None:
 
 
 def test_without_a_reference_nothing_is_adapted() -> None:
-    assert CORY(kl_coef=0.0).needs == {"values"}
-    assert CORY().needs == {"values", "ref_logprobs"}
-    assert CORY(kl_penalty="full").needs == {"values", "full_kl"}
+    assert CORY(kl_coef=0.0).spec.columns == {"values"}
+    assert CORY().spec.columns == {"values", "ref_logprobs"}
+    assert CORY(kl_penalty="full").spec.columns == {"values", "full_kl"}
 
 
 # -- the divergence over the whole vocabulary ------------------------------------------------------
@@ -309,7 +309,10 @@ def config(**changes: Any) -> ExperimentConfig:
         ({"workflow": {"template": "hm"}}, r"put \{answer\} into it"),
         ({"workflow": {"observer": "pioneer"}}, "name two agents"),
         ({"agents": {"a": {}, "b": {}}}, "sends only pioneer, observer"),
-        ({"environments": [{"env_type": "relay"}]}, "plays worlds with one seat.*'turns'"),
+        (
+            {"environments": [{"env_type": "relay"}]},
+            "plays worlds with one seat.*'turns'",
+        ),
         ({"training.schedule.swap_every": 3}, "the algorithm swaps every 1 iterations"),
     ],
 )

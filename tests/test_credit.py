@@ -14,13 +14,16 @@ import torch
 from mrlm.algorithms.dpo import DPO
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
+from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.ppo import PPO
 from mrlm.algorithms.reinforce import REINFORCE
+from mrlm.algorithms.reinforce_pp import ReinforcePP
+from mrlm.algorithms.remax import ReMax
 from mrlm.algorithms.rloo import RLOO
 from mrlm.algorithms.sft import SFT, is_observation
-from mrlm.core.episodes import Group
+from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, TrainingError
-from mrlm.core.types import SamplingParams, Turn
+from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn.data.batch import Outputs, merge
 from played import Prefix, by_text, credited, fill, learn, play, whole
 
@@ -44,6 +47,22 @@ def test_advantages_of_different_algorithms_differ():
 @pytest.mark.parametrize("make_one", [REINFORCE, MAGRPO, PPO])
 def test_a_discount_has_an_effect(make_one):
     assert not np.allclose(advantages(make_one(gamma=1.0)), advantages(make_one(gamma=0.3)))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [REINFORCE(baseline="mean"), REINFORCE(whiten=True), ReinforcePP(), PPO(gae_lambda=1.0)],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_batch_in_which_all_earn_the_same_teaches_exactly_nothing(algorithm: Any) -> None:
+    """The mean of 0.1 three times over is a little more than 0.1."""
+    groups = [Group([with_context(str(i), [0.1], [True])], str(i)) for i in range(3)]
+    for turn in (turn for group in groups for episode in group for turn in episode.turns):
+        turn.completion_ids, turn.logprobs, turn.values = [2], [-0.5], [0.0]
+    assert sum([0.1] * 3) / 3 != 0.1
+    algorithm.credit(groups)
+    found = [np.asarray(t.advantages) for g in groups for e in g for t in e.turns]
+    assert all(np.all(each == 0.0) for each in found)
 
 
 def test_reinforce_discounts_what_follows_a_turn():
@@ -71,6 +90,16 @@ def test_reinforce_centres_each_agent_over_the_batch(fields):
     pooled = np.array([t.advantages for g in groups for e in g for t in e.rollouts["a"].turns])
     assert pooled.mean() == pytest.approx(0.0, abs=1e-9)
     assert abs(pooled[::2].mean()) > 1e-3  # early turns are preferred to late ones
+
+
+def test_reinforce_divides_all_turns_of_an_agent_by_one_deviation():
+    """First turns earn 0 and 4, second ones 0 and 2: variances 8 and 2, each of one degree of
+    freedom; one number for both."""
+    groups = [Group([with_context("0", [0.0, 0.0], [True] * 2)], "0")]
+    groups.append(Group([with_context("1", [4.0, 2.0], [True] * 2)], "1"))
+    REINFORCE(whiten=True, gamma=0.0).credit(groups)
+    found = [turn.advantages for group in groups for episode in group for turn in episode.turns]
+    assert found == pytest.approx(np.array([-2.0, -1.0, 2.0, 1.0]) / math.sqrt(5.0))
 
 
 def test_magrpo_gives_the_team_return_from_the_agents_own_step_on():
@@ -233,6 +262,21 @@ def test_ppo_pays_for_divergence_and_adapts_its_price():
         PPO(kl_target=6.0)
 
 
+def test_ppo_adapts_its_price_to_the_divergence_of_an_episode():
+    """Divergences of 5 and 8.2 in two episodes of two turns, 6.6 on average: a tenth more than the
+    target, in two episodes of a horizon of 10."""
+    groups = []
+    for number, each in enumerate(([1.0, 1.5], [2.0, 2.1])):
+        groups.append(Group([with_context(str(number), [0.0, 1.0], [True] * 2)], str(number)))
+        for turn, apart in zip(groups[-1].episodes[0].turns, each, strict=True):
+            turn.ref_logprobs = [-0.5 - apart] * 2
+    algorithm = PPO(kl_coef=0.4, kl_target=6.0, kl_horizon=10.0)
+    algorithm.credit(groups)
+    assert algorithm.metrics["kl"] == pytest.approx(6.6)
+    assert algorithm.metrics["kl_coef"] == 0.4
+    assert algorithm.current_kl_coef == pytest.approx(0.4 * (1 + 0.1 * 2 / 10))
+
+
 def test_ppo_says_what_is_missing():
     with pytest.raises(TrainingError, match="values"):
         PPO().credit(play(PPO()))
@@ -273,7 +317,7 @@ def test_tokens_drawn_from_a_cut_distribution_alone_are_reweighted():
 
 def test_the_entropy_bonus_reaches_the_gradient():
     plain, curious = GRPO(), GRPO(entropy_coef=0.1)
-    assert curious.needs_entropy and not plain.needs_entropy
+    assert curious.spec.entropy and not plain.spec.entropy
     groups, policy = credited(plain)
     batches = whole(plain, groups)
     assert not torch.allclose(learn(plain, policy, batches)[1], learn(curious, policy, batches)[1])
@@ -291,6 +335,51 @@ def test_agent_balanced_gives_a_quiet_agent_the_same_say():
         assert logprobs.grad[batch.agent == number].sum().item() == pytest.approx(-0.5, abs=1e-5)
 
 
+# -- turns that are context ------------------------------------------------------------------------
+
+
+def with_context(name: str, paid: list[float], trained: list[bool]) -> Episode:
+    """One agent, of whose turns some are trained; each has two tokens."""
+    turns = [
+        Turn("a", "p", [1] * (1 + at), [2, 3], [-0.5] * 2, reward=reward, step=at, index=at)
+        for at, reward in enumerate(paid)
+    ]
+    for turn, learns in zip(turns, trained, strict=True):
+        turn.trained, turn.values = learns, [0.0, 0.0]
+    rollouts = {"a": Rollout("a", "p", "t", turns)}
+    return Episode(name, Task("t"), rollouts, sum(paid), list(paid), "done")
+
+
+SECOND_AND_FOURTH = [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (PPO(gae_lambda=1.0, gamma=0.5, whiten_advantages=False), [1 + 2 + 0.5 * 7, 3 + 4]),
+        (ReinforcePP(gamma=0.5), [1 + 2 + 0.5 * 7, 3 + 4]),
+        (REINFORCE(gamma=0.5), [1 + 2 / 2 + 3 / 4 + 4 / 8, 3 + 4 / 2]),
+        (MARSHAL(gamma=0.5), [1 + 2 / 2 + 3 / 4 + 4 / 8, 3 + 4 / 2]),
+        (MAGRPO(gamma=0.5, returns="independent"), [1 + 2 / 2 + 3 / 4 + 4 / 8, 3 + 4 / 2]),
+        (ReMax(), [1 + 2 + 3 + 4, 3 + 4]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_context_earns_belongs_to_the_turns_before_it(
+    algorithm: Any, expected: list[float]
+) -> None:
+    """But for what was earned before anything was trained."""
+    group = Group([with_context("0", [5.0, 1.0, 2.0, 3.0, 4.0], SECOND_AND_FOURTH)], "t")
+    if isinstance(algorithm, ReMax):
+        group.episodes.append(with_context("1", [0.5], [False]))
+        group.episodes[1].greedy = True
+    algorithm.credit([group])
+    turns = group.episodes[0].turns
+    found = [np.broadcast_to(np.asarray(t.returns, float), 2).tolist() for t in turns if t.trained]
+    assert found == [pytest.approx([value] * 2) for value in expected]
+    assert all(t.returns is None and t.advantages is None for t in turns if not t.trained)
+
+
 # -- supervised and preferences --------------------------------------------------------------------
 
 
@@ -302,9 +391,12 @@ def words(groups: list[Group], world: bool) -> list[Turn]:
 def test_a_world_model_learns_what_the_agent_read_next():
     groups = play(SFT())
     own = groups[0].episodes[0].rollouts["a"].turns
+    for turn in own:
+        turn.version = 5 + turn.index
     SFT(mode="world_model").credit(groups)
     seen = [t for t in groups[0].episodes[0].rollouts["a"].turns if is_observation(t)]
     assert [turn.completion_ids for turn in seen] == [[9, 2], [9, 4]]
+    assert [(t.agent, t.step, t.index, t.version) for t in seen] == [("a", 0, 0, 5), ("a", 1, 1, 6)]
     assert seen[0].prompt_ids == [*own[0].prompt_ids, *own[0].completion_ids]
     assert not words(groups, world=False) and words(groups, world=True)
     assert len(merge(groups[0].episodes[0].rollouts["a"].turns)) == 1
@@ -319,6 +411,21 @@ def test_combined_weighs_kinds_and_not_their_lengths():
     assert np.array(sums) / total == pytest.approx([2.0, 0.5])
 
 
+def test_combined_weighs_each_policy_by_its_own_words():
+    """p says 2 tokens and reads 3 afterwards; q says 4 and reads nothing."""
+    one, other = (
+        with_context(name, [0.0] * (1 + at), [True] * (1 + at)) for at, name in enumerate("pq")
+    )
+    one.rollouts["a"].tail_ids = [7, 8, 9]
+    for turn in other.turns:
+        turn.policy, turn.prompt_ids = "q", [5 + turn.index]
+    groups = [Group([one], "0"), Group([other], "1")]
+    SFT(mode="combined", bc_weight=2.0, world_model_weight=0.5).credit(groups)
+    own, seen = groups[0].episodes[0].turns
+    assert (own.advantages, seen.advantages) == (2.0 * 5 / 2, 0.5 * 5 / 3)
+    assert [turn.advantages for turn in groups[1].episodes[0].turns] == [2.0, 2.0]
+
+
 def test_cloning_twice_is_cloning_once_and_changes_no_kept_episode():
     groups = play(SFT())
     kept = [copy.deepcopy(episode) for episode in groups[0]]
@@ -331,10 +438,22 @@ def test_cloning_twice_is_cloning_once_and_changes_no_kept_episode():
     assert originals == kept
 
 
-def test_supervised_words_are_scored_at_temperature_one():
+@pytest.mark.parametrize("mode", ["behavioral_cloning", "combined"])
+def test_supervised_words_are_scored_as_the_model_has_them(mode):
+    """However they were drawn: at temperature 1, and from a distribution that was not cut."""
     groups = play(SFT())
-    SFT().credit(groups)
-    assert {turn.sampling.temperature for turn in words(groups, world=False)} == {1.0}
+    drawn = SamplingParams(9, temperature=0.3, top_p=0.7, top_k=5, min_p=0.2, stop=("x",))
+    for turn in (turn for group in groups for episode in group for turn in episode.turns):
+        turn.sampling, turn.advantages, turn.returns = drawn, 7.0, 7.0
+    failed, frozen = groups[0].episodes[1], groups[1].episodes[0].rollouts["a"].turns[0]
+    failed.status, frozen.trained = "error", False
+    SFT(mode=mode).credit(groups)
+    turns = [turn for group in groups for episode in group for turn in episode.turns]
+    lost = [*groups[0].episodes[1].turns, groups[1].episodes[0].rollouts["a"].turns[0]]
+    assert all(turn.advantages is None for turn in lost)
+    plain = SamplingParams(9, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, stop=("x",))
+    assert all(turn.sampling == plain and turn.returns is None for turn in turns)
+    assert any(map(is_observation, turns)) is (mode == "combined")
 
 
 def test_a_prompt_that_does_not_continue_teaches_no_observation():

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import random
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +25,20 @@ from mrlm.core.chat import Chat
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, TrainingError
+from mrlm.core.process_group import Peers
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Observation, Reward, StepResult, Task, Turn
 from mrlm.core.types import Rollout as Part
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
-from mrlm.learn.critics.critic import CentralCritic, Critic, beside
-from mrlm.learn.data.batch import merge, pack
-from mrlm.learn.data.samples import samples_of
+from mrlm.learn.critics import critic as critic_module
+from mrlm.learn.critics.critic import AnswerCritic, CentralCritic, Critic, beside
+from mrlm.learn.critics.mixing_critic import frozen_beside
+from mrlm.learn.data.batch import Batch, merge, pack
+from mrlm.learn.data.data_parallel import rounds
+from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.optimizer import LearnerSettings
-from mrlm.learn.policy.lora import add_adapter
+from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
 
 LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
@@ -269,6 +277,30 @@ def test_ippo_runs_each_agents_own_row_and_may_pay_it_the_teams_rewards() -> Non
     )
 
 
+def test_only_what_was_cut_short_goes_on_with_its_last_value() -> None:
+    played = [valued([0.5, 0.2], [0.0, 1.0]) for _ in range(2)]
+    played[0].episodes[0].status = "truncated"
+    MAPPO(bootstrap_on_truncation=True, gamma=0.5, gae_lambda=1.0).credit(played)
+    returns = [columns(group, "returns")["a"] for group in played]
+    assert returns == [pytest.approx([0.5 * 1.1, 1.0 + 0.5 * 0.2]), pytest.approx([0.5, 1.0])]
+
+
+def test_an_episode_in_which_nobody_spoke_is_left_out() -> None:
+    """Its world was over before anybody was asked."""
+    group, silent = valued([0.5, 0.2], [0.0, 1.0]), valued([], [2.0])
+    assert joint_steps(silent.episodes[0]) == []
+    MAPPO(gae_lambda=1.0).credit([group, silent])
+    assert columns(group, "returns")["a"] == pytest.approx([1.0, 1.0])
+
+
+def test_an_episode_with_a_reward_that_is_no_number_is_left_out() -> None:
+    played = [valued([0.5, 0.2], [0.0, 1.0]) for _ in range(2)]
+    played[1].episodes[0].step_rewards[0] = math.nan
+    MAPPO(gae_lambda=1.0).credit(played)
+    assert columns(played[0], "returns")["a"] == pytest.approx([1.0, 1.0])
+    assert columns(played[1], "returns")["a"] == columns(played[1], "advantages")["a"] == [None] * 2
+
+
 @pytest.mark.parametrize(("bootstrap", "last"), [(False, 0.8), (True, 1.0)])
 def test_a_truncated_episode_goes_on_with_its_last_value_if_asked(bootstrap, last) -> None:
     group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
@@ -286,20 +318,19 @@ def test_mappo_says_that_nobody_valued_the_states() -> None:
 
 
 def test_policies_wait_until_the_critic_explains_something_and_no_longer_than_said() -> None:
-    def step(algorithm: MAPPO, values: list[float]) -> list[Any]:
+    def step(algorithm: MAPPO, values: list[float]) -> bool:
         groups = [valued([value], [float(i)]) for i, value in enumerate(values)]
         algorithm.credit(groups)
-        return list(algorithm.order(["one"]))
+        return algorithm.waiting
 
     blind, seeing = [0.0, 0.0, 0.0], [0.1, 0.9, 2.1]
     algorithm = MAPPO(critic_warmup=3)
-    assert step(algorithm, blind) == [] and algorithm.metrics["critic_warmup"] == 1.0
+    assert step(algorithm, blind) and algorithm.metrics["critic_warmup"] == 1.0
     again = MAPPO(critic_warmup=3)
     again.load_state_dict(algorithm.state_dict())
-    assert step(again, seeing) == [["one"]] and step(again, blind) == [["one"]]
-    assert step(algorithm, blind) == [] == step(algorithm, blind)
-    assert step(algorithm, blind) == [["one"]]
-    assert step(MAPPO(), blind) == [["one"]]
+    assert not step(again, seeing) and not step(again, blind)
+    assert step(algorithm, blind) and step(algorithm, blind)
+    assert not step(algorithm, blind) and not step(MAPPO(), blind)
 
 
 # -- networks --------------------------------------------------------------------------------------
@@ -365,7 +396,7 @@ def test_critic_and_policies_learn_apart(
     for each in groups[0]:
         each.rollouts["a"].turns[-1].reward = each.reward
     critic.annotate(groups)
-    run_async(learner.annotate(groups, algorithm.needs))
+    run_async(learner.annotate(groups, algorithm.spec.columns))
     if not central:
         for group in groups:
             for each in group:
@@ -462,6 +493,18 @@ def test_what_outgrows_the_critic_is_read_from_its_end_and_said_once(
     assert len([r for r in caplog.records if "joint states are longer" in r.message]) == 1
 
 
+def test_a_state_that_just_fits_is_read_whole_and_nothing_is_said(
+    model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = policies(model, tokenizer, lora=False)
+    critic = CentralCritic(beside(one), FAST, {"a": one.chat, "b": two.chat})
+    played = episode({"a": tokenizer, "b": tokenizer})
+    whole = [state.prompt_ids for state in critic.states(played)]
+    critic.body.model.config.max_position_embeddings = 1 + max(map(len, whole))
+    assert [state.prompt_ids for state in critic.states(played)] == whole
+    assert not [r for r in caplog.records if "joint states are longer" in r.message]
+
+
 def test_steps_that_are_not_finite_change_nothing_and_end_the_run_when_they_go_on(
     model: Any, tokenizer: Any
 ) -> None:
@@ -497,6 +540,332 @@ def test_models_of_two_families_train_with_a_critic_from_a_third_place(
     assert all(math.isfinite(row["value_loss"]) for row in result.history)
     saved = result.run_folder / "checkpoint-2" / "critics" / "team"
     assert (saved / "value_head.safetensors").is_file()
+
+
+# -- what a step is --------------------------------------------------------------------------------
+
+
+def learned(tokenizer: Any, returns: tuple[float, ...] = (1.0, -2.0, 0.5)) -> list[Group]:
+    """Episodes of an agent alone, with credit: uneven turns, each of whose tokens has a return."""
+    groups = []
+    for number, paid in enumerate(returns):
+        made = episode({"a": tokenizer})
+        for turn in made.turns:
+            turn.prompt_ids = [5 + number, *turn.prompt_ids]
+            turn.completion_ids = turn.completion_ids[: 1 + number + turn.index]
+            turn.values = np.full(len(turn), 0.1 * number)
+            turn.returns = np.linspace(paid, 2 * paid, len(turn))
+            turn.advantages = 0.0
+        groups.append(Group([made], "t"))
+    return groups
+
+
+class Regression(PPO):
+    """A value loss that is easily written out: half the mean squared error."""
+
+    def value_loss(self, batch: Batch, values: torch.Tensor) -> torch.Tensor:
+        return (values - batch.returns).square().sum() / 2 / batch.totals.tokens
+
+
+def regression(**settings: Any) -> Regression:
+    return Regression(critic="separate", level="token", **{"num_minibatches": 2, **settings})
+
+
+@pytest.mark.parametrize("max_tokens", [16384, 30])
+@pytest.mark.parametrize(("epochs", "own", "passes"), [(2, None, 2), (1, 3, 3)])
+def test_an_update_is_so_many_steps_on_mini_batches(
+    epochs: int, own: int | None, passes: int, max_tokens: int, model: Any, tokenizer: Any
+) -> None:
+    """The same steps written out, however mini-batches are cut to fit."""
+    policy = Policy("a", model, tokenizer)
+    settings = LearnerSettings(
+        learning_rate=1e-4,
+        critic_learning_rate=4e-3,
+        max_tokens=max_tokens,
+        schedule="linear",
+        total_steps=4,
+    )
+    critic, twin = Critic("a", beside(policy), settings), beside(policy)
+    twin.add_value_head()
+    groups = learned(tokenizer)
+    samples = samples_of(groups, "a")
+    optimizer = torch.optim.AdamW(twin.parameters(), 4e-3 * 0.75, weight_decay=0.0)
+    rng, losses, norms = random.Random(7), [], []
+    for _ in range(passes):
+        for part in minibatches(samples, 2, rng):
+            batch = pack(part)
+            error = (twin.values(batch) - batch.returns).square().sum() / 2 / len(batch)
+            optimizer.zero_grad()
+            error.backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)))
+            losses.append(float(error.detach()))
+            optimizer.step()
+    metrics = critic.update(groups, regression(update_epochs=epochs, critic_epochs=own), 1, 7)
+    assert metrics == pytest.approx(
+        {
+            "value_loss": np.mean(losses),
+            "critic_grad_norm": np.mean(norms),
+            "critic_learning_rate": 3e-3,
+        },
+        rel=1e-3,
+    )
+    batch = pack(samples)
+    with torch.no_grad():
+        torch.testing.assert_close(critic.body.values(batch), twin.values(batch), atol=2e-3, rtol=0)
+        assert critic.body.values(batch).abs().max() > 0.05
+    assert critic.update([], regression(), 1, 7) == {}
+
+
+@pytest.mark.parametrize("own", [None, 3])
+def test_losses_one_by_one_are_those_of_an_update(
+    own: int | None, model: Any, tokenizer: Any
+) -> None:
+    """A loop of one's own that steps between them learns what `update` does."""
+    policy, groups = Policy("a", model, tokenizer), learned(tokenizer)
+    critic, other = (Critic("a", beside(policy), FAST) for _ in range(2))
+    algorithm = regression(update_epochs=2, critic_epochs=own)
+    seen = []
+    for loss in critic.losses(groups, algorithm, random.Random(7)):
+        critic.stepper.clear()
+        loss.backward()
+        critic.stepper.norm()
+        critic.stepper.step(apply=True)
+        seen.append(float(loss.detach()))
+    assert len(seen) == 2 * (own or 2)
+    metrics = other.update(groups, algorithm, 0, 7)
+    assert metrics["value_loss"] == pytest.approx(np.mean(seen), rel=1e-3)
+    groups[1].episodes[0].rollouts["a"].turns[0].advantages = None  # not to be learned from
+    whole = other.loss(groups, algorithm)
+    batch = pack(samples_of(groups, "a"))
+    with torch.no_grad():
+        error = (other.body.values(batch) - batch.returns).square().mean() / 2
+    assert float(whole.detach()) == pytest.approx(float(error), rel=1e-4)
+
+
+def test_dropout_of_an_update_follows_its_seed(gpt2_path: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    policy = Policy(
+        "a",
+        AutoModelForCausalLM.from_pretrained(gpt2_path),
+        AutoTokenizer.from_pretrained(gpt2_path),
+    )
+    groups, found = learned(policy.tokenizer), []
+    for drawn, seed in ((1, 4), (2, 4), (1, 12)):
+        critic = Critic("a", beside(policy), FAST)
+        torch.manual_seed(drawn)
+        found.append(critic.update(groups, regression(critic_epochs=2), 0, seed))
+        assert not critic.body.model.training
+    assert found[0] == found[1] and found[0]["value_loss"] != found[2]["value_loss"]
+
+
+def test_values_are_written_turn_by_turn_however_samples_are_cut(
+    model: Any, tokenizer: Any
+) -> None:
+    critic = Critic("a", beside(Policy("a", model, tokenizer)), replace(FAST, max_tokens=40))
+    head = critic.body.value_head
+    assert head is not None
+    torch.nn.init.normal_(head.linear.weight)
+    groups = learned(tokenizer)
+    groups[1].episodes[0].rollouts["a"].turns[0].advantages = None  # valued, and not learned from
+    critic.annotate(groups)
+    turns = [turn for group in groups for episode in group for turn in episode.turns]
+    for turn in turns:
+        with torch.no_grad():
+            alone = critic.body.values(pack(merge([turn])))
+        np.testing.assert_allclose(turn.values, alone, atol=1e-4)  # pyright: ignore
+    assert [len(sample.turns) for sample in critic.samples(groups, credited=False)] == [2, 2, 2]
+    assert [len(sample.turns) for sample in critic.samples(groups, credited=True)] == [2, 1, 2]
+
+
+def test_an_answer_alone_has_the_columns_of_its_turn(model: Any, tokenizer: Any) -> None:
+    critic = AnswerCritic("a", beside(Policy("a", model, tokenizer)), FAST)
+    groups = learned(tokenizer)
+    turns = [turn for group in groups for episode in group for turn in episode.turns]
+    samples = critic.samples(groups, credited=True)
+    assert [sample.unit for sample in samples] == list(range(6))
+    assert [sample.rollout for sample in samples] == list(range(6))
+    for sample, turn in zip(samples, turns, strict=True):
+        (alone,) = sample.turns
+        assert sample.ids == [turn.prompt_ids[-1], *turn.completion_ids]
+        assert (alone.agent, alone.policy) == (turn.agent, turn.policy)
+        assert alone.values is turn.values and alone.returns is turn.returns
+        assert alone.advantages == turn.advantages
+    turns[0].advantages = None
+    assert len(critic.samples(groups, credited=True)) == 5
+    assert len(critic.samples(groups, credited=False)) == 6
+
+
+@pytest.mark.parametrize(("bos", "eos"), [(None, 3), (7, 3), (7, None), (None, None)])
+def test_states_end_in_a_mark_and_begin_as_the_tokenizer_wants(
+    bos: int | None, eos: int | None, model: Any, tokenizer: Any
+) -> None:
+    policy = Policy("a", model, tokenizer)
+    body = beside(policy)
+    body.tokenizer = copy.deepcopy(tokenizer)
+    pad = body.pad_id
+    for name, number in (("bos", bos), ("eos", eos)):
+        token = None if number is None else tokenizer.convert_ids_to_tokens(number)
+        setattr(body.tokenizer, f"{name}_token", token)
+    assert body.tokenizer.bos_token_id == bos and body.tokenizer.eos_token_id == eos
+    critic = CentralCritic(body, FAST, {"a": policy.chat, "b": policy.chat})
+    played = episode({"a": tokenizer, "b": tokenizer})
+    for turn in played.turns:
+        turn.values, turn.returns = float(turn.step), 10.0 + turn.step
+    first, second = critic.states(played)
+    texts = [text for _, text in joint_texts(played, lambda turn, ids: tokenizer.decode(ids))]
+    begins = [] if bos is None else [bos]
+    mark = pad if eos is None else eos
+    one, two = (body.chat.encode_text(text) for text in texts)
+    assert first.prompt_ids == [*begins, *one] and first.completion_ids == [mark]
+    assert second.prompt_ids == [*begins, *one, mark, *two] and second.completion_ids == [mark]
+    assert [(s.values, s.returns) for s in (first, second)] == [(0.0, 10.0), (1.0, 11.0)]
+    assert [len(state.taken) for state in (first, second)] == [2, 2]
+    failed = copy.deepcopy(played)
+    failed.status = "error"
+    half = copy.deepcopy(played)
+    for turn in half.turns:
+        turn.returns = None if turn.step else 1.0
+    del half.rollouts["b"]
+    groups = [Group([played, failed]), Group([half])]
+    every, some = (critic.samples(groups, credited) for credited in (False, True))
+    assert [len(sample.turns) for sample in every] == [2, 2]
+    assert [turn.prompt_ids for turn in every[0].turns] == [first.prompt_ids, second.prompt_ids]
+    assert [len(sample.turns) for sample in some] == [2, 1]
+    for samples in (every, some):
+        assert [(sample.unit, sample.rollout) for sample in samples] == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_what_stands_beside_a_policy_reads_as_it_does(
+    lora: bool, model: Any, tokenizer: Any
+) -> None:
+    plain, _ = policies(model, tokenizer, lora)
+    chat = Chat(tokenizer)
+    policy = Policy(
+        "a", model if not lora else plain.model, tokenizer, adapter=plain.adapter,
+        precision="bf16", chat=chat, lean=False,
+    )  # fmt: skip
+    for body in (beside(policy), frozen_beside(policy)):
+        assert (body.name, body.precision, body.lean) == ("a", "bf16", False)
+        assert body.chat is chat and body.tokenizer is tokenizer
+    assert beside(policy).adapter == ("first-critic-critic" if lora else None)
+    assert frozen_beside(policy).adapter == (BASE if lora else None)
+
+
+def test_one_bad_mini_batch_is_skipped_counted_and_not_averaged(
+    model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy, groups = Policy("a", model, tokenizer), learned(tokenizer)
+    critic = Critic("a", beside(policy), FAST)
+    groups[2].episodes[0].rollouts["a"].turns[0].returns = math.inf
+    orders = [minibatches(samples_of(groups, "a"), 2, random.Random(seed)) for seed in range(20)]
+    bad_last = [
+        any(turn.returns is math.inf for s in list(o)[1] for turn in s.turns) for o in orders
+    ]
+    first, last = bad_last.index(False), bad_last.index(True)
+    metrics = critic.update(groups, regression(critic_epochs=1), 0, first)
+    assert math.isfinite(metrics["value_loss"]) and math.isfinite(metrics["critic_grad_norm"])
+    assert critic.nonfinite == 0  # the good one came after it
+    assert "(1 in a row)" in caplog.text
+    critic.update(groups, regression(critic_epochs=1), 0, last)
+    assert critic.nonfinite == 1
+    other = Critic("a", beside(policy), FAST)
+    other.load_optimizer_state(*critic.optimizer_state())
+    assert other.nonfinite == 1
+    for turn in (turn for group in groups for each in group for turn in each.turns):
+        turn.returns = math.inf
+    with pytest.raises(TrainingError, match=r"critic of 'a'.*3 steps in a row"):
+        other.update(groups, regression(critic_epochs=1), 0, 0)
+    # nothing finite, and fewer than end the run
+    once = Critic("a", beside(policy), FAST)
+    assert once.update(groups, regression(critic_epochs=1), 0, 0) == {
+        "critic_learning_rate": pytest.approx(1e-3)
+    }
+
+
+def test_a_loss_scale_that_is_too_high_is_no_failure_of_a_critic(
+    model: Any, tokenizer: Any
+) -> None:
+    critic = Critic("a", beside(Policy("a", model, tokenizer, precision="fp16")), FAST)
+    groups = learned(tokenizer)
+    critic.stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    for step in range(3):
+        critic.update(groups, regression(critic_epochs=1), step, step)
+        assert critic.nonfinite == 0
+    assert critic.stepper.scale < 2.0**40
+
+
+class Twice(Peers):
+    """Another process that has computed the same."""
+
+    def add_gradients(self, parameters: Any) -> None:
+        for weight in parameters:
+            if weight.grad is not None:
+                weight.grad *= 2
+
+    def add_numbers(self, tables: Any) -> list[dict[str, float]]:
+        return [{name: 2 * number for name, number in table.items()} for table in tables]
+
+
+def test_gradients_and_losses_are_those_of_all_processes(model: Any, tokenizer: Any) -> None:
+    policy, groups = Policy("a", model, tokenizer), learned(tokenizer)
+    alone, both = (
+        Critic("a", beside(policy), replace(FAST, peers=peers)).update(
+            groups, regression(num_minibatches=1, critic_epochs=1), 0, 0
+        )
+        for peers in (Peers(), Twice())
+    )
+    for name in ("value_loss", "critic_grad_norm"):
+        assert both[name] == pytest.approx(2 * alone[name], rel=1e-5)
+
+
+def test_a_gradient_that_is_no_number_is_a_failure_where_nothing_is_scaled(
+    model: Any, tokenizer: Any
+) -> None:
+    class Steep(Regression):
+        def value_loss(self, batch: Batch, values: torch.Tensor) -> torch.Tensor:
+            return values.square().sqrt().sum()  # 0 at the start, where it has no slope
+
+    critic = Critic("a", beside(Policy("a", model, tokenizer)), FAST)
+    algorithm = Steep(critic="separate", level="token", num_minibatches=2, critic_epochs=1)
+    critic.update(learned(tokenizer), algorithm, 0, 0)
+    assert critic.nonfinite == 2
+
+
+def test_micro_batches_that_are_empty_add_nothing(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a model is cut over processes, one that has no more to read computes along."""
+    policy, groups, found = Policy("a", model, tokenizer), learned(tokenizer), []
+    for padding in ([], [[], []]):
+        monkeypatch.setattr(
+            critic_module, "rounds", lambda *given, more=padding: [*rounds(*given), *more]
+        )
+        critic = Critic("a", beside(policy), FAST)
+        metrics = critic.update(groups, regression(critic_epochs=1), 0, 0)
+        critic.annotate(groups)
+        values = np.concatenate([turn.values for each in groups for turn in each.episodes[0].turns])
+        found.append((metrics, values))
+    assert found[0][0] == pytest.approx(found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-4)
+    assert np.abs(found[0][1]).max() > 0
+
+
+def test_what_a_critic_learned_is_saved_bit_by_bit(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    policy, groups = Policy("a", model, tokenizer), learned(tokenizer)
+    critic, other = (Critic("a", beside(policy), FAST) for _ in range(2))
+    critic.update(groups, regression(), 0, 0)
+    critic.save(tmp_path)
+    assert moved(other.body, weights(critic.body))
+    other.load(tmp_path)
+    assert not moved(other.body, weights(critic.body))
+    tensors, rest = copy.deepcopy(critic.optimizer_state())
+    other.load_optimizer_state(tensors, json.loads(json.dumps(rest)))
+    assert critic.update(groups, regression(), 1, 1) == other.update(groups, regression(), 1, 1)
+    assert critic.modules() == critic.body.modules() and critic.title == "critic of 'a'"
 
 
 # -- in a loop of one's own ------------------------------------------------------------------------

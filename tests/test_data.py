@@ -22,6 +22,7 @@ from mrlm.environments.math import PLUGIN as MATH
 from mrlm.experiment import dry_run, run_experiment
 from mrlm.learn.checkpoint import verify
 from mrlm.play.agent import Seat
+from mrlm.play.sources.rows import Grouping
 from mrlm.play.sources.streaming import Streamed
 
 ROOT = Path(__file__).parent.parent
@@ -61,7 +62,7 @@ class Watched(list[Any]):
 
 def streamed(tokenizer: Any, rows: Any, buffer: int, seed: int = 0, **more: Any) -> Streamed:
     seat = Seat("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
-    return Streamed(Reading(rows, **more), {"a": seat}, seed, buffer)
+    return Streamed(Reading(rows, **more), Grouping({"a": seat}), seed, buffer)
 
 
 def taken(source: Streamed, count: int) -> list[str]:
@@ -191,7 +192,8 @@ def test_preferences_that_have_messages_too_are_pairs(tokenizer: Any) -> None:
     other = [talk[0], {"role": "assistant", "content": "No."}]
     row = {"prompt": "Say.", "chosen": talk, "rejected": other, "messages": talk}
     seat = Seat("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
-    (group,) = asyncio.run(Streamed(Reading([row]), {"a": seat}, 0, 1, pairs=True).take(1))
+    pairs = Grouping({"a": seat}, pairs=True)
+    (group,) = asyncio.run(Streamed(Reading([row]), pairs, 0, 1).take(1))
     said = [episode.rollouts["a"].turns[0].message.content for episode in group]  # type: ignore[union-attr]
     assert said == ["One.", "No."] and [episode.reward for episode in group] == [1.0, 0.0]
 
@@ -201,7 +203,7 @@ def test_a_pair_of_conversations_needs_no_prompt(tokenizer: Any) -> None:
     other = [talk[0], {"role": "assistant", "content": "No."}]
     seat = Seat("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
     groups = [
-        asyncio.run(Streamed(Reading([row]), {"a": seat}, 0, 1, pairs=True).take(1))[0]
+        asyncio.run(Streamed(Reading([row]), Grouping({"a": seat}, pairs=True), 0, 1).take(1))[0]
         for row in (
             {"chosen": talk, "rejected": other},
             {"prompt": "Say.", "chosen": "One.", "rejected": "No."},
@@ -214,7 +216,7 @@ def test_a_pair_of_conversations_needs_no_prompt(tokenizer: Any) -> None:
     assert ids[0] == ids[1]
     for row in ({"chosen": talk, "rejected": talk}, {"chosen": "One.", "rejected": "No."}):
         with pytest.raises(ConfigError, match="it needs `prompt` and `chosen` and `rejected`"):
-            asyncio.run(Streamed(Reading([row]), {"a": seat}, 0, 1, pairs=True).take(1))
+            asyncio.run(Streamed(Reading([row]), Grouping({"a": seat}, pairs=True), 0, 1).take(1))
 
 
 # -- mrlm data -------------------------------------------------------------------------------------
@@ -246,6 +248,8 @@ def test_a_data_set_is_prepared_once_and_found_by_its_name(
     world = MATH(dataset="gsm8k")
     assert (world.num_tasks("train"), world.num_tasks("eval")) == (4, 2)
     assert world.task(1, "eval").answer == "6"
+    named = run("data", "gsm8k", "--source", source, "--out", kept / "gsm8k", "--format", kind)
+    assert f"rows in {kept / 'gsm8k'}\nuse it as dataset: gsm8k\n" in named.out
     assert f"openai/gsm8k:main, train / test; read from {kept / 'gsm8k'}\n" in run("data").out
 
 
@@ -286,7 +290,7 @@ def test_nothing_half_written_is_left(run: Mrlm, tmp_path: Path, kept: Path) -> 
     [
         (["data", "gsm8"], "did you mean 'gsm8k'"),
         (["data", "--out", "x"], "which data set?"),
-        (["data", "gsm8k", "--source", "no.jsonl"], "no such file"),
+        (["data", "gsm8k", "--source", "no.jsonl"], "does not exist"),
         (["data", "gsm8k", "--limit", "0"], "--limit"),
         (["data", "gsm8k", "--out", "full", "--source", "full/a.jsonl"], "did not make it"),
         (["data", "math", "--source", "full/a.jsonl"], "column 'problem': missing"),

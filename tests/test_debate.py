@@ -26,9 +26,8 @@ from mrlm.environments.debate import (
     TruthJudge,
     score_debate,
 )
-from mrlm.environments.debate.motions import MOTIONS
 from mrlm.environments.debate.rules import WEIGHTS, argument, sentences, stems
-from mrlm.environments.debate.topics import Arithmetic
+from mrlm.environments.debate.topics import Arithmetic, motions
 from mrlm.workflows.debate import Debate as DebateWorkflow
 from test_play import play
 
@@ -240,9 +239,9 @@ def test_the_truth_pays_whatever_the_judge_thinks() -> None:
 
 
 def test_a_topic_without_a_known_answer_has_no_truth() -> None:
-    with pytest.raises(ConfigError, match="truth of these topics is not known"):
+    with pytest.raises(ConfigError, match="topics: their truth is not known"):
         DebateEnvironment("truth", topics="motions")
-    with pytest.raises(ConfigError, match="is not known"):
+    with pytest.raises(ConfigError, match="no known truth"):
         TruthJudge().decide(debate(["a"], ["b"]), {})
 
 
@@ -402,9 +401,10 @@ def test_a_panel_may_mix_rules_and_seats() -> None:
 
 
 def test_there_are_thirty_motions_with_key_points_for_both_sides() -> None:
-    assert len(MOTIONS) >= 30 and len({motion[0] for motion in MOTIONS}) == len(MOTIONS)
-    points = [point for _, pro, con in MOTIONS for point in (*pro, *con)]
-    assert all(len(pro) == len(con) == 3 for _, pro, con in MOTIONS)
+    rows = motions()
+    assert len(rows) >= 30 and len({row["claim"] for row in rows}) == len(rows)
+    points = [point for row in rows for side in ("pro", "con") for point in row[side]]
+    assert all(len(row["pro"]) == len(row["con"]) == 3 for row in rows)
     assert len(set(points)) == len(points) and all(len(stems(p.split())) >= 3 for p in points)
 
 
@@ -540,12 +540,12 @@ def test_topics_may_be_rows() -> None:
         ({"judge": "lawyer"}, "judge.kind"),
         ({"judge": {"kind": "rules", "weight": 1}}, "weight"),
         ({"judge": {"kind": "llm", "agent": "pro"}}, "different names"),
-        ({"judge": []}, "a panel needs judges"),
+        ({"judge": []}, "a panel needs a list of judges"),
         ({"reward": "elo"}, "reward must be one of graded, winner, truth"),
         ({"reward": "winner", "share": "team"}, "always 0"),
         ({"agents": ["a"]}, "two debaters"),
         ({"opponents": {"x": "expert"}}, "opponents.x"),
-        ({"opponents": {"pro": "expert", "con": "expert"}}, "leave one"),
+        ({"opponents": {"pro": "expert", "con": "expert"}}, "remove at least one"),
         ({"topics": {"kind": "poems"}}, "kind: arithmetic"),
         ({"max_turns": 0}, "max_turns"),
     ],
@@ -625,7 +625,7 @@ def test_the_workflow_pays_last_answers_only_if_told_so_and_refuses_other_worlds
         [0.0, 0.0, 1.0]
     ] * 2
     source, _ = play(tokenizer, DebateEnvironment(), lambda request: "x", ("pro", "con"), workflow)
-    with pytest.raises(ConfigError, match="one seat"):
+    with pytest.raises(ConfigError, match="single-agent"):
         run_async(source.take(1))
     wrongs: list[dict[str, Any]] = [{"topology": "tree"}, {"order": "late"}, {"rounds": 0}]
     for wrong in [*wrongs, {"template": "x"}]:

@@ -353,7 +353,7 @@ def test_a_worker_whose_torchrun_is_gone_does_not_wait_for_it(
     path = long_run(tmp_path, "late")
     started = launcher.start(train(path), tmp_path, TORCHELASTIC_USE_AGENT_STORE="True", **alone)
     assert started.wait() == 1
-    assert f"is gone: nobody answers at 127.0.0.1:{port}" in started.err.read_text()
+    assert f"is gone: no answer at 127.0.0.1:{port}" in started.err.read_text()
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import random
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+from another_value import another
 from mrlm.config import ExperimentConfig, play_sections, sections
 from mrlm.config.flat_words import algorithm_fields
 from mrlm.core import registry
@@ -208,14 +210,6 @@ def other(cls: type[Any], name: str, value: Any) -> Any:
 # -- what an algorithm computes --------------------------------------------------------------------
 
 
-SEEN = (
-    *("requires", "unit", "topology", "needs", "turn_values", "critic_passes", "collection"),
-    *("crosses", "decouples", "needs_entropy", "values_answers_alone", "swap_every", "refills"),
-    "mixing",
-)
-"""What an algorithm tells the loop."""
-
-
 def episodes(algorithm: Any, seed: int) -> Any:
     """Groups with all that settings are about: answers that were cut, episodes that were, equal
     rewards, invalid actions, costs, older weights, a tail that the environment wrote."""
@@ -235,7 +229,7 @@ def episodes(algorithm: Any, seed: int) -> Any:
                 turn.lag, turn.reward = 1, turn.reward - 0.4
                 if number == 3:
                     turn.reward = 0.5
-            if algorithm.crosses:
+            if algorithm.spec.sampling.cross is not None:
                 episode.answers = dict.fromkeys("ab", place)
     return groups
 
@@ -243,15 +237,11 @@ def episodes(algorithm: Any, seed: int) -> Any:
 def computed(algorithm: Any) -> Iterator[dict[str, str]]:
     """What can be seen of an algorithm, in three parts: what it asks of the loop; credit, loss and
     gradient, and the critic's loss, of two iterations."""
-    found: dict[str, Any] = {name: _shown(getattr(algorithm, name)) for name in SEEN}
-    found["rounds"] = repr(algorithm.rounds(100, 10))
-    found["renews"] = [algorithm.renews_reference(step, 100, 10) for step in range(12)]
-    found["warmup"] = getattr(algorithm, "warmup_left", None)
-    for name, call in (
-        ("joint", lambda: algorithm.check_joint(3)),
-        ("cast", lambda: algorithm.check_cast({"a": "p", "b": "p"}, 2)),
-    ):
-        found[name] = _outcome(call)
+    spec = algorithm.spec
+    found: dict[str, Any] = {"spec": replace(spec, columns=tuple(sorted(spec.columns)))}
+    found["renews"] = [spec.renews_reference(step, 100, 10) for step in range(12)]
+    found["warmup"] = algorithm.state_dict().get("warmup_left")
+    found["cast"] = _outcome(lambda: algorithm.check_agents({"a": "p", "b": "p"}, 2))
     yield {name: repr(value) for name, value in found.items()}
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -266,15 +256,11 @@ def computed(algorithm: Any) -> Iterator[dict[str, str]]:
         columns = [[_listed(turn.advantages), _listed(turn.returns)] for turn in turns]
         total, gradient, metrics = learn(algorithm, later, whole(algorithm, groups))
         found = {"credit": [columns, total, gradient.tolist(), metrics]}
-        if algorithm.topology in ("separate", "central"):
+        if algorithm.spec.critic.topology in ("separate", "central"):
             batch = whole(algorithm, groups)[0]
             found["value"] = algorithm.value_loss(batch, later(batch).values).item()
         found["state"] = algorithm.state_dict()
         yield {name: repr(value) for name, value in found.items()}
-
-
-def _shown(value: Any) -> Any:
-    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def _listed(column: Any) -> Any:
@@ -349,7 +335,8 @@ def differs(key: tuple[str, str], base: Any, varied: Any) -> bool:
 def verdict(name: str, field: str) -> str:
     """`refused`, `idle`, `effect` or what is wrong."""
     cls = registry.load("algorithms", name)
-    value, context = OTHERS.get((field, name), CASES[field])
+    usual = CASES.get(field) or case(another(algorithm_fields(cls)[field]))
+    value, context = OTHERS.get((field, name), usual)
     known = algorithm_fields(cls)
     context = {key: each for key, each in context.items() if key in known}
     try:
@@ -374,7 +361,11 @@ def verdict(name: str, field: str) -> str:
 
 
 def test_every_setting_of_an_algorithm_has_a_case() -> None:
-    assert {field for _, field in fields()} == set(CASES)
+    settings = {field: name for name, field in fields()}
+    assert set(CASES) <= set(settings)
+    for field in settings.keys() - set(CASES):
+        cls = registry.load("algorithms", settings[field])
+        assert another(algorithm_fields(cls)[field]) is not None, field
 
 
 def wrong(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -259,6 +259,6 @@ def test_tools_that_a_template_would_explain_are_refused() -> None:
         found = engine(server)
         with pytest.raises(ConfigError, match="call_format"):
             run_async(found.answer(Request("judge", [], SamplingParams(), 0, (), [tools])))
-        with pytest.raises(EngineError, match="cannot be given weights"):
+        with pytest.raises(EngineError, match="weights cannot be set"):
             run_async(found.load_weights("judge", None, 1))
         assert found.tolerance("judge") is None

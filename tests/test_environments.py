@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mrlm.core import registry
-from mrlm.core.environment import Environment, as_environment, check_environment
+from mrlm.core.environment import Environment, SingleSeat, as_environment, check_environment
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments.length import LengthEnvironment
@@ -145,7 +145,7 @@ def test_same_task_and_seed_play_the_same(name: str) -> None:
         plays = []
         for world in (make(name), make(name)):
             task = world.task(5, split)
-            assert task.id and task.prompt
+            assert task.id and (task.prompt or isinstance(world, SingleSeat))
             plays.append(play(world, task, lambda w, a, m: "a 5")[0])
         assert plays[0] == plays[1]
 
@@ -153,6 +153,8 @@ def test_same_task_and_seed_play_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(ALL) - ONE_SITUATION))
 def test_held_out_tasks_are_not_trained_on(name: str) -> None:
     world = make(name)
+    if isinstance(world, SingleSeat):
+        pytest.skip("its tasks are seeds, of which a run takes others to evaluate")
 
     def shown(split: Any) -> set[str]:
         count = world.num_tasks(split)
@@ -435,12 +437,12 @@ def test_qa_scores_like_squad(said: str, em: float, f1: float) -> None:
     ("make_it", "says"),
     [
         (lambda: RelayEnvironment(agents=("a", "a")), "different names"),
-        (lambda: RelayEnvironment(agents=("a", "b", "c")), "2 seats"),
+        (lambda: RelayEnvironment(agents=("a", "b", "c")), "environment has 2, but"),
         (lambda: RelayEnvironment(max_number=0), "max_number"),
         (lambda: LengthEnvironment(words=["one"]), "words"),
         (lambda: MatrixEnvironment("chess"), "climbing, penalty, xor"),  # type: ignore[arg-type]
-        (lambda: MatrixEnvironment(agents=("a", "b", "c")), "2 seats"),
-        (lambda: MatrixEnvironment("custom"), "needs payoffs"),
+        (lambda: MatrixEnvironment(agents=("a", "b", "c")), "environment has 2, but"),
+        (lambda: MatrixEnvironment("custom"), "requires payoffs"),
         (lambda: MatrixEnvironment("xor", payoffs=[[1, 2], [3, 4]]), "its own table"),
         (lambda: MatrixEnvironment("custom", payoffs=[[1, 2], [3]]), "full table"),
         (lambda: MatrixEnvironment("custom", payoffs=[1]), "two numbers"),
@@ -451,7 +453,7 @@ def test_qa_scores_like_squad(said: str, em: float, f1: float) -> None:
         (lambda: MatrixEnvironment(illegal=float("nan")), "illegal"),
         (lambda: MatrixEnvironment(rounds=0), "rounds"),
         (lambda: QASolverEnv(reward="bleu"), "reward"),  # type: ignore[arg-type]
-        (lambda: QASolverEnv().task(0), "dataset="),
+        (lambda: QASolverEnv().task(0), "dataset is missing"),
         (lambda: QASolverEnv(dataset=[{"question": "q"}]).task(0), "answer"),
     ],
 )

@@ -21,6 +21,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
 from mrlm.environments.reward import RewardEnvironment
+from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.play.external_transition import ARGUMENTS, Transition
 from mrlm.workflows.tree import Tree
 from mrlm.workflows.turns import Turns
@@ -316,10 +317,14 @@ def test_a_high_reward_ends_an_episode_early(workflow: str, threshold: float, tu
     assert {episode.status for episode in group} == {"done"}
 
 
+def _reads_elsewhere(plan: SamplingPlan) -> bool:
+    return plan.rows or plan.tree or plan.greedy
+
+
 PLAYING = [
     name
     for name in registry.names("algorithms")
-    if not {"rows", "tree", "greedy"} & registry.load("algorithms", name)().requires
+    if not _reads_elsewhere(registry.load("algorithms", name)().spec.sampling)
     and name not in ("cory", "malt", "router_r1", "sft", "rema", "matpo")  # worlds of their own
 ]
 

@@ -123,7 +123,7 @@ def test_a_run_goes_on_when_its_server_is_killed_and_started_anew(
         new.kill()
     assert logged(tmp_path / "remote") == logged(tmp_path / "local")
     said = process.out.read_text() + process.err.read_text()
-    assert "no such session" in said or "failed" in said, said[-3000:]
+    assert "session does not exist" in said or "failed" in said, said[-3000:]
     assert json.loads(rows.read_text().splitlines()[-1])
 
 
@@ -146,7 +146,7 @@ def test_a_server_that_is_stopped_is_left_and_one_that_goes_on_is_used_again(
             worlds.append(template.spawn())
             begun(worlds[-1])  # an episode that begins, begins on the other one
             assert other.sessions == 2
-            monkeypatch.setattr("mrlm.serving.client.pool.PROBING", 1.0)
+            monkeypatch.setattr("mrlm.serving.client.link.PROBING", 1.0)
             stopped.send(signal.SIGCONT)
             link = template.pool.link(stopped.address)
             until(lambda: run_async(looked(template, link)))

@@ -155,7 +155,7 @@ def test_games_teach_legal_words_without_what_they_are_worth(name: str) -> None:
         ({"style": "long"}, "style"),
         ({"illegal": 0}, "illegal must be a finite number above 0"),
         ({"illegal": float("nan")}, "illegal"),
-        ({"agents": ["one"]}, "2 seats"),
+        ({"agents": ["one"]}, "environment has 2, but"),
     ],
 )
 def test_impossible_settings_are_named(name: str, arguments: Any, message: str) -> None:
@@ -441,7 +441,7 @@ def test_tic_tac_toe_holds_positions_out_however_they_are_turned() -> None:
         assert {world.task(i).info["board"] for i in range(200)} <= set(train)
     assert len({canonical(board) for board in ("X........", "..X......", "........X")}) == 1
     for make, said in (
-        (lambda: TicTacToeEnvironment(opening=1), "leaves no position"),
+        (lambda: TicTacToeEnvironment(opening=1), "leaves no held-out position"),
         (lambda: TicTacToeEnvironment(opening=5), "at most 4"),
         (lambda: TicTacToeEnvironment(draw=1), "draw"),
         (lambda: TicTacToeEnvironment().reset(Task("t", info={"board": "XXX......"})), "board"),

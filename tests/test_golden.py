@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forking import Launcher
 from mrlm import Environment, Message, Observation, Reward, StepResult, load_config, run_experiment
 from mrlm.core import registry
 from mrlm.learn.checkpoint import MANIFEST
@@ -39,6 +37,7 @@ TWICE = {"grpo"}
 ELSEWHERE = "test_equal_bit_by_bit_in_two_processes"
 PROGRAM = """
 import json, sys
+sys.path.append({!r})
 from mrlm import load_config, run_experiment
 for path in json.loads(sys.argv[1]):
     run_experiment(load_config(path))
@@ -107,22 +106,19 @@ def weights(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def elsewhere(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launcher: Launcher
+) -> Path:
     """Folder where one other process ran every algorithm that is asked for, the last one first:
     what runs leave behind in a process is another thing there than here."""
     folder = tmp_path_factory.mktemp("elsewhere")
     asking: list[Any] = [item for item in request.session.items if ELSEWHERE in item.nodeid]
     names = [item.callspec.params["name"] for item in asking]
     paths = [str(config_of(name, folder, f"{name}-run")) for name in reversed(names)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(paths)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(str(Path(__file__).parent)))
+    done = launcher.run([str(program), json.dumps(paths)], folder)
+    assert done.code == 0, done.err[-3000:]
     return folder
 
 

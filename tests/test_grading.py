@@ -40,10 +40,14 @@ from mrlm.sandbox.types import (
     SessionEnded,
 )
 
-QUICK = Limits(wall=0.5)
-"""For what must be stopped."""
+SHORT = Limits(wall=0.3)
+"""For what does nothing but hang."""
+PATIENT = Limits(wall=4.0)
+"""For what waits in one test and has to end in another, on a busy machine too."""
 SMALL = Limits(wall=1.0, memory=256 * MIB)
 """For what tries to be slow or large."""
+KILLED = 60.0
+"""Seconds after which nothing would have been stopped."""
 NAN = float("nan")
 SUMS = [FunctionCall((1, 2), 3), FunctionCall((5, 7), 12), FunctionCall((-4, 4), 0)]
 HONEST = "def add(a, b):\n    return a + b\n"
@@ -255,7 +259,7 @@ def test_a_hack_is_not_paid(sandbox: Watched, name: str) -> None:
     begin = time.monotonic()
     verdicts = calls(sandbox, HACKS[name], limits=SMALL)
     assert not any(verdict.passed for verdict in verdicts), verdicts
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < KILLED
     for verdict in verdicts:
         assert (
             len(verdict.got) <= SHOWN and len(verdict.error) <= 80 and verdict.error.isprintable()
@@ -297,7 +301,7 @@ def test_one_right_value_pays_one_test(sandbox: Watched) -> None:
 
 def test_a_call_that_hangs_costs_its_own_test(sandbox: Watched) -> None:
     code = "import time\ndef add(a, b):\n    if b == 7: time.sleep(99)\n    return a + b"
-    assert kinds(calls(sandbox, code, limits=QUICK)) == ["passed", "timeout", "passed"]
+    assert kinds(calls(sandbox, code, limits=PATIENT)) == ["passed", "timeout", "passed"]
     code = "import os\ndef add(a, b):\n    if b == 7: os._exit(0)\n    return a + b"
     verdicts = calls(sandbox, code)
     assert kinds(verdicts) == ["passed", "error", "passed"]
@@ -308,11 +312,11 @@ def test_code_that_always_hangs_is_given_up(sandbox: Watched) -> None:
     started, begin = sandbox.started, time.monotonic()
     code = "def add(a, b):\n    while True:\n        try:\n            while True: pass\n"
     code += "        except BaseException: pass"
-    assert set(kinds(calls(sandbox, code, SUMS * 10, limits=Limits(wall=0.3)))) == {"timeout"}
-    assert sandbox.started - started == 4 and time.monotonic() - begin < 5
+    assert set(kinds(calls(sandbox, code, SUMS * 100, limits=SHORT))) == {"timeout"}
+    assert sandbox.started - started == 4 and time.monotonic() - begin < KILLED
     begin = time.monotonic()
-    assert set(kinds(calls(sandbox, "while True: pass", SUMS * 10, limits=QUICK))) == {"timeout"}
-    assert time.monotonic() - begin < 3
+    assert set(kinds(calls(sandbox, "while True: pass", SUMS * 100, limits=SHORT))) == {"timeout"}
+    assert time.monotonic() - begin < KILLED
 
 
 def test_slow_code_has_a_total() -> None:
@@ -553,23 +557,23 @@ def test_arguments_are_changed_where_that_is_what_a_call_is_for(sandbox: Watched
 @pytest.mark.parametrize("name", ASSERT_HACKS)
 def test_a_hack_of_asserts_is_not_paid(sandbox: Watched, name: str) -> None:
     code, test = ASSERT_HACKS[name]
-    verdict = asserts(sandbox, code, [test], limits=Limits(wall=1.0))[0]
-    assert verdict.kind == ("refused" if name.startswith("a test") else verdict.kind)
+    refused = name.startswith("a test")
+    limits = Limits(wall=60.0 if refused else 1.0)
+    verdict = asserts(sandbox, code, [test], limits=limits)[0]
+    assert verdict.kind == ("refused" if refused else verdict.kind)
     assert not verdict.passed, verdict
     assert all_passed(asserts(sandbox, HONEST, ["assert add(1, 2) == 3"]))
 
 
 def test_a_test_that_hangs_or_dies_costs_itself(sandbox: Watched) -> None:
     tests = [
-        "add(1, 2)\nwhile True: pass",
+        "add(1, 2)\nimport time\ntime.sleep(99)",
         "assert add(1, 2) == 3",
         "import os\nadd(1, 2)\nos._exit(0)",
         "assert add(1, 2) == 3",
     ]
-    begin = time.monotonic()
-    found = kinds(asserts(sandbox, HONEST, tests, limits=QUICK))
+    found = kinds(asserts(sandbox, HONEST, tests, limits=PATIENT))
     assert found == ["timeout", "passed", "error", "passed"]
-    assert time.monotonic() - begin < 5
 
 
 def test_calls_without_end_are_stopped(sandbox: Watched) -> None:
@@ -578,7 +582,7 @@ def test_calls_without_end_are_stopped(sandbox: Watched) -> None:
     assert kinds(asserts(sandbox, HONEST, ["while True:\n    add(1, 2)"], limits=limits)) == [
         "timeout"
     ]
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < KILLED
 
 
 def test_tests_that_were_given_up_do_not_come_back(sandbox: Watched) -> None:
@@ -617,7 +621,7 @@ def test_tests_that_were_given_up_do_not_come_back(sandbox: Watched) -> None:
     ],
 )
 def test_programs(sandbox: Watched, code: str, stdin: str, wanted: str, kind: str) -> None:
-    limits = Limits(wall=1.0 if kind == "timeout" else 5.0)
+    limits = Limits(wall=1.0 if kind == "timeout" else 60.0)
     assert kinds(programs(sandbox, code, [(stdin, wanted)], limits=limits)) == [kind]
 
 
@@ -632,5 +636,5 @@ def test_a_program_says_what_went_wrong_and_where(sandbox: Watched) -> None:
 
 def test_a_program_that_hangs_is_given_up(sandbox: Watched) -> None:
     begin = time.monotonic()
-    verdicts = programs(sandbox, "while True: pass", [("", "")] * 30, limits=Limits(wall=0.3))
-    assert set(kinds(verdicts)) == {"timeout"} and time.monotonic() - begin < 5
+    verdicts = programs(sandbox, "while True: pass", [("", "")] * 300, limits=SHORT)
+    assert set(kinds(verdicts)) == {"timeout"} and time.monotonic() - begin < KILLED

@@ -1,5 +1,5 @@
 """Every world with the workflows that fit it, under a team algorithm with a critic and one without:
-two steps each, in which every policy learns. A world that is not in the table fails a test."""
+two steps each, in which every policy learns. What is not in the table is tried as its seats say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mrlm.core.environment import Environment, as_environment
 from mrlm.core.types import Message, Reward, Role, StepResult, Task
 from mrlm.environments.shared.wrapped import Wrapped
 from mrlm.runs import run_to_end
-from test_environments import ALL, NEEDS
+from test_environments import ALL, NEEDS, make
 from test_swap import Watch, weights
 
 ALGORITHMS = ("magrpo", "mappo")
@@ -54,8 +54,18 @@ FITS: dict[str, tuple[str, str]] = {
 }
 """World -> two workflows it can be played with. Where it has one seat they are those of teams."""
 
-FORKING = {"cross", "malt", "tree"}
+SPECS = {name: registry.load("workflows", name).spec for name in registry.names("workflows")}
+FORKING = {name for name, spec in SPECS.items() if spec.forks or spec.combines}
 """Workflows with several answers from one state, which not every algorithm can credit."""
+TRIED = {workflow for both in FITS.values() for workflow in both}
+MORE = {
+    name: ("majority_vote", "refine") if len(make(name).agents) == 1 else ("turns", "single_turn")
+    for name in ALL
+    if name not in FITS
+}
+"""The same for worlds that are new."""
+NEW = sorted(SPECS.keys() - TRIED - FORKING)
+"""Workflows that are new."""
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **NEEDS,
@@ -124,13 +134,19 @@ def grid() -> list[Any]:
     """Every combination. Those without the mark `slow` hold every world once, and as often with
     its first workflow or algorithm as with its second."""
     found = []
-    for number, (world, workflows) in enumerate(sorted(FITS.items())):
+    for number, (world, workflows) in enumerate(sorted((FITS | MORE).items())):
         for place, workflow in enumerate(workflows):
             for index, algorithm in enumerate(ALGORITHMS):
                 fast = (place, index) == (number % 2, number // 2 % 2)
                 marks = [] if fast else [pytest.mark.slow]
                 name = f"{world}-{workflow}-{algorithm}"
                 found.append(pytest.param(world, workflow, algorithm, marks=marks, id=name))
+    for workflow in NEW:
+        world = "math" if SPECS[workflow].one_seat else "length"
+        for algorithm in ALGORITHMS:
+            name = f"{world}-{workflow}-{algorithm}"
+            marks = [pytest.mark.slow] * (algorithm != ALGORITHMS[0])
+            found.append(pytest.param(world, workflow, algorithm, marks=marks, id=name))
     return found
 
 
@@ -179,14 +195,16 @@ def test_a_world_trains_a_team(
 
 
 def test_every_world_and_every_workflow_is_in_the_grid() -> None:
-    assert set(FITS) == set(ALL)
-    tried = {workflow for both in FITS.values() for workflow in both}
-    assert tried | FORKING == set(registry.names("workflows"))
+    tried = [parameter.values for parameter in grid()]
+    assert {world for world, _, _ in tried} == set(ALL)
+    assert {workflow for _, workflow, _ in tried} | FORKING == set(registry.names("workflows"))
     assert all(len(set(both)) == 2 for both in FITS.values())
 
 
 def test_the_fast_part_of_the_grid_has_every_world_and_either_algorithm() -> None:
-    fast = [parameter.values for parameter in grid() if not parameter.marks]
-    assert [world for world, _, _ in fast] == sorted(FITS)
-    taken = [(FITS[world].index(workflow), algorithm) for world, workflow, algorithm in fast]
+    fast = [each.values for each in grid() if not each.marks and each.values[1] not in NEW]
+    assert [world for world, _, _ in fast] == sorted(FITS | MORE)
+    taken = [
+        ((FITS | MORE)[world].index(workflow), algorithm) for world, workflow, algorithm in fast
+    ]
     assert min(taken.count((place, name)) for place in (0, 1) for name in ALGORITHMS) >= 5

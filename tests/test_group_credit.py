@@ -191,6 +191,17 @@ def test_marshal_discounts_and_need_not_divide() -> None:
     close(found(siblings, "a")[0] + found(siblings, "a")[1], [0.0, 0.5, -0.5])
 
 
+@pytest.mark.parametrize("rewards", ["own", "team"])
+def test_marshal_takes_the_penalty_for_length_from_the_last_turn(rewards: Any) -> None:
+    """Four tokens reach the limit, three would cost nothing."""
+    siblings = group({"a": [1.0, 3.0]}, {"a": [2.0]})
+    MARSHAL(
+        gamma=0.5, rewards=rewards, scale_rewards="none", overlong_max_length=4, overlong_cache=1
+    ).credit([siblings])
+    returns = [[turn.returns for turn in e.rollouts["a"].turns] for e in siblings]
+    assert returns == [[1.0 + 0.5 * 2.0, 2.0], [2.0]]
+
+
 # -- MATPO -----------------------------------------------------------------------------------------
 
 
@@ -316,6 +327,12 @@ def test_maporl_pays_for_the_rounds_that_follow(mode: Any, whose: Any) -> None:
     close(paid, SHAPED[mode, whose], 1e-6)
 
 
+def test_maporl_may_leave_later_rounds_out() -> None:
+    (played,) = group(dict(zip("ab", DEBATE, strict=True)))
+    rollouts = played.rollouts.values()
+    assert [MAPoRL(influence_gamma=0.0).turn_rewards(played, each) for each in rollouts] == DEBATE
+
+
 def test_maporl_counts_only_answers_that_were_given() -> None:
     (played,) = group({"a": [0.2, 0.9], "b": [0.8]})
     paid = [MAPoRL().turn_rewards(played, rollout) for rollout in played.rollouts.values()]
@@ -335,6 +352,23 @@ def test_maporl_pays_for_being_persuaded_and_for_persuading(parity: bool, expect
     paid for that a turned right after its first answer, and a pays for that b then turned wrong."""
     maporl = MAPoRL(alpha=(0.5, 1.0, 0.25, 2.0), parity=parity)
     close([[maporl.bonus(JUDGED, agent, t) for t in range(3)] for agent in (0, 1)], expected)
+
+
+def test_maporl_counts_as_many_rounds_as_any_of_the_others_answered() -> None:
+    """The second agent stopped; the third was right twice and then wrong, to which a right answer
+    before persuaded it as little as it should. The first was persuaded after round one."""
+    scores = [[0.0, 1.0, 1.0], [1.0], [1.0, 1.0, 0.0]]
+    maporl = MAPoRL(alpha=(0.5, 1.0, 0.25, 2.0))
+    assert [maporl.bonus(scores, 0, t) for t in range(3)] == [0.0, 0.5 - 0.25, 0.0]
+
+
+def test_maporl_pays_bonuses_beside_the_scores_of_trained_answers() -> None:
+    """The means of the rounds are .5, 1 and .5; the answer in the middle is not trained."""
+    (played,) = group(dict(zip("ab", JUDGED, strict=True)))
+    played.rollouts["b"].turns[1].trained = False
+    maporl = MAPoRL(alpha=(0.5, 1.0, 0.25, 2.0))
+    paid = maporl.turn_rewards(played, played.rollouts["b"])
+    close(paid, [(1.0 + 0.3 * 1.0 + 0.09 * 0.5) / 1.39 + 2.0, -1.0])
 
 
 def test_maporl_gives_no_bonus_where_others_are_undecided_or_absent() -> None:

@@ -25,7 +25,7 @@ from hosted import Hosted
 from mrlm import distributed
 from mrlm.algorithms.grpo import GRPO
 from mrlm.build.run import build
-from mrlm.config import ExperimentConfig, play_sections, sections
+from mrlm.config import ExperimentConfig, play_sections, policy_sections, sections
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import EnvironmentMode
@@ -39,11 +39,11 @@ PLAN = str(SOURCES / "planning" / "plan.py")
 SECTIONS: tuple[type[Any], ...] = (
     ExperimentConfig,
     sections.TrainingConfig,
-    sections.ModelConfig,
-    sections.PolicyConfig,
-    sections.EndpointConfig,
-    sections.PriceConfig,
-    sections.LoraConfig,
+    policy_sections.ModelConfig,
+    policy_sections.PolicyConfig,
+    policy_sections.EndpointConfig,
+    policy_sections.PriceConfig,
+    policy_sections.LoraConfig,
     sections.ScheduleConfig,
     play_sections.AgentConfig,
     play_sections.EnvironmentConfig,
@@ -121,12 +121,12 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     for cls in SECTIONS:
         watch(cls)
-    dump = sections.LoraConfig.model_dump
+    dump = policy_sections.LoraConfig.model_dump
 
     def model_dump(self: Any, **options: Any) -> dict[str, Any]:
         return Handed(dump(self, **options), lambda key: read.add(f"LoraConfig.{key}"))
 
-    monkeypatch.setattr(sections.LoraConfig, "model_dump", model_dump)
+    monkeypatch.setattr(policy_sections.LoraConfig, "model_dump", model_dump)
     return read
 
 
@@ -309,9 +309,10 @@ def attribute_reads() -> dict[str, set[Path]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
                 continue
-            owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value
+            owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+            owner = owner.attr if isinstance(owner, ast.Attribute) else owner
             name = owner.id if isinstance(owner, ast.Name) else owner
-            if name in ("self", "algorithm", "settings"):
+            if name in ("self", "algorithm", "settings", "algorithm_settings"):
                 found.setdefault(node.attr, set()).add(path)
     return found
 

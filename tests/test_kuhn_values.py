@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from benchmarks.learning.answers import answer_logprobs
 
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, SamplingParams, Task
@@ -28,7 +29,6 @@ from mrlm.environments.shared.kuhn import (
     equilibrium,
     expected,
 )
-from mrlm.learn.answers import answer_logprobs
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 from test_play import play

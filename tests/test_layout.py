@@ -4,6 +4,7 @@ to earlier names only, and one importer for a heavy library."""
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,6 +16,7 @@ import pytest
 import mrlm
 
 ROOT = Path(mrlm.__file__).parent
+PROJECT = Path(__file__).parent.parent
 
 ORDER = (
     "core",
@@ -392,3 +394,90 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and "mrlm_pb2" not in path.name:
                 places[node.name].append(path.relative_to(ROOT).as_posix())
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_a_module_that_a_docstring_names_exists() -> None:
+    folders = ("src", "examples", "benchmarks", "tests")
+    known = {path.name for each in folders for path in (PROJECT / each).rglob("*.py")}
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for path in sorted(ROOT.rglob("*.py"))
+        for name in re.findall(r"`([a-z_]+\.py)`", path.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert not {each for each in named if each[1] not in known}
+
+
+LINES, FUNCTION, METHODS = 400, 80, 20
+"""The most lines of a file, of a function, and the most methods of a class."""
+
+LARGER = {
+    "cli/plan.py plan": 90,
+    "cli/serve.py serve": 100,
+    "core/chat.py Chat": 27,
+    "distributed/on_ray/workers.py RayWorker": 23,
+    "engines/openai.py OpenAIEngine": 22,
+    "engines/shared/server_engine.py ServerEngine": 24,
+    "learn/critics/mixing_critic.py MixedCritic": 21,
+    "learn/learner.py": 485,
+    "learn/learner.py Learner": 27,
+    "learn/ops.py": 442,
+    "learn/policy/policy.py": 510,
+    "learn/policy/policy.py Policy": 40,
+    "play/world.py EpisodeRunner": 28,
+    "sandbox/_harness.py": 556,
+    "selfplay/opponent_pool.py": 426,
+    "selfplay/opponent_pool.py Population": 27,
+    "serving/client/environment.py RemoteEnvironment": 21,
+    "serving/environments/sessions.py Sessions": 25,
+    "serving/policies/openai_http.py": 403,
+}
+"""What is larger, and how large it may be; these numbers only go down."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def too_large(source: str, file: str) -> dict[str, int]:
+    """Files, functions and classes beyond the limits, with their sizes."""
+    found = {file: size} if (size := len(source.splitlines())) > LINES else {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, Function):
+            size, limit = (node.end_lineno or 0) - node.lineno + 1, FUNCTION
+        elif isinstance(node, ast.ClassDef):
+            size, limit = sum(isinstance(each, Function) for each in node.body), METHODS
+        else:
+            continue
+        if size > limit:
+            found[f"{file} {node.name}"] = size
+    return found
+
+
+def test_files_functions_and_classes_are_small() -> None:
+    found: dict[str, int] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        if "mrlm_pb2" not in path.name:  # made by a generator
+            file = path.relative_to(ROOT).as_posix()
+            found |= too_large(path.read_text(encoding="utf-8"), file)
+    grown = {name: size for name, size in found.items() if size > LARGER.get(name, 0)}
+    assert grown == {}, "make two of it"
+    assert LARGER.keys() == found.keys(), "small now: remove it from LARGER"
+
+
+def test_what_is_too_large_is_seen() -> None:
+    body = "\n".join("    pass" for _ in range(FUNCTION))
+    assert too_large(f"def f():\n{body}", "a.py") == {"a.py f": FUNCTION + 1}
+    methods = "\n".join(f"    async def m{i}(self): ..." for i in range(METHODS + 1))
+    assert too_large(f"class A:\n{methods}", "a.py") == {"a.py A": METHODS + 1}
+    assert too_large("\n" * (LINES + 1), "a.py") == {"a.py": LINES + 1}
+    assert too_large("def f():\n    pass\n" * (LINES // 2), "a.py") == {}
+
+
+def test_the_loop_knows_no_implementation() -> None:
+    source = (ROOT / "train.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 160
+    names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    assert not names & {"isinstance", "issubclass", "type", "hasattr", "getattr"}
+    rooms = {one.other for one in read(source, "train.py")} - {None}
+    assert rooms == {"core", "learn", "play", "training"}
+    imported = {one.target for one in read(source, "train.py") if one.other == "play"}
+    assert imported == {"mrlm.play.engine"}, "a source answers for itself"

@@ -85,7 +85,7 @@ def gradients(policy: Policy) -> dict[str, torch.Tensor]:
 
 def work(policy: Policy, batch: Batch, algorithm: Any, **more: Any) -> Work:
     backward = torch.Tensor.backward
-    return Work(policy, batch, algorithm.loss, backward, algorithm.needs_entropy, **more)
+    return Work(policy, batch, algorithm.loss, backward, algorithm.spec.entropy, **more)
 
 
 def add_gradient(policy: Policy, batch: Batch, algorithm: Any) -> Loss:
@@ -256,7 +256,7 @@ def test_a_loss_formed_in_parts_has_the_gradient_of_the_whole(
     if held is not None:
         monkeypatch.setattr(packed_pass, "rows_at_once", lambda _: held)
     samples = conversations(siblings=2)[:6]
-    if algorithm.unit == "pair":
+    if algorithm.spec.unit == "pair":
         samples = [s for s in samples if len(s.turns) == 1 or s.unit % 2]
         for place, sample in enumerate(samples):
             sample.unit = place // 2
@@ -264,7 +264,7 @@ def test_a_loss_formed_in_parts_has_the_gradient_of_the_whole(
                 turn.advantages, turn.ref_logprobs = 1.0 - 2 * (place % 2), -5.0
     model = family("qwen2")
     lean, general = both_ways(model, tokenizer)
-    if "values" in algorithm.needs:
+    if "values" in algorithm.spec.columns:
         for policy in (lean, general):
             policy.add_value_head()
             with torch.no_grad():
@@ -365,10 +365,69 @@ def test_a_tree_holds_every_different_beginning_once(seed: int) -> None:
             assert int(queries[row, column]) == token
             seen = piece.visible(None)[row, 0, column]
             read[token] = tree.ids[keys[row][seen]].tolist()
+            for window in (1, 3):
+                seen = piece.visible(window)[row, 0, column]
+                assert tree.ids[keys[row][seen]].tolist() == read[token][-window:]
+        # a row that is padding reads something, so that its softmax is a number
+        assert all(bool(piece.visible(window).any(-1).all()) for window in (None, 1, 3))
     assert end == len(tree.ids)
     for number, at, token in zip(sample, place, tree.predictors.tolist(), strict=True):
         assert read[token] == sequences[number][: at + 1]
         assert int(tree.positions[token]) == at
+
+
+def planted(*sequences: list[int]) -> Any:
+    """The tree of whole sequences, each with one more id that is predicted."""
+    sample = np.repeat(np.arange(len(sequences)), [len(ids) for ids in sequences])
+    place = np.concatenate([np.arange(len(ids)) for ids in sequences])
+    return plant([[*ids, 0] for ids in sequences], sample, place)
+
+
+def test_a_tree_by_hand() -> None:
+    """Roots first, short ones first; what leaves a trunk lies behind it."""
+    tree = planted([1, 2, 3, 6, 7], [1, 2, 3, 4, 5], [9, 8], [1, 2, 3, 4, 5])
+    assert tree.ids.tolist() == [9, 8, 1, 2, 3, 4, 5, 6, 7]
+    assert tree.positions.tolist() == [0, 1, 0, 1, 2, 3, 4, 3, 4]
+    one, two = [2, 3, 4, 7, 8], [2, 3, 4, 5, 6]
+    assert tree.predictors.tolist() == [*one, *two, 0, 1, *two]
+    assert [piece.shape for piece in tree.pieces] == [(1, 2, 2), (1, 3, 3), (2, 2, 5)]
+    assert [(piece.start, piece.stop) for piece in tree.pieces] == [(0, 2), (2, 5), (5, 9)]
+    first, trunk, forks = tree.pieces
+    assert first.keys is trunk.keys is first.rows is forks.rows is forks.inside is None
+    assert forks.keys.tolist() == [[2, 3, 4, 5, 6], [2, 3, 4, 7, 8]]
+    assert forks.lengths.tolist() == [[3, 2], [3, 2]]
+    alone = plant([[7]], np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    assert alone.ids.tolist() == [7] and alone.predictors.tolist() == []
+
+
+def trunk(length: int, *ends: int, first: int = 1) -> list[list[int]]:
+    """Siblings that have a prompt of so many ids in common, and so many of their own."""
+    prompt = [first, *range(100, 99 + length)]
+    return [[*prompt, *[50 + number] * end] for number, end in enumerate(ends)]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "shapes"),
+    [
+        # as long as what is padded is at most a quarter of what is read
+        ([[1] * 4, [2] * 4], [(2, 4, 4)]),
+        ([[1] * 4, [2] * 5], [(2, 5, 5)]),
+        ([[1] * 3, [2] * 4], [(1, 3, 3), (1, 4, 4)]),
+        ([[1] * 5, [2] * 3, [3] * 3, [4] * 5], [(2, 3, 3), (2, 5, 5)]),
+        ([[1] * 4, [2] * 5, [3] * 5, [4] * 5], [(4, 5, 5)]),
+        # roots and what follows them stand apart, however alike
+        (trunk(2, 2, 2), [(1, 2, 2), (2, 2, 4)]),
+        (trunk(2, 2, 4), [(1, 2, 2), (1, 2, 4), (1, 4, 6)]),
+        (trunk(9, 4, 5), [(1, 9, 9), (2, 5, 14)]),
+        # one token each, after 2 and 4: exactly a quarter is padding
+        (trunk(2, 0, 1) + trunk(4, 0, 1, first=2), [(1, 2, 2), (1, 4, 4), (2, 1, 5)]),
+        (trunk(2, 0, 1) + trunk(5, 0, 1, first=2), [(1, 2, 2), (1, 5, 5), (1, 1, 3), (1, 1, 6)]),
+    ],
+)
+def test_stretches_are_read_together_where_little_is_padding(
+    sequences: list[list[int]], shapes: list[tuple[int, int, int]]
+) -> None:
+    assert [piece.shape for piece in planted(*sequences).pieces] == shapes
 
 
 def test_siblings_stay_in_one_micro_batch_when_they_can() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.learning import configs, report, runs
 from benchmarks.learning.__main__ import main
 from benchmarks.learning.configs import ConfigJob
-from benchmarks.learning.runs import Curve, Job, jobs_of, prepare, train
+from benchmarks.learning.runs import Curve, Job, config_of, jobs_of, prepare, train
 from benchmarks.learning.table import GAMES, TABLE
 from benchmarks.learning.worlds import Alone
 
@@ -20,6 +21,7 @@ from mrlm.core import registry
 from mrlm.environments.relay import RelayEnvironment
 
 ROOT = Path(__file__).parent.parent
+QUIET = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE")
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,18 @@ def test_jobs_are_every_seed_of_every_game_and_the_baseline_of_teams(tmp_path: P
         jobs_of(None, ["chess"], 1, tmp_path)
 
 
+def test_the_keys_of_the_matrix_games_are_not_those_of_relay(tmp_path: Path) -> None:
+    """A critic's rate that suits the smaller model stays with it: none goes beyond ten times its
+    policy's, and on `relay` it is what the library makes of that."""
+    jobs = jobs_of(None, None, 1, tmp_path)
+    assert {job.kind for job in jobs} == {"matrix", "relay"}
+    for job in jobs:
+        training = config_of(job).training
+        assert training.learning_rate
+        assert (training.critic_learning_rate or 0.0) <= 10 * training.learning_rate, job
+        assert job.kind == "matrix" or training.critic_learning_rate is None, job
+
+
 def curves(ends: list[float], algorithm: str = "grpo", game: str = "xor") -> list[Curve]:
     return [
         Curve(algorithm, game, seed, [0, 10], [0.5, end], tokens=7, seconds=1.0)
@@ -150,10 +164,14 @@ def test_config_files_are_run_where_they_are_named(capsys: pytest.CaptureFixture
     assert all(configs.path_of(name).is_file() for name in configs.CONFIGS)
 
 
-def test_what_would_be_run_is_listed() -> None:
-    done = run("--list", "--algorithms", "dpo", "--seeds", "2")
-    assert done.returncode == 0
-    assert [line.split() for line in done.stdout.splitlines()] == [
+def test_what_would_be_run_is_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in QUIET:  # importing the program sets them for good
+        monkeypatch.setenv(name, "1")
+    main = importlib.import_module("benchmarks.learning.__main__").main
+    assert main(["--list", "--algorithms", "dpo", "--seeds", "2"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["dpo", game, "seed", str(seed)] for game in TABLE["dpo"].games for seed in range(2)
     ]
 

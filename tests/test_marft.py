@@ -103,6 +103,20 @@ def test_a_step_is_paid_to_the_last_who_is_trained() -> None:
     np.testing.assert_allclose(found, expected)
 
 
+def test_episodes_that_teach_nothing_are_in_no_chain() -> None:
+    """One whose reward is no number, one of a frozen team."""
+    played = [group(), group(), group()]
+    for turn in ordered(played[1]):
+        turn.trained = False
+    played[2].episodes[0].reward = math.nan
+    algorithm = MARFT()
+    ((name, found),) = algorithm.successions(played).items()
+    assert name == "team" and [episode for episode, _ in found] == played[0].episodes
+    algorithm.credit(played)
+    missing = [[turn.advantages is None for turn in ordered(each)] for each in played]
+    assert missing == [[False] * 4, [True] * 4, [True] * 4]
+
+
 def test_alone_it_is_ppo() -> None:
     """One agent: its chain is its own turns, at either level."""
     for level in ("turn", "token"):
@@ -162,6 +176,14 @@ def test_the_ratio_of_a_turn(normalization: Any, sizes: tuple[int, int]) -> None
     ratios = [math.exp(sum(row) / size) for row, size in zip(MOVES, sizes, strict=True)]
     expected = [-min(ratios[0], 1.2), max(ratios[1], 0.8)]
     assert loss.item() == pytest.approx(np.mean(expected), abs=1e-6)
+
+
+def test_an_answer_without_words_counts_as_one_word() -> None:
+    batch, outputs = batch_of()
+    for turn in batch.turns:
+        turn.message = Message(" ")
+    found = MARFT(normalization="word").loss(batch, outputs).item()
+    assert found == MARFT(normalization="sum").loss(batch, outputs).item()
 
 
 def test_gradients_of_a_turn_are_shared_by_its_tokens() -> None:

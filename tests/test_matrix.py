@@ -142,14 +142,15 @@ class Trained:
             self.before = copy.deepcopy(self.after)
             return self.after
 
-        refine = run.algorithm.refine
+        update = run.placement.update
 
-        def refined(groups: Any, critics: Any) -> None:  # HAPPO goes on to scale them
-            refine(groups, critics)
-            self.advantages = advantages(self.after)
+        async def updated(jobs: Any, algorithm: Any, step: int) -> Any:
+            if not hasattr(self, "advantages"):  # HAPPO goes on to scale them
+                self.advantages = advantages(self.after)
+            return await update(jobs, algorithm, step)
 
         run.source.take = taken  # type: ignore[method-assign]
-        run.algorithm.refine = refined  # type: ignore[method-assign]
+        run.placement.update = updated  # type: ignore[method-assign]
         run_to_end(run)
 
     def algorithm_again(self) -> Any:
@@ -185,7 +186,9 @@ def by_learner(trained: Trained, plays: Any, rewards: Any = None) -> np.ndarray:
 def by_team(trained: Trained, plays: list[Any], rewards: Any = None) -> np.ndarray:
     team = TeamLearner(copy.deepcopy(trained.agents()), trained.algorithm_again())
     for critic, known in zip(team.critics, trained.critics, strict=True):
-        if trained.algorithm_again().topology == "mixed":  # other critics begin as the policy is
+        if (
+            trained.algorithm_again().spec.critic.topology == "mixed"
+        ):  # other critics begin as the policy is
             critic.learned.network.load_state_dict(known.network.state_dict())  # type: ignore[attr-defined]
     return advantages(team.credited(plays, rewards))
 

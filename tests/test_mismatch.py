@@ -10,11 +10,13 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from families import family
 from mrlm.build.run import build
 from mrlm.build.served_policies import house_of_config
 from mrlm.config import parse_config
@@ -34,6 +36,7 @@ from mrlm.learn import mismatch
 from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.data.batch import Loss, Outputs, Sample, pack
 from mrlm.learn.mismatch import FirstLook, lag_kl, mismatch_metrics, taken, tally
+from mrlm.learn.policy.policy import Policy
 from mrlm.serving.policies.hub import Desk
 from mrlm.train import train
 from mrlm.training.run import Callback, Run
@@ -44,7 +47,7 @@ from test_proof import untied
 def turn(agent: str = "a", **changes: Any) -> Turn:
     """Two tokens, to which the sampler gives log-probs of -1 and -2."""
     settings = {"logprobs": [-1.0, -2.0], "sampling": SamplingParams(temperature=1.0)} | changes
-    return Turn(agent, "p", [1, 2], [3, 4], **settings)
+    return Turn(agent, "p", [1, 2], **{"completion_ids": [3, 4], **settings})
 
 
 def batch_of(turns: Sequence[Turn]) -> Any:
@@ -127,12 +130,79 @@ def test_a_log_prob_that_is_no_number_counts_as_wrong() -> None:
     look = FirstLook(0)
     look.add(batch_of([turn()]), torch.tensor([math.nan, -2.0]))
     assert look.numbers()["mismatch_sum:a"] == 1e9
+    far = mismatch.divergence(torch.tensor([-800.0, 0.0, -25.0]), torch.tensor([0.0, -900.0, 0.0]))
+    assert far.tolist() == [1e9, 899.0, 1e9] and far.dtype is torch.float64
+    never = mismatch.divergence(torch.tensor([-math.inf, -1.0]), torch.tensor([-1.0, -math.inf]))
+    assert never.tolist() == [1e9, 1e9]
+
+
+def test_what_can_be_compared_is_told_turn_by_turn() -> None:
+    single = turn(logprobs=[-1.0], completion_ids=[3])
+    empty = turn(logprobs=[], completion_ids=[])
+    assert mismatch.comparable(turn(), 0) and mismatch.comparable(single, 0)
+    assert not mismatch.comparable(empty, 0) and not mismatch.comparable(turn(), 1)
+    look = FirstLook(0)
+    look.add(batch_of([turn(logprobs=None), turn()]), torch.tensor([-9.0, -9.0, -1.0, -3.0]))
+    wanted = {"mismatch_sum:a": k3(-2.0, -3.0), "mismatch_tokens:a": 2.0}
+    assert look.numbers() == pytest.approx(wanted) and not look.done
+    columns: Any = {"old_logprobs": [-1.5, -2.0]}
+    turns = [turn(**columns), turn(trained=False, **columns), turn(**columns), turn("b", **columns)]
+    one = k3(-1.0, -1.5)
+    expected = {("p", "a"): (2 * one, 4.0), ("p", "b"): (one, 2.0)}
+    found = tally(turns, {"p": 0, "q": 0})
+    assert {key: pytest.approx(value) for key, value in found.items()} == expected
+
+
+def test_the_loss_of_an_own_loop_is_compared_where_it_was_sampled(tokenizer: Any) -> None:
+    """With the weights as they are, without dropout; text that nobody sampled is left out."""
+    model = family("llama")
+    policy = Policy("p", model, tokenizer)
+    version = mismatch.content_version(policy)
+    policy.add_value_head()
+    assert mismatch.content_version(policy) == version, "engines do not sample with heads"
+    chosen = batch_of([turn(version=version), turn(logprobs=None), turn(version=version - 1)])
+    said = torch.tensor([-1.5, -2.0, -9.0, -9.0, -9.0, -9.0])
+    expected = {"mismatch_kl": pytest.approx(k3(-1.0, -1.5) / 2)}
+    for training, dropout, found in [
+        (False, 0.0, expected),
+        (True, 0.0, expected),
+        (False, 0.5, expected),
+        (True, 0.5, {}),
+    ]:
+        model.train(training)
+        model.config.attention_dropout = dropout
+        assert mismatch.loss_mismatch(policy, chosen, Outputs(said, said)) == found
+    known = batch_of([turn(version=version, old_logprobs=[-1.5, -2.0])])
+    assert mismatch.loss_mismatch(policy, known, Outputs(said[:2], said[:2])) == expected
+    untold = batch_of([turn(logprobs=None, version=version)])
+    assert mismatch.loss_mismatch(policy, untold, Outputs(said[:2], said[:2])) == {}
+
+
+@pytest.mark.parametrize(
+    ("layers", "configured", "found"),
+    [
+        ([torch.nn.Linear(1, 1)], None, False),
+        ([torch.nn.Linear(1, 1), torch.nn.Dropout(0.0)], 0.0, False),
+        ([torch.nn.Linear(1, 1), torch.nn.Dropout(0.1)], 0.0, True),
+        ([torch.nn.Linear(1, 1), torch.nn.Dropout(0.0)], 0.1, True),
+        ([torch.nn.Linear(1, 1)], 1.0, True),
+    ],
+)
+def test_whether_a_forward_draws(layers: list[Any], configured: float | None, found: bool) -> None:
+    model: Any = torch.nn.Sequential(*layers)
+    assert mismatch.drops(model) is any(getattr(each, "p", 0.0) > 0 for each in layers)
+    model.config = SimpleNamespace(attention_dropout=configured)
+    assert mismatch.drops(model) is found
 
 
 def test_the_age_of_weights_has_a_divergence_of_its_own() -> None:
     old = turn(old_logprobs=[-1.5, -2.0], lag=1, version=3)
     assert lag_kl([old, turn(old_logprobs=[0.0, 0.0])]) == {"lag/kl": k3(-1.0, -1.5) / 2}
-    assert lag_kl([turn()]) == {}
+    assert lag_kl([turn()]) == {} == lag_kl([turn(lag=1)])
+    other = turn(old_logprobs=[-1.0, -2.5], lag=2)
+    left_out = [turn(old_logprobs=[0.0, 0.0], lag=1, trained=False), turn(lag=1, version=2)]
+    expected = (k3(-1.0, -1.5) + k3(-2.0, -2.5)) / 4
+    assert lag_kl([old, *left_out, other]) == {"lag/kl": pytest.approx(expected)}
     assert tally([old], {"p": 5}) == {}
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -18,9 +20,11 @@ from mrlm.algorithms.qmix import QMIX
 from mrlm.algorithms.vdn import VDN
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, MRLMError, TrainingError
+from mrlm.core.process_group import Peers
 from mrlm.core.types import Rollout as Part
 from mrlm.core.types import Task, Turn
 from mrlm.environments.relay import RelayEnvironment
+from mrlm.learn.credit.joint_steps import joint_texts, own_texts
 from mrlm.learn.critics.mixers import Mixing
 from mrlm.learn.critics.mixing_critic import MixedCritic, frozen_beside
 from mrlm.learn.data.batch import merge, pack
@@ -216,7 +220,7 @@ def test_a_team_of_one_whose_values_are_added_is_an_ordinary_critic(
 def test_each_is_paid_for_its_own_words(algorithm: Any, model: Any, tokenizer: Any) -> None:
     """The team is paid for what a says; b's words do nothing. From the team's reward alone a's good
     word gets the better advantage, and b's words hardly differ."""
-    critic = critic_of(Policy("a", model, tokenizer), algorithm.mixing)
+    critic = critic_of(Policy("a", model, tokenizer), algorithm.spec.critic.mixing)
     algorithm = copy.deepcopy(algorithm)
     algorithm.whiten_advantages = False
     answers = [("good", "x"), ("good", "y"), ("bad", "x"), ("bad", "y")]
@@ -235,7 +239,7 @@ def test_each_is_paid_for_its_own_words(algorithm: Any, model: Any, tokenizer: A
 
 def test_the_best_answers_are_found(model: Any, tokenizer: Any) -> None:
     algorithm = QMIX(mode="bon", improve="dpo", group_size=4)
-    critic = critic_of(Policy("a", model, tokenizer), algorithm.mixing)
+    critic = critic_of(Policy("a", model, tokenizer), algorithm.spec.critic.mixing)
     answers = [("good", "x"), ("good", "y"), ("bad", "x"), ("bad", "y")]
     groups = [dialogue(tokenizer, answers, [1.0, 0.5, 0.5, 0.0])]
     for step in range(12):
@@ -248,7 +252,6 @@ def test_the_best_answers_are_found(model: Any, tokenizer: Any) -> None:
     assert 1.0 in a[:2] and -1.0 in a[2:] and b.index(1.0) % 2 == 0 and b.index(-1.0) % 2 == 1
     assert a.count(None) == b.count(None) == 2
     # every answer to the question is worth what the best one is, as a target
-    assert len({round(turn.values, 5) for e in episodes for turn in e.turns}) > 0
     values = [e.rollouts["a"].turns[0].values for e in episodes]
     assert values == pytest.approx([values[0]] * 4, abs=1e-4)
 
@@ -257,7 +260,7 @@ def test_the_order_of_agents_changes_nothing(model: Any, tokenizer: Any) -> None
     found = []
     for agents in ("ab", "ba"):
         policy = Policy("a", copy.deepcopy(model), tokenizer)
-        critic, algorithm = critic_of(policy, QMIX().mixing, agents), QMIX()
+        critic, algorithm = critic_of(policy, QMIX().spec.critic.mixing, agents), QMIX()
         groups = [dialogue(tokenizer, [("x", "y"), ("z", "y")], [1.0, 0.0])]
         if agents == "ba":
             for each in groups[0]:
@@ -271,7 +274,7 @@ def test_the_order_of_agents_changes_nothing(model: Any, tokenizer: Any) -> None
 
 
 def test_episodes_without_a_reward_and_failed_ones_are_left_out(model: Any, tokenizer: Any) -> None:
-    critic, algorithm = critic_of(Policy("a", model, tokenizer), QMIX().mixing), QMIX()
+    critic, algorithm = critic_of(Policy("a", model, tokenizer), QMIX().spec.critic.mixing), QMIX()
     group = dialogue(tokenizer, [("x", "y"), ("z", "y"), ("v", "y")], [1.0, 0.0, 0.5])
     group.episodes[1].missing = frozenset(group.episodes[1].rollouts)
     group.episodes[2].status = "error"
@@ -306,7 +309,7 @@ def test_what_was_learned_is_saved_bit_by_bit(tmp_path: Path, model: Any, tokeni
     assert learn(other) == learn(critic)
     assert learn(other) == learn(critic) != first
     with pytest.raises(TrainingError, match="mixer of another kind"):
-        critic_of(policy, VDN().mixing).load(tmp_path)
+        critic_of(policy, VDN().spec.critic.mixing).load(tmp_path)
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -365,7 +368,8 @@ def test_two_steps_with_every_binding_and_mode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    result = run_experiment(config(tmp_path, algorithm, mode, **BINDINGS[binding]))
+    settings = {"critic_epochs": 3, **mode}
+    result = run_experiment(config(tmp_path, algorithm, settings, **BINDINGS[binding]))
     rows = [row for row in result.history if row["step"]]
     assert all(math.isfinite(row["value_loss"]) for row in rows) and len(rows) == 2
     assert math.isfinite(rows[-1]["loss"]) and rows[-1]["grad_norm"] > 0
@@ -377,7 +381,7 @@ def test_mappo_may_mix_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     result = run_experiment(config(tmp_path, "mappo", {"critic": "mixed"}))
     assert math.isfinite(result.history[-1]["value_loss"])
-    assert MAPPO(critic="mixed").mixing == Mixing("qmix", "vdac")
+    assert MAPPO(critic="mixed").spec.critic.mixing == Mixing("qmix", "vdac")
 
 
 def test_models_of_two_families_are_mixed(tiny_path: str, gpt2_path: str) -> None:
@@ -453,3 +457,391 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(MRLMError, match=said):
         config(tmp_path, algorithm, settings)
+
+
+@pytest.mark.parametrize("mode", ["vdac", "factored", "bon"])
+def test_values_are_in_the_units_of_rewards(mode: Any, model: Any, tokenizer: Any) -> None:
+    """The network values in its own units, and a target says how large these are."""
+    critic = critic_of(Policy("a", model, tokenizer), Mixing("vdn", mode))
+    for place, weight in enumerate(critic.team.network.parameters()):
+        torch.nn.init.normal_(weight, std=0.1, generator=torch.manual_seed(place))
+    group = dialogue(tokenizer, [("xy", "zw"), ("xx", "yy")], [1.0, 0.0])
+    found = []
+    for scale in (1.0, 4.0):
+        critic.team.network.scale.fill_(scale)
+        critic.annotate([group])
+        turns = [rollout.turns[0] for each in group for rollout in each.rollouts.values()]
+        found.append([turn.values for turn in turns])
+    assert any(found[0])
+    assert found[1] == pytest.approx([4 * value for value in found[0]], rel=1e-6)
+
+
+def test_the_loss_that_is_logged_is_the_mean_over_its_epochs(model: Any, tokenizer: Any) -> None:
+    """With steps of next to no length every epoch has the loss of the first."""
+    found = []
+    for epochs in (1, 4):
+        still = LearnerSettings(critic_learning_rate=1e-12)
+        policy = Policy("a", copy.deepcopy(model), tokenizer)
+        mixing = Mixing("vdn", "factored", epochs=epochs)
+        critic = MixedCritic(
+            frozen_beside(policy), still, dict.fromkeys("ab", policy.chat), list("ab"), mixing, 0
+        )
+        group = dialogue(tokenizer, [("xy", "zw"), ("xx", "yy")], [1.0, 0.0])
+        critic.annotate([group])
+        for episode_ in group:
+            for rollout in episode_.rollouts.values():
+                rollout.turns[0].returns = episode_.reward
+        found.append(critic.update([group], VDN(), 0, 0))
+    assert found[0]["value_loss"] > 0
+    for name in ("value_loss", "critic_grad_norm"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=1e-5)
+
+
+# -- by hand ---------------------------------------------------------------------------------------
+
+
+def shaken(policy: Policy, mixing: Mixing, settings: LearnerSettings = FAST) -> MixedCritic:
+    """A critic whose heads say something from the beginning."""
+    chats = dict.fromkeys("ab", policy.chat)
+    critic = MixedCritic(frozen_beside(policy), settings, chats, list("ab"), mixing, 0)
+    for place, weight in enumerate(critic.team.parameters()):
+        torch.nn.init.normal_(weight, std=0.1, generator=torch.manual_seed(place))
+    if critic.target is not None:
+        critic.target.load_state_dict(critic.team.network.state_dict())
+    return critic
+
+
+def three(tokenizer: Any, returns: tuple[Any, ...] = (0.3, 0.4, None)) -> list[Group]:
+    """Three episodes, in the second of which b is silent; and their returns."""
+    group = dialogue(tokenizer, [("yes", "so"), ("no", ""), ("maybe", "x")], [0.0] * 3)
+    del group.episodes[1].rollouts["b"]
+    for each, paid in zip(group, returns, strict=True):
+        for turn in each.turns:
+            turn.returns = paid
+    return [group]
+
+
+def said_by_heads(critic: MixedCritic) -> tuple[np.ndarray, np.ndarray]:
+    """u and v of every row and agent, read off the heads one by one; 0 for who is silent."""
+    rows, network, found = critic.rows, critic.team.network, []
+    assert rows is not None
+    for heads, read in ((network.chosen, rows.chosen), (network.expected, rows.expected)):
+        table = np.zeros((3, 2))
+        for row in range(3):
+            for slot in range(2):
+                if heads is not None and (row, slot) != (1, 1):
+                    table[row, slot] = float(heads[slot](read[row, slot]).detach())
+        found.append(table)
+    return found[0], found[1]
+
+
+def test_heads_begin_by_their_seed_and_nothing_else_is_drawn(model: Any, tokenizer: Any) -> None:
+    policy, mixing, found = Policy("a", model, tokenizer), Mixing("qmix", "factored"), []
+    for drawn, seed in ((1, 0), (2, 0), (1, 5)):
+        torch.manual_seed(drawn)
+        before = torch.random.get_rng_state()
+        found.append(critic_of(policy, mixing, seed=seed))
+        assert torch.equal(torch.random.get_rng_state(), before)
+    chats = dict.fromkeys("ab", policy.chat)
+    found.append(MixedCritic(frozen_beside(policy), FAST, chats, ["a", "b"], mixing))
+    flat = [torch.nn.utils.parameters_to_vector(critic.team.parameters()) for critic in found]
+    assert torch.equal(flat[0], flat[1]) and torch.equal(flat[0], flat[3])
+    assert not torch.equal(flat[0], flat[2])
+    for critic in found:
+        assert not any(weight.requires_grad for weight in critic.body.model.parameters())
+        assert all(weight.requires_grad for weight in critic.team.parameters())
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "rounds", "states"),
+    [
+        ("vdn", "vdac", False, False),
+        ("qmix", "vdac", False, True),
+        ("vdn", "factored", True, False),
+        ("qmix", "bon", True, True),
+    ],
+)
+def test_what_a_critic_reads_follows_from_what_it_mixes(
+    kind: Any, mode: Any, rounds: bool, states: bool, model: Any, tokenizer: Any
+) -> None:
+    """Agents that speak in turn, twice: a baseline reads steps, everything else rounds; joint
+    states only where the mixer reads them, each as it was before the first of its row spoke."""
+    critic = critic_of(Policy("a", model, tokenizer), Mixing(kind, mode))
+    played = episode({"a": tokenizer, "b": tokenizer})
+    for turn in played.turns:
+        turn.step = 2 * turn.step + (turn.agent == "b")
+    played.step_rewards, played.states = [0.0, 0.0, 0.0, 1.0], []
+    critic.annotate([Group([played])])
+    rows = critic.rows
+    assert rows is not None and len(rows.steps) == (2 if rounds else 4)
+    assert [len(step.turns) for step in rows.steps] == ([2, 2] if rounds else [1] * 4)
+    assert rows.active.sum() == 4
+    assert rows.state.shape == (len(rows.steps), critic.reader.width if states else 0)
+    if states:
+        texts = [text for _, text in joint_texts(played, lambda turn, ids: tokenizer.decode(ids))]
+        alone = [feature for _, feature in critic.reader._read(merge(critic.reader._pieces(texts)))]
+        expected = [alone[0], alone[2]] if rounds else alone
+        torch.testing.assert_close(rows.state, torch.stack(expected), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["vdac", "factored", "bon"])
+def test_losses_of_a_mixed_critic_by_hand(mode: Any, model: Any, tokenizer: Any) -> None:
+    critic = shaken(Policy("a", model, tokenizer), Mixing("vdn", mode))
+    groups = three(tokenizer, (np.array([0.2, 0.4]), 0.4, None))
+    critic.annotate(groups)
+    u, v = said_by_heads(critic)
+    q = (v if mode == "vdac" else u).sum(1)
+    for paid in ([0.3, 0.4], [3.0, -4.0]):
+        groups[0].episodes[0].rollouts["a"].turns[0].returns = np.array([paid[0]] * 2)
+        groups[0].episodes[1].rollouts["a"].turns[0].returns = paid[1]
+        scale = math.sqrt((0.3**2 + 0.4**2) / 2)  # of the first returns, whatever comes later
+        expected = np.mean([(q[row] - paid[row] / scale) ** 2 for row in range(2)]) / 2
+        if mode == "factored":
+            spoke = [(0, 0), (0, 1), (1, 0)]
+            expected += np.mean([(v[at] - u[at]) ** 2 for at in spoke]) / 2
+        assert critic.loss(groups, VDN()).item() == pytest.approx(expected, rel=1e-4)
+        assert float(critic.scale) == pytest.approx(scale)
+        assert critic.fit is not None
+        assert critic.fit[0] == pytest.approx(paid) and critic.fit[1] == pytest.approx(
+            q[:2] * scale, rel=1e-4
+        )
+    for turn in groups[0].episodes[0].turns:
+        turn.returns = None
+    for turn in groups[0].episodes[1].turns:
+        turn.returns = None
+    assert critic.loss(groups, VDN()).item() == 0.0 and critic.fit is None
+    assert list(critic.losses(groups, VDN(), random.Random(0))) == []
+    assert critic.update(groups, VDN(), 0, 0) == {}
+
+
+def test_where_nobody_was_paid_units_are_one(model: Any, tokenizer: Any) -> None:
+    critic = shaken(Policy("a", model, tokenizer), Mixing("vdn", "factored"))
+    groups = three(tokenizer, (0.0, 0.0, 0.0))
+    critic.annotate(groups)
+    critic.take_returns(groups)
+    assert float(critic.scale) == 1.0
+    for turn in groups[0].episodes[0].turns:
+        turn.returns = 3.0
+    critic.take_returns(groups)
+    assert float(critic.scale) == pytest.approx(math.sqrt(3.0))
+
+
+def test_what_each_said_by_hand(model: Any, tokenizer: Any) -> None:
+    critic = shaken(Policy("a", model, tokenizer), Mixing("vdn", "factored"))
+    with pytest.raises(TrainingError, match="annotate comes first"):
+        critic.utilities()
+    groups = three(tokenizer)
+    critic.annotate(groups)
+    critic.take_returns(groups)
+    u, v = said_by_heads(critic)
+    spoke = [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]
+    turns = [groups[0].episodes[row].rollouts["ab"[slot]].turns for row, slot in spoke]
+    for found in (critic.counterfactuals(), critic.utilities()):
+        assert [entry[0] for entry in found] == list("abaab")
+        assert all(one[1][0] is other[0] for one, other in zip(found, turns, strict=True))
+    scale = math.sqrt((0.3**2 + 0.4**2) / 2)
+    added = [(u[at] - v[at]) * scale for at in spoke]
+    assert [entry[2] for entry in critic.counterfactuals()] == pytest.approx(added, abs=1e-5)
+    assert [entry[2] for entry in critic.utilities()] == pytest.approx([u[at] for at in spoke])
+    numbers = [entry[3] for entry in critic.utilities()]
+    assert numbers[0] == numbers[2] == numbers[3] != numbers[1] == numbers[4]
+    rows = critic.rows
+    assert rows is not None and rows.decision[1, 1] not in numbers and rows.decision.min() >= 0
+    assert rows.active.tolist() == [[True, True], [True, False], [True, True]]
+    part = rows.where([False, True, True])
+    assert part.steps == rows.steps[1:] and part.slots == rows.slots[1:]
+    for name in ("chosen", "expected", "state", "active", "decision"):
+        assert torch.equal(getattr(part, name), getattr(rows, name)[1:])
+
+
+def test_a_target_is_the_best_answer_to_a_question(model: Any, tokenizer: Any) -> None:
+    critic = shaken(Policy("a", model, tokenizer), Mixing("vdn", "bon"))
+    groups = three(tokenizer)
+    assert critic.take_returns(groups) is None  # nothing has been read
+    critic.annotate(groups)
+    critic.take_returns(groups)
+    critic.annotate(groups)
+    u, _ = said_by_heads(critic)
+    best = u[:, 0].max(), max(u[0, 1], u[2, 1])
+    scale = math.sqrt((0.3**2 + 0.4**2) / 2)
+    values = [each.rollouts["a"].turns[0].values for each in groups[0]]
+    expected = [sum(best) * scale, best[0] * scale, sum(best) * scale]
+    assert values == pytest.approx(expected, rel=1e-4)
+
+
+class Slowed:
+    """Weights that take over a quarter of what a critic has learned, each time they are told to."""
+
+    def __init__(self, critic: MixedCritic) -> None:
+        self.critic = critic
+        self.weights = [weight.detach().clone() for weight in critic.team.parameters()]
+
+    def follow(self) -> None:
+        pairs = zip(self.weights, self.critic.team.parameters(), strict=True)
+        self.weights = [0.75 * slow + 0.25 * fast.detach() for slow, fast in pairs]
+
+
+@pytest.mark.parametrize("how", ["update", "losses", "loss"])
+def test_the_target_follows_every_step_and_says_what_is_bootstrapped_from(
+    how: str, model: Any, tokenizer: Any
+) -> None:
+    mixing = Mixing("vdn", "factored", target_rate=0.25, epochs=3)
+    critic = shaken(Policy("a", model, tokenizer), mixing)
+    assert critic.target is not None
+    groups, slowed = three(tokenizer), Slowed(critic)
+    critic.annotate(groups)
+    if how == "update":
+        stepper = critic.stepper
+        step = stepper.step
+
+        def noted(apply: bool) -> None:
+            step(apply)
+            slowed.follow()
+
+        stepper.step = noted  # type: ignore[method-assign]
+        critic.update(groups, VDN(), 0, 0)
+    else:
+        every = (critic.loss(groups, VDN()) for _ in range(3))
+        if how == "losses":
+            every = critic.losses(groups, VDN(), random.Random(0))
+        steps = 0
+        for loss in every:
+            steps += 1
+            if how == "loss":
+                slowed.follow()  # before each: there is no sign of a step after the last
+            critic.stepper.clear()
+            loss.backward()
+            critic.stepper.norm()
+            critic.stepper.step(apply=True)
+            if how == "losses":
+                slowed.follow()
+        assert steps == 3
+    for slow, weight in zip(slowed.weights, critic.target.parameters(), strict=True):
+        torch.testing.assert_close(weight, slow)
+    assert torch.equal(critic.target.scale, critic.team.network.scale)
+    critic.annotate(groups)
+    rows = critic.rows
+    assert rows is not None
+    with torch.no_grad():
+        worth = critic._mixed(critic.target, rows) * critic.scale
+    values = [each.rollouts["a"].turns[0].values for each in groups[0]]
+    assert values == pytest.approx(worth.tolist())
+
+
+def test_without_a_target_the_network_itself_is_one(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    policy, folder = Policy("a", model, tokenizer), tmp_path / "new" / "folder"
+    for rate, parts in ((1.0, {"team"}), (0.5, {"team", "target"})):
+        critic = critic_of(policy, Mixing("vdn", "vdac", target_rate=rate))
+        for _ in range(2):
+            critic.save(folder)
+        saved = load_file(folder / "mixer.safetensors")
+        assert {name.partition(".")[0] for name in saved} == parts
+        assert (critic.target is not None) == ("target" in parts)
+        target = [] if critic.target is None else [critic.target]
+        assert critic.modules() == [critic.body.model, critic.team.network, *target]
+
+
+def test_an_update_says_its_rate_and_shares_its_result(model: Any, tokenizer: Any) -> None:
+    class Noting(Peers):
+        def spread(self, tensors: Any) -> None:
+            noted.append([tensor.clone() for tensor in tensors])
+
+    noted: list[list[torch.Tensor]] = []
+    settings = LearnerSettings(
+        learning_rate=1.0,
+        critic_learning_rate=4e-3,
+        schedule="linear",
+        total_steps=4,
+        peers=Noting(),
+    )
+    critic = shaken(Policy("a", model, tokenizer), Mixing("vdn", "vdac", epochs=2), settings)
+    groups = three(tokenizer)
+    critic.annotate(groups)
+    metrics = critic.update(groups, VDN(), 1, 0)
+    assert metrics["critic_learning_rate"] == pytest.approx(3e-3)
+    (spread,) = noted
+    assert all(map(torch.equal, spread, critic._state().values()))
+    for turn in groups[0].episodes[0].turns:
+        turn.returns = math.nan
+    assert critic.update(groups, VDN(), 2, 0) == {
+        "value_loss": 0.0,
+        "critic_grad_norm": 0.0,
+        "critic_learning_rate": pytest.approx(2e-3),
+    }
+    assert critic.nonfinite == 2
+
+
+# -- what is read of a text ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_features_by_hand(lean: bool, model: Any, tokenizer: Any) -> None:
+    """The state of a text's last token and the mean over its tokens, in a conversation that is read
+    once; of several turns in one step what was read before the first, and what the last said."""
+    policy = Policy("a", model, tokenizer, lean=lean)
+    critic = critic_of(policy, Mixing("qmix", "factored"))
+    played = episode({"a": tokenizer, "b": tokenizer})
+    for turn in played.rollouts["a"].turns:
+        turn.step = 0
+    critic.annotate([Group([played])])
+    rows = critic.rows
+    assert rows is not None
+    assert [[t.agent for t in step.turns] for step in rows.steps] == [["a", "a", "b"], ["b"]]
+
+    def read(texts: list[str]) -> list[torch.Tensor]:
+        mark, ids, found = tokenizer.eos_token_id, [tokenizer.eos_token_id], []
+        assert tokenizer.bos_token_id is None
+        for text in texts:
+            start = len(ids)
+            ids += [*critic.body.chat.encode_text(text), mark]
+            with torch.no_grad():
+                hidden = model.model(torch.tensor([ids])).last_hidden_state[0]
+            before = hidden[start - 1 : -1]  # what predicts its tokens and the mark
+            both = torch.stack([before[-1], before.mean(0)])
+            both = both - both.mean(1, keepdim=True)
+            found.append((both / (both.var(1, correction=0, keepdim=True) + 1e-5).sqrt()).flatten())
+        return found
+
+    def decode(turn: Turn, ids: Any) -> str:
+        return tokenizer.decode(ids)
+
+    for slot, agent in enumerate("ab"):
+        texts = [text for _, *both in own_texts(played.rollouts[agent], decode) for text in both]
+        asked, said, more, again = read(texts)
+        expected = [(said, asked), (again, more)] if agent == "b" else [(again, asked)]
+        for row, (chosen, before) in enumerate(expected):
+            torch.testing.assert_close(rows.chosen[row, slot], chosen, atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(rows.expected[row, slot], before, atol=1e-3, rtol=1e-3)
+    assert not rows.chosen[1, 0].any() and not rows.active[1, 0]
+    states = read([text for _, text in joint_texts(played, decode)])
+    torch.testing.assert_close(rows.state, torch.stack(states), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("bos", "eos"), [(None, 3), (7, 3), (7, None), (None, None)])
+def test_texts_end_in_a_mark_and_are_cut_to_what_can_be_read(
+    bos: int | None, eos: int | None, model: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    critic = critic_of(Policy("a", model, tokenizer), Mixing("qmix", "factored"))
+    body = critic.body
+    body.tokenizer = copy.deepcopy(tokenizer)
+    for name, number in (("bos", bos), ("eos", eos)):
+        token = None if number is None else tokenizer.convert_ids_to_tokens(number)
+        setattr(body.tokenizer, f"{name}_token", token)
+    mark = body.pad_id if eos is None else eos
+    begin = mark if bos is None else bos
+    one, two = (body.chat.encode_text(text) for text in ("abc", "defgh"))
+    whole = [([begin], [*one, mark]), ([begin, *one, mark], [*two, mark])]
+    size = len(whole[1][0]) + len(whole[1][1])
+    for limit, cut in ((size, 0), (size - 1, 1), (size - 2, 2)):
+        body.model.config.max_position_embeddings = limit
+        found = [(p.prompt_ids, p.completion_ids) for p in critic.reader._pieces(["abc", "defgh"])]
+        assert found == [whole[0], (whole[1][0][cut:], whole[1][1])]
+        assert bool(caplog.records) == (cut > 0)
+    body.model.config.max_position_embeddings = len(two)
+    (*_, last) = critic.reader._pieces(["abc", "defgh"])
+    assert (last.prompt_ids, last.completion_ids) == ([mark], [*two[2:], mark])
+    assert len(caplog.records) == 1

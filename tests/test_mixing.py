@@ -266,6 +266,19 @@ def test_the_reward_of_a_round_is_discounted_inside_it() -> None:
     assert first.turns is not whole.turns and len(first.turns) == 1
 
 
+def test_settings_reach_the_network_that_mixes() -> None:
+    own: dict[str, Any] = {"mode": "vdac", "head_size": 9, "target_rate": 0.5, "critic_epochs": 4}
+    shared: dict[str, Any] = {"head_size": 9, "target_rate": 0.5, "epochs": 4}
+    assert VDN(**own).mixing == Mixing("vdn", "vdac", **shared)
+    sizes = {"mixing_size": 3, "hypernet_layers": 1, "hypernet_size": 5, "state_size": 7}
+    found = QMIX(**own, **sizes)
+    assert found.spec.critic.mixing == found.mixing
+    assert found.mixing == Mixing(
+        "qmix", "vdac", **shared, embed=3, layers=1, hidden=5, state_size=7
+    )
+    assert VDN(critic_epochs=None, update_epochs=6).mixing.epochs == 6
+
+
 # -- credit ----------------------------------------------------------------------------------------
 
 
@@ -330,8 +343,8 @@ def test_counterfactuals_are_whitened_and_frozen_agents_have_none(whiten: Any) -
 def test_a_team_of_one_and_scales_that_nothing_reads_are_refused() -> None:
     for kind in (VDN, QMIX):
         with pytest.raises(ConfigError, match="one agent"):
-            kind().check_cast({"a": "p"}, 1)
-        kind().check_cast({"a": "p"}, 2)  # the other's policy is frozen
+            kind().check_agents({"a": "p"}, 1)
+        kind().check_agents({"a": "p"}, 2)  # the other's policy is frozen
         settings: dict[str, Any]
         for settings in ({"mode": "vdac"}, {"whiten_advantages": False}):
             with pytest.raises(ConfigError, match="whiten_by"):
@@ -354,6 +367,35 @@ def test_the_best_answer_is_learned_and_rejected_is_the_worst(
     assert columns(group, "advantages")["a"] == expected
     assert columns(group, "advantages")["b"] == [None] * 3  # all worth the same
     assert algorithm.metrics["frac_compared"] == 0.5
-    assert (algorithm.unit, "ref_logprobs" in algorithm.needs) == (
+    assert (algorithm.spec.unit, "ref_logprobs" in algorithm.spec.columns) == (
         ("pair", True) if improve == "dpo" else ("turn", False)
     )
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [("untrained", [None, -1.0, 1.0]), ("left out", [-1.0, 1.0, None]), ("the same", [None] * 3)],
+)
+def test_answers_are_compared_that_are_trained_and_differ(lost: str, expected: Any) -> None:
+    """The first answer is the worst and the last the best, unless they take no part."""
+    group = valued([0.5, 0.4, 0.2], [0.0, 0.0, 1.0])
+    algorithm = VDN(mode="bon", group_size=3, improve="dpo")
+    algorithm.credit([group])
+    turns = group.episodes[0].rollouts["a"].turns
+    for number, turn in enumerate(turns):
+        turn.completion_ids = [number % 2 if lost == "the same" else number, 1]
+    if lost == "untrained":
+        turns[0].trained, turns[0].advantages = False, None
+    if lost == "left out":
+        turns[2].advantages = None
+    algorithm.refine([group], [Spoken([1.0, 2.0, 6.0, 0.5, 0.5, 0.5], group)])
+    assert columns(group, "advantages")["a"] == expected
+    assert algorithm.metrics["frac_compared"] == (0.0 if lost == "the same" else 0.5)
+
+
+def test_where_nothing_was_answered_nothing_is_compared() -> None:
+    group = valued([], [])
+    algorithm = VDN(mode="bon")
+    algorithm.credit([group])
+    algorithm.refine([group], [Spoken([], group)])
+    assert algorithm.metrics["frac_compared"] == 0.0

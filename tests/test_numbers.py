@@ -69,6 +69,14 @@ def test_what_was_played():
     assert found == pytest.approx(expected)
 
 
+def test_lengths_of_an_agent_are_shown_where_there_are_several_that_spoke():
+    alone = episode_metrics([Group([_episode("a", _turn("one", 2))])])
+    assert "completion_length/mean" in alone and "completion_length/one/mean" not in alone
+    silent = episode_metrics([Group([_episode("a", _turn("one", 2), _turn("two", 0))])])
+    assert silent["completion_length/one/mean"] == 2.0
+    assert "completion_length/two/mean" not in silent
+
+
 def test_a_missing_reward_is_in_no_mean():
     groups = [
         Group(
@@ -79,6 +87,7 @@ def test_a_missing_reward_is_in_no_mean():
         )
     ]
     found = episode_metrics(groups)
+    assert "sums/reward/mean" not in found, "of one environment it is `reward/mean`"
     assert found["reward/missing"] == 2.0
     assert found["reward/mean"] == 1.0 and found["reward/one/mean"] == 1.0
 
@@ -116,6 +125,29 @@ def test_what_credit_assigned():
     )
 
 
+def test_credit_of_one_agent_and_turns_without_tokens():
+    """An agent that was answered with nothing has no advantages whose mean could be taken."""
+    turns = [_turn("one", 2, advantages=3.0), _turn("one", 0, advantages=5.0)]
+    silent = _turn("two", 0, advantages=1.0)
+    for group in (Group([_episode("a", *turns)]), Group([_episode("a", *turns, silent)])):
+        assert credit_metrics([group]) == {
+            "tokens/trained": 2.0,
+            "advantage/one/mean": 3.0,
+            "advantage/one/std": 0.0,
+            "advantage/one/zero": 0.0,
+        }
+
+
+def test_without_episodes_nothing_has_failed():
+    greedy = [_episode("greedy", _turn("one", 1, 1.0), greedy=True)]
+    for groups in ([], [Group(greedy)]):
+        assert episode_metrics(groups) == {
+            "episodes/failed": 0.0,
+            "episodes/truncated": 0.0,
+            "episodes/count": 0.0,
+        }
+
+
 def test_comparisons_that_train_nothing():
     def group(*advantages: float | None) -> Group:
         return Group(
@@ -128,8 +160,11 @@ def test_comparisons_that_train_nothing():
             _episode("b", _turn("one", 1), status="error"),
         ]
     )
-    found = sibling_metrics([group(1.0, -1.0), group(0.0, 0.0), group(0.0, 0.0), lost])
-    assert found == {"frac_zero_variance": 2 / 4, "frac_small_groups": 1 / 4}
+    partly = Group(
+        [_episode(str(i), _turn("one", 2, advantages=[a, 0.0])) for i, a in enumerate((1.0, -1.0))]
+    )
+    found = sibling_metrics([group(1.0, -1.0), group(0.0, 0.0), group(0.0, 0.0), lost, partly])
+    assert found == {"frac_zero_variance": 2 / 5, "frac_small_groups": 1 / 5}
 
 
 def test_policies_are_averaged_and_shown_each():

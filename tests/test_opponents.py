@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -25,11 +27,13 @@ from mrlm.config import OpponentsConfig, parse_config
 from mrlm.config.normalize import merge
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
-from mrlm.core.errors import ConfigError, ModelError
+from mrlm.core.errors import CheckpointError, ConfigError, ModelError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
-from mrlm.learn.checkpoint import verify
-from mrlm.selfplay.matchmaking import results_of
+from mrlm.learn.checkpoint import verify, write_folder
+from mrlm.play.agent import Seat
+from mrlm.play.engine import SamplingParams
+from mrlm.selfplay.matchmaking import heroes, results_of, seated
 from mrlm.selfplay.opponent_pool import Past, Population
 from mrlm.selfplay.ratings import STEP
 from mrlm.train import iterate
@@ -180,7 +184,29 @@ def test_an_evaluation_plays_every_deal_from_both_seats(tmp_path: Path) -> None:
     data = json.loads((tmp_path / "run" / "ratings.json").read_text())
     assert {row["name"] for row in data["players"]} == {"player@0", "player@5"}
     (payoff,) = data["payoffs"]
-    assert payoff["games"] == 4 and 0 <= payoff["score"] <= 1
+    games = [seen[first : first + 3] for first in range(0, 12, 3)]
+    gains = [
+        float(np.mean([hero_gain(episode) for group in game for episode in group]))
+        for game in games
+    ]
+    scores = [0.5 + 0.5 * float(np.sign(gain)) for gain in gains]
+    assert payoff["games"] == 4 and payoff["score"] == np.mean(scores)
+    assert metrics["eval/opponents/player/score"] == np.mean(scores)
+    assert metrics["eval/opponents/player/reward"] == np.mean(gains) == payoff["reward"]
+    assert run.population.form["player"]["player@0"][0] == pytest.approx(
+        1 + 0.99 + 0.99**2 + 0.99**3
+    )
+    assert len(set(gains)) > 1 and metrics["rating/player/moving"] != 1000
+    assert run.population.settled == {}
+    run_async(run.population.evaluate(play, 6, greedy=False))
+    settled = run.population.settled
+    assert settled == {"player@5": run.population.ratings()["player@5"]}, "nobody meets it again"
+
+
+def hero_gain(episode: Episode) -> float:
+    """How much more `player` was paid than the one who stood for its past."""
+    paid = {episode.policies[name]: rollout.reward for name, rollout in episode.rollouts.items()}
+    return paid["player"] - paid["player-opponent"]
 
 
 def test_seats_swapped_take_luck_out_and_nobody_is_paid_unseen() -> None:
@@ -210,6 +236,28 @@ def test_seats_swapped_take_luck_out_and_nobody_is_paid_unseen() -> None:
     broken.status = "error"
     assert score(lucky, broken) == []
     assert results_of([lucky], {"somebody"}, {"guest": "old@3"}) == []
+
+
+def test_only_a_live_policy_with_somebody_to_meet_is_a_hero() -> None:
+    """Of three seats one is frozen and one has no past; the fourth name is no agent there."""
+    seats: dict[str, Any] = {
+        name: Seat(name, policy, None, SamplingParams(), 8)
+        for name, policy in {"a": "live", "b": "judge", "c": "other", "d": "live"}.items()
+    }
+    world: Any = SimpleNamespace(agents=("a", "b", "c", "e"))
+
+    def policies(hero: str, stands_in: dict[str, str]) -> dict[str, tuple[str, bool]]:
+        found = seated(world, seats, hero, stands_in)
+        return {name: (seat.policy, seat.trained) for name, seat in found.items()}
+
+    unchanged = {name: (seat.policy, True) for name, seat in seats.items()}
+    live, both = {"live": "guest"}, {"live": "guest", "other": "guest-2"}
+    assert heroes(world, seats, ["live", "other"], live) == ["c"]  # nobody stands for `c`
+    assert heroes(world, seats, ["live", "other"], both) == ["a", "c"]
+    assert heroes(world, seats, ["live"], live) == []
+    assert policies("c", live) == {**unchanged, "a": ("guest", False)}
+    assert policies("a", both) == {**unchanged, "c": ("guest-2", False)}
+    assert policies("a", {}) == unchanged
 
 
 def game(name: str, reward: float, greedy: bool = False) -> Episode:
@@ -242,6 +290,65 @@ def test_games_count_for_those_who_learn_and_greedy_ones_for_nobody() -> None:
     expected = 1 / (1 + 10 ** (-2 * first / 400))
     points = first + STEP * (0.5 - expected)
     assert population.moving["live"] == pytest.approx(1000 + 2 * points)
+    assert population.note([Group(greedy)]) == {"opponents/share": 0.0}
+
+
+def test_older_games_fade_by_themselves_and_not_by_one_another() -> None:
+    population = league("live@0")
+    population.note([Group([game("draw", 0.0), game("loss", -1.0), game("win", 1.0)])])
+    ((games, score),) = (known["live@0"] for known in population.form.values())
+    assert games == pytest.approx(1 + 0.99 + 0.99**2)
+    assert score == pytest.approx(1 + 0.99 * 0 + 0.99**2 * 0.5)
+
+
+def test_a_stand_in_is_read_again_only_where_it_stands_for_another_one() -> None:
+    population = league("a", "b", "c")
+    read: list[tuple[str, str]] = []
+    sent: list[list[tuple[str, int]]] = []
+
+    def stand_in(name: str) -> Any:
+        return SimpleNamespace(name=name, load=lambda folder: read.append((name, folder.name)))
+
+    async def exchange(loaded: Any) -> None:
+        sent.append([(each.policy, each.version) for each in loaded])
+
+    population.stand_ins["live"] = [stand_in("guest"), stand_in("guest-2")]
+    population.facing, population.exchange = {}, exchange
+    a, b, c = population.past["live"]
+    abroad = Past("live@source", "live", None)
+    for chosen, now_read, now_sent, facing in (
+        ([a, c], [("guest", "a"), ("guest-2", "c")], [("guest", 0), ("guest-2", 2)], [a, c]),
+        ([b], [("guest", "b")], [("guest", 1)], [b, c]),
+        ([b, a], [("guest-2", "a")], [("guest", 1), ("guest-2", 0)], [b, a]),
+        ([b, a], [], [("guest", 1), ("guest-2", 0)], [b, a]),
+        ([abroad], [("guest", "live@source")], [("guest", 0)], [abroad, a]),
+    ):
+        read.clear()
+        run_async(population._load({"live": chosen}))
+        assert (read, sent.pop(), population.facing["live"]) == (now_read, now_sent, facing)
+    run_async(population._load({"live": []}))
+    assert not sent and population.standing() == {"guest": "live@source", "guest-2": "a"}
+
+
+def test_ratings_are_listed_by_policy_and_age_and_settled_ones_stay() -> None:
+    population = league("live@0")
+    assert population.report() == "" and population.anchor == "live@0"
+    for player, other in (
+        ("live@10", "live@0"),
+        ("live@9", "live@source"),
+        ("live@0", "live@source"),
+        ("live@10", "live@9"),
+        ("late@3", "live@9"),
+    ):
+        population.results.add(player, other, 1.0)
+    population.settled["live@9"] = (1234.0, 1200.0, 1300.0)
+    found = population.ratings()
+    assert list(found) == ["late@3", "live@source", "live@0", "live@9", "live@10"]
+    assert found["live@9"] == (1234.0, 1200.0, 1300.0) and found["live@0"][0] == 1000
+    assert population.report().splitlines()[1].split()[:2] == [
+        "late@3",
+        f"{found['late@3'][0]:.0f}",
+    ]
 
 
 def test_those_who_beat_us_come_more_often() -> None:
@@ -266,6 +373,75 @@ def test_those_who_beat_us_come_more_often() -> None:
 # -- what is kept ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("steps", "keep", "kept"),
+    [
+        ([0, 10, 20], 3, [0, 10, 20]),
+        ([0, 10, 20, 30], 3, [0, 20, 30]),  # both have neighbours 20 apart: the older one goes
+        ([0, 3, 4, 6], 3, [0, 3, 6]),  # 4 apart and 3 apart
+        ([1, 3, 4, 6], 3, [1, 4, 6]),
+        ([0, 5, 6, 7, 30], 3, [0, 7, 30]),
+        ([0, None, 2, None, 4, 6], 2, [0, None, None, 6]),  # those from elsewhere do not count
+    ],
+)
+def test_the_snapshot_whose_neighbours_are_closest_is_forgotten(
+    steps: list[int | None], keep: int, kept: list[int | None]
+) -> None:
+    population = league()
+    population.settings = OpponentsConfig(every=1, keep=keep)
+    population.past["live"] = [Past(str(number), "live", step) for number, step in enumerate(steps)]
+    population._thin("live")
+    assert [past.step for past in population.past["live"]] == kept
+
+
+def saved_player(folder: Path, text: str) -> None:
+    write_folder(folder, lambda temporary: (temporary / "weights").write_text(text))
+
+
+def test_a_league_that_is_taken_up_again_has_the_players_of_its_state_and_no_others(
+    tmp_path: Path,
+) -> None:
+    """Those of the same run and those of another folder; what a killed run left is removed."""
+    before = league("live@0", "live@1")
+    before.note([Group([game("e", 2.0)])])
+    before.results.add("live@1", "live@0", 1.0, reward=3.0)
+    before.settled["live@9"] = (1.0, 0.5, 2.5)
+    state = json.loads(json.dumps(before.state_dict()))
+    elsewhere, here = tmp_path / "old", tmp_path / "new"
+    for run, name, text in (
+        (elsewhere, "live@0", "there"),
+        (elsewhere, "live@1", "there"),
+        (here, ".live@0.old-1", "here"),  # set aside when it was killed: it is put back
+        (here, "live@7", "here"),
+    ):
+        saved_player(run / "snapshots" / name, text)
+    (here / "snapshots" / ".live@8.tmp-1").mkdir()
+    after = Population(
+        here,
+        settings=before.settings,
+        trained=before.trained,
+        stand_ins=before.stand_ins,
+    )
+    after.facing["live"] = [Past("live@7", "live", 7)]
+    after.load_state_dict(state, elsewhere)
+    assert after.state_dict() == before.state_dict() and after.facing == {}
+    assert {each.name for each in (here / "snapshots").iterdir()} == {"live@0", "live@1"}
+    for name, text in (("live@0", "here"), ("live@1", "there")):
+        assert verify(here / "snapshots" / name) is None
+        assert (here / "snapshots" / name / "weights").read_text() == text
+    (elsewhere / "snapshots" / "live@0" / "weights").write_text("3")
+    again = Population(elsewhere, settings=before.settings, stand_ins=before.stand_ins)
+    with pytest.raises(CheckpointError, match=r"live@0.*damaged"):
+        again.load_state_dict(state, here)
+    shutil.rmtree(elsewhere / "snapshots" / "live@0")
+    with pytest.raises(CheckpointError, match=r"gone.*live@0.*not there any more"):
+        again.load_state_dict(state, tmp_path / "gone")
+    nobody = Population(here)
+    nobody.load_state_dict({**state, "past": {}}, elsewhere)
+    nobody.tidy()
+    assert len(list((here / "snapshots").iterdir())) == 2, "a run without opponents looks away"
+
+
 def test_snapshots_are_thinned_evenly_and_never_the_first_or_newest(tmp_path: Path) -> None:
     run = build(config(tmp_path / "run", **{"opponents.every": 10, "opponents.keep": 5}))
     kept = []
@@ -277,6 +453,10 @@ def test_snapshots_are_thinned_evenly_and_never_the_first_or_newest(tmp_path: Pa
     assert max(gaps) <= 2 * 200 / 4
     names = {folder.name for folder in (tmp_path / "run" / "snapshots").iterdir()}
     assert names == {f"player@{step}" for step in kept}
+    rated = run.population.moving
+    rated.add("player", "player@0", 1.0)
+    run.population.grow(200)
+    assert rated["player@200"] == rated["player"] != rated["player@190"], "it begins as strong"
 
 
 @pytest.mark.parametrize("team", ["whole", "adapter"])
@@ -402,8 +582,18 @@ def test_a_plain_run_plays_against_another_run(tmp_path: Path) -> None:
     (stand_in,) = run.population.stand_ins["player"]
     pairs = zip(old.parameters(), stand_in.model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
+    run.population.past["player"].clear()
+    run.population.grow(0)
+    assert not run.population.facing.get("player"), "it was read through the stand-in"
+    source["source"] = [str(tmp_path / "old"), str(tmp_path / "old" / "final")]
     result = run_experiment(config(tmp_path / "again", opponents=source, **short))
     players = json.loads((tmp_path / "again" / "ratings.json").read_text())["players"]
+    assert {each["name"]: each["kept"] for each in players} == {
+        "player@source": True,
+        "player@source-2": True,
+        "player@0": False,
+        "player@1": False,
+    }
     assert players[0]["name"] == "player@source" and players[0]["rating"] == 1000
     assert "rating/player" in result.metrics
     seated = {

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ranks
+from mrlm.core.types import SamplingParams, Turn
 from mrlm.learn import ops
 from mrlm.learn.credit import groups
+from mrlm.learn.data.batch import Totals, merge, pack
 
 
 def test_logprobs_and_entropy_are_those_of_the_softmax():
@@ -153,34 +161,336 @@ def test_the_adaptive_kl_coefficient_moves_towards_its_target():
     assert groups.adaptive_kl_coef(0.4, 1.0, 6.0, 256, 1e4) < 0.4
 
 
-def _statistics(rank, world, port, queue):
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
-    )
-    parts = [{"a": np.array([1.0, 2.0]), "b": np.array([5.0, 5.0])}, {"a": np.array([6.0])}]
-    moments = ops.global_moments(parts[rank])
-    queue.put((rank, {k: (m.count, m.mean, m.variance) for k, m in moments.items()}))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+STATISTICS = """
+import json
+import numpy as np, torch
+from mrlm.learn import ops
+torch.distributed.init_process_group("gloo")
+parts = [{"a": np.array([1.0, 2.0]), "b": np.array([5.0, 5.0])}, {"a": np.array([6.0])}]
+moments = ops.global_moments(parts[torch.distributed.get_rank()])
+print(json.dumps({k: (m.count, m.mean, m.variance) for k, m in moments.items()}))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
 
 
-def test_statistics_are_those_of_all_processes_though_some_lack_an_agent():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = torch.multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    workers = [
-        context.Process(target=_statistics, args=(rank, 2, port, queue), daemon=True)
-        for rank in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    found = dict(queue.get(timeout=60) for _ in workers)
-    for worker in workers:
-        worker.join(30)
+def test_statistics_are_those_of_all_processes_though_some_lack_an_agent(tmp_path, launcher):
+    program = tmp_path / "statistics.py"
+    program.write_text(STATISTICS)
+    world = ranks.World(launcher, 2, [str(program)], tmp_path / "world")
+    assert world.wait() == [0, 0], world.said(0) + world.said(1)
+    found = [json.loads((world.folder / f"out-{rank}").read_text()) for rank in range(2)]
     assert found[0] == found[1]
-    assert found[0]["a"] == pytest.approx((3, 3.0, 7.0))
-    assert found[0]["b"] == (2, 5.0, 0.0)
+    assert found[0]["a"] == pytest.approx([3, 3.0, 7.0])
+    assert found[0]["b"] == [2, 5.0, 0.0]
+
+
+# -- weights of tokens -----------------------------------------------------------------------------
+
+
+def said(agent, prompt, completion, most):
+    return Turn(agent, "p", prompt, completion, sampling=SamplingParams(max_new_tokens=most))
+
+
+def a_part_of_a_batch():
+    """Two of three sequences: one of an agent's two turns, of 1 and 3 tokens, one of another's
+    turn of 2; the third, which is elsewhere, has a turn of 4."""
+    first = [said("a", [5], [6], 2), said("a", [5, 6, 7], [8, 9, 10], 8)]
+    others = [said("b", [5], [7, 8], 16), said("b", [9], [1, 2, 3, 4], 4)]
+    samples = merge(first) + [s for i, each in enumerate(others) for s in merge([each], i + 1)]
+    return pack(samples[:2], Totals.of(samples))
+
+
+@pytest.mark.parametrize(
+    ("mode", "length", "expected"),
+    [
+        ("token_mean", None, [10] * 6),
+        ("sequence_mean_token_sum", None, [3] * 6),
+        ("sequence_mean_token_mean", None, [12] * 4 + [6] * 2),
+        ("turn_mean_token_sum", None, [4] * 6),
+        ("turn_mean", None, [4, 12, 12, 12, 8, 8]),
+        ("sequence_mean_turn_mean", None, [6, 18, 18, 18, 6, 6]),
+        ("constant", 5, [15] * 6),
+        ("constant", None, [6, 24, 24, 24, 48, 48]),
+        ("agent_balanced", None, [8] * 4 + [12] * 2),
+    ],
+)
+def test_what_each_token_is_divided_by(mode, length, expected):
+    batch = a_part_of_a_batch()
+    losses = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], requires_grad=True)
+    weights = ops.token_weights(losses, batch, mode, length)
+    assert not weights.requires_grad
+    torch.testing.assert_close(1 / weights, torch.tensor(expected, dtype=torch.float32))
+    total = ops.aggregate(losses, batch, mode, length)
+    found = [2.0**place / each for place, each in enumerate(expected)]
+    assert total.item() == pytest.approx(sum(found))
+
+
+# -- ratios by hand --------------------------------------------------------------------------------
+
+INDEX = torch.tensor([0, 0, 2])
+
+
+def test_the_ratio_of_a_sequence_stands_at_each_of_its_tokens():
+    difference = torch.tensor([0.5, 1.0, 0.25])
+    product = ops.sequence_ratio(difference, INDEX, 3)
+    assert product.tolist() == pytest.approx([math.exp(1.5), math.exp(1.5), math.exp(0.25)])
+    mean = ops.sequence_ratio(difference, INDEX, 3, mean=True)
+    assert mean.tolist() == pytest.approx([math.exp(0.75), math.exp(0.75), math.exp(0.25)])
+    held = ops.sequence_ratio(difference, INDEX, 3, limit=1.0)
+    assert held.tolist() == pytest.approx([math.e, math.e, math.exp(0.25)])
+    far = ops.sequence_ratio(torch.tensor([30.0, -50.0, 21.0]), torch.tensor([0, 1, 2]), 3)
+    assert far.log().tolist() == pytest.approx([20.0, -20.0, 20.0])
+
+
+def test_gspo_has_the_value_of_the_sequence_and_the_gradient_of_the_token():
+    logprobs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    difference = logprobs - torch.tensor([-1.5, -3.0, -3.25])
+    ratio = ops.gspo_ratio(difference, logprobs, INDEX, 3)
+    values = [math.exp(0.75), math.exp(0.75), math.exp(0.25)]
+    assert ratio.tolist() == pytest.approx(values)
+    (ratio * torch.tensor([1.0, 10.0, 100.0])).sum().backward()
+    assert logprobs.grad.tolist() == pytest.approx([values[0], 10 * values[1], 100 * values[2]])
+
+
+RATIOS = torch.tensor([0.25, 0.75, 1.0, 1.5, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("advantage", "settings", "losses", "removed"),
+    [
+        (2.0, (0.25, 0.5), [-0.5, -1.5, -2.0, -3.0, -3.0], [0, 0, 0, 0, 1]),
+        (2.0, (0.25,), [-0.5, -1.5, -2.0, -2.5, -2.5], [0, 0, 0, 1, 1]),
+        (-2.0, (0.25, 0.5), [1.5, 1.5, 2.0, 3.0, 6.0], [1, 0, 0, 0, 0]),
+        (-2.0, (0.25, 0.5, 2.5), [1.5, 1.5, 2.0, 3.0, 5.0], [1, 0, 0, 0, 0]),
+        (2.0, (0.25, 0.5, 2.5), [-0.5, -1.5, -2.0, -3.0, -3.0], [0, 0, 0, 0, 1]),
+        (0.0, (0.25, 0.5), [0.0] * 5, [0] * 5),
+    ],
+)
+def test_the_clipped_surrogate_by_hand(advantage, settings, losses, removed):
+    """At the edges of the range nothing is clipped yet."""
+    ratio = RATIOS.clone().requires_grad_()
+    advantages = torch.full((5,), advantage)
+    found = ops.ppo_clip(ratio, advantages, *settings)
+    assert found.tolist() == losses
+    assert ops.clipped(RATIOS, advantages, *settings[:2]).tolist() == removed
+    if len(settings) < 3:
+        found.sum().backward()
+        assert [slope == 0 for slope in ratio.grad.tolist()] == [
+            bool(each) or advantage == 0 for each in removed
+        ]
+
+
+def test_dual_clip_leaves_positive_advantages():
+    loss, advantages = torch.tensor([7.0, 1.0, -9.0]), torch.tensor([-2.0, -2.0, 3.0])
+    assert ops.dual_clip(loss, advantages, 3.0).tolist() == [6.0, 1.0, -9.0]
+
+
+def test_cispo_clips_weights_and_no_gradient():
+    logprobs = torch.tensor([-1.0, -2.0, -4.0], requires_grad=True)
+    ratio, advantages = torch.tensor([0.25, 1.0, 8.0]), torch.tensor([1.0, -1.0, 2.0])
+    for low, weights in ((None, [0.25, 1.0, 5.0]), (0.5, [0.5, 1.0, 5.0])):
+        logprobs.grad = None
+        loss = ops.cispo(logprobs, ratio * logprobs.detach() / logprobs, advantages, low, 5.0)
+        pairs = zip(weights, advantages.tolist(), logprobs.tolist(), strict=True)
+        assert loss.tolist() == pytest.approx([-w * a * x for w, a, x in pairs])
+        loss.sum().backward()
+        slopes = [-w * a for w, a in zip(weights, advantages.tolist(), strict=True)]
+        assert logprobs.grad.tolist() == pytest.approx(slopes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("token", [2.0, 1.0, 0.25, 2.0, 0.5]),
+        ("icepop", [0.0, 1.0, 0.0, 2.0, 0.5]),
+        ("sequence", [2.0, 2.0, 0.25, 1.0, 1.0]),
+        ("sequence_mask", [0.0, 0.0, 0.25, 1.0, 1.0]),
+        ("geometric_mask", [2.0, 2.0, 0.0, 1.0, 1.0]),
+    ],
+)
+def test_weights_that_make_up_for_another_sampler(kind, expected):
+    """Ratios 4, 1 | 1/4 | 2, 1/2: products 4, 1/4 and 1, geometric means 2, 1/4 and 1."""
+    ratios = torch.tensor([4.0, 1.0, 0.25, 2.0, 0.5], dtype=torch.float64)
+    new = ratios.log().requires_grad_()
+    old = torch.zeros(5, dtype=torch.float64)
+    index = torch.tensor([0, 0, 1, 2, 2])
+    bounds = {"cap": 2.0 + 1e-12, "floor": 0.5 - 1e-12}
+    found = ops.mismatch_weights(new, old, kind, **bounds, index=index, size=3)
+    assert found.tolist() == pytest.approx(expected) and not found.requires_grad
+    usual = ops.mismatch_weights(new * 0.99, old, kind, index=index, size=3)
+    assert [bool(each) for each in usual] == [bool(each) for each in expected]
+
+
+def test_the_bounds_of_a_weight_are_inside():
+    same = torch.zeros(1)
+    for kind in ("icepop", "sequence_mask", "geometric_mask"):
+        for bounds in ({"cap": 1.0, "floor": 0.5}, {"cap": 2.0, "floor": 1.0}):
+            found = ops.mismatch_weights(
+                same, same, kind, **bounds, index=torch.tensor([0]), size=1
+            )
+            assert found.tolist() == [1.0]
+    assert ops.mismatch_weights(torch.tensor([1.0]), same).tolist() == [2.0], "tokens, up to 2"
+    assert ops.mismatch_weights(torch.tensor([-0.7]), same, "icepop").tolist() == [0.0]
+    assert ops.mismatch_weights(torch.tensor([-0.6]), same, "icepop").item() > 0.5
+
+
+# -- divergences by hand ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("k1", [1.5, -2.0]),
+        ("k2", [1.125, 2.0]),
+        ("k3", [math.exp(-1.5) + 0.5, math.exp(2) - 3]),
+        ("k1+", [1.5, -2.0]),
+        ("k3+", [math.exp(-1.5) + 0.5, math.exp(2) - 3]),
+    ],
+)
+def test_kl_estimates_by_hand(kind, expected):
+    policy, reference = torch.tensor([-1.0, -3.0]), torch.tensor([-2.5, -1.0])
+    assert ops.kl_estimate(policy, reference, kind).tolist() == pytest.approx(expected)
+    if kind == "k3":
+        assert ops.kl_estimate(policy, reference).tolist() == pytest.approx(expected)
+
+
+def test_k3_is_held_at_10_and_stays_finite():
+    policy = torch.tensor([0.0, -2.0, -30.0, 500.0])
+    found = ops.kl_estimate(policy, torch.zeros(4), "k3").tolist()
+    assert found == pytest.approx([0.0, math.exp(2) - 3, 10.0, 10.0])
+    held = ops.kl_estimate(torch.tensor([500.0], requires_grad=True), torch.zeros(1), "k3")
+    assert math.isfinite(held.item())
+
+
+def test_divergences_of_whole_distributions_by_hand():
+    p, q = torch.tensor([[1.0, 3.0], [1.0, 1.0]]), torch.tensor([[1.0, 1.0], [3.0, 1.0]])
+    first = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)
+    second = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(2.0)
+    found = ops.full_kl(p.log().double(), q.log().double())
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx([first, second], abs=1e-6)
+    moved = ops.approx_kl(torch.tensor([0.0, 1.0, -1.0]))
+    assert moved.tolist() == pytest.approx([0.0, math.e - 2, 1 / math.e], abs=1e-6)
+
+
+def test_the_error_of_values_by_hand():
+    values, returns = torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 1.0, 4.0])
+    old = torch.tensor([1.0, 1.0, 3.0])
+    assert ops.value_loss(values, returns, old).tolist() == [0.5, 2.0, 8.0]
+    # within 0.5 of the old ones they would be 1, 1.5 and 2.5; the larger error counts
+    assert ops.value_loss(values, returns, old, 0.5).tolist() == [0.5, 2.0, 8.0]
+    far = torch.tensor([6.0, 1.0, 0.0])
+    assert ops.value_loss(values, far, old, 0.5).tolist() == [12.5, 2.0, 3.125]
+
+
+# -- advantages by hand ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (1, [0.625, 2.75, 4.0, 3.5]),
+        (2, [2.0, 4.75, 4.0, 3.5]),
+        (3, [3.0, 4.75, 4.0, 3.5]),
+        (9, [3.0, 4.75, 4.0, 3.5]),
+    ],
+)
+def test_sums_of_n_steps_by_hand(steps, expected):
+    """A row of three whose value afterwards is 8, an empty one, and one of one."""
+    rewards, values = np.array([1.0, 2.0, 4.0, 3.0]), np.array([0.5, 0.25, 2.0, 1.0])
+    gamma, last = np.array([0.5, 0.5, 0.25, 0.75]), np.array([8.0, 5.0, 2.0])
+    found = ops.n_step(rewards, values, [3, 0, 1], gamma, steps, last)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_gae_as_it_comes_discounts_nothing_and_ends_with_nothing():
+    found = ops.gae(np.array([0.0, 1.0]), np.array([0.5, 0.25]), [2])
+    np.testing.assert_allclose(found, [-0.25 + 0.95 * 0.75, 0.75])
+
+
+# -- statistics of two processes -------------------------------------------------------------------
+
+
+def both(monkeypatch, job):
+    """What a job returns in two threads that exchange what processes would."""
+    ranks, meet = threading.local(), threading.Barrier(2)
+    held: list[Any] = [None, None]
+
+    def gather(value):
+        held[ranks.rank] = value
+        meet.wait(20)
+        found = copy.deepcopy(held)
+        meet.wait(20)
+        return found
+
+    def run(rank):
+        ranks.rank = rank
+        return job(rank)
+
+    monkeypatch.setattr(ops, "global_gather", gather)
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run, range(2)))
+
+
+PARTS = [
+    {"a": np.array([1.0, 2.0]), "b": np.array([5.0, 5.0]), "none": np.array([])},
+    {"a": np.array([6.0]), "c": np.array([3.0])},
+]
+
+
+def test_moments_over_two_processes_by_hand(monkeypatch):
+    found = both(monkeypatch, lambda rank: ops.global_moments(PARTS[rank]))
+    assert (
+        found[0]
+        == found[1]
+        == {
+            "a": ops.Moments(3, 3.0, 7.0),
+            "b": ops.Moments(2, 5.0, 0.0),
+            "c": ops.Moments(1, 3.0, 0.0),
+        }
+    )
+    assert found[0]["a"].std == math.sqrt(7.0)
+    white = both(monkeypatch, lambda rank: ops.whiten(PARTS[rank]["a"]))
+    np.testing.assert_allclose(np.concatenate(white), np.array([-2, -1, 3]) / math.sqrt(7 + 1e-8))
+
+
+def test_moments_of_short_floats_and_of_whole_numbers_are_those_of_long_ones():
+    short = np.array([2.0**24, 1.0, 1.0], dtype=np.float32)
+    found = ops.global_moments({"short": short, "whole": np.array([1, 2, 6])})
+    assert found["short"].mean == (2**24 + 2) / 3
+    assert found["whole"] == ops.Moments(3, 3.0, 7.0)
+
+
+def test_sums_over_two_processes_by_hand(monkeypatch):
+    tables = [{"x": [1, 2.5], "y": [4]}, {"x": [10, -1]}]
+    found = both(monkeypatch, lambda rank: ops.global_sum(tables[rank]))
+    assert found == [{"x": [11.0, 1.5], "y": [4.0]}] * 2
+
+
+def test_what_every_process_holds_is_not_added_up(monkeypatch):
+    assert ops.global_gather("x") == ["x"] and ops.global_rank() == 0
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
+    assert ops.global_rank() == 3
+    with ops.complete():
+        assert ops.global_gather("x") == ["x"] and ops.global_rank() == 0
+        with ops.complete():
+            assert ops.global_rank() == 0
+        assert ops.global_rank() == 0
+    assert ops.global_rank() == 3
+
+
+def test_whitening_by_hand():
+    x = np.array([1.0, 2.0, 6.0])
+    wanted = np.array([-2.0, -1.0, 3.0])
+    np.testing.assert_allclose(ops.whiten(x), wanted / math.sqrt(7 + 1e-8))
+    given_ = ops.Moments(9, 1.0, 4.0)
+    np.testing.assert_allclose(ops.whiten(x, moments=given_), [0.0, 0.5, 2.5])
+    np.testing.assert_allclose(ops.whiten(x, np.array([0, 1, 1]), given_), [0.0, 0.5, 2.5])
+    np.testing.assert_allclose(ops.whiten(x, np.array([1, 0, 1]), given_), [0.0, 0.0, 2.5])
+    assert ops.whiten(x, moments=ops.Moments(3, 3.0, 0.0)).tolist() == [0.0] * 3
+    # a variance as small as what is added to it counts
+    tiny = ops.whiten(np.array([0.0, 2e-4]))
+    np.testing.assert_allclose(tiny, [-1e-4 / math.sqrt(3e-8), 1e-4 / math.sqrt(3e-8)])
+    assert ops.whiten(np.array([0.0, 2.0])).tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])

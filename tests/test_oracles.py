@@ -204,8 +204,11 @@ def test_kl_in_the_loss_is_corrected_by_the_ratio():
 
 
 def test_old_logprobs_are_computed_anew_where_that_is_asked_for():
-    assert "old_logprobs" not in GRPO().needs and "old_logprobs" in GRPO(recompute_old=True).needs
-    assert "old_logprobs" in GRPO(importance="token").needs
+    assert (
+        "old_logprobs" not in GRPO().spec.columns
+        and "old_logprobs" in GRPO(recompute_old=True).spec.columns
+    )
+    assert "old_logprobs" in GRPO(importance="token").spec.columns
     # without weights, only the ratio changes: it is to the trainer's own log-probs
     close(GRPO(recompute_old=True, importance="none").loss(b0(), outputs()).total, -0.277836)
 

@@ -29,7 +29,10 @@ from mrlm import (
     StepResult,
     TeamLearner,
 )
+from mrlm.core import registry
+from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
+from mrlm.core.types import Task
 from mrlm.environments.search_qa import SearchQAEnvironment, routing_reward
 
 ANSWERS = ("4", "5", "four", "22")
@@ -197,13 +200,15 @@ def test_a_team_logs_the_mismatch_of_every_policy(model: Any, tokenizer: Any) ->
     assert "mismatch_kl/b" not in team.calculate_loss(episodes, REWARDS).metrics
 
 
-@pytest.mark.parametrize("kind", ["by hand", "top_p", "plain"])
+@pytest.mark.parametrize("kind", ["by hand", "top_p", "episodes", "plain"])
 def test_the_ratio_is_taken_to_the_first_epoch(kind: str, model: Any, tokenizer: Any) -> None:
     """`approx_kl` grows from epoch to epoch, and what moved beyond the range is clipped."""
-    if kind == "by hand":
-        rollouts = written()
-    else:
-        rollouts = sampled(model, tokenizer, top_p=0.9 if kind == "top_p" else 1.0)
+    rollouts: list[Any] = written()
+    if kind != "by hand":
+        rollouts = sampled(model, tokenizer, top_p=1.0 if kind == "plain" else 0.9)
+    if kind == "episodes":
+        task = Task("2+2=")
+        rollouts = [Episode.recorded(str(n), task, {"agent": r}) for n, r in enumerate(rollouts)]
     learner = Learner(model, tokenizer, GRPO(clip_range=0.05))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     moved, clipped = [], []
@@ -220,6 +225,14 @@ def test_the_ratio_is_taken_to_the_first_epoch(kind: str, model: Any, tokenizer:
     begun = learner.calculate_loss(rollouts, REWARDS).metrics["approx_kl"]
     if kind != "plain":  # what the engine recorded stays
         assert begun == pytest.approx(0.0, abs=1e-6)
+
+
+def test_an_algorithm_of_trees_refuses_turns_with_a_state_each(model: Any, tokenizer: Any) -> None:
+    sure = [Message("sure?"), Message("yes", MessageType.MODEL)]
+    rollouts = [rollout.add_messages(*sure) for rollout in written()]
+    learner = Learner(model, tokenizer, registry.load("algorithms", "at_grpo")())
+    with pytest.raises(ConfigError, match="compares several answers to one state"):
+        learner.calculate_loss(rollouts, REWARDS)
 
 
 def test_values_of_the_first_epoch_serve_the_later_ones(model: Any, tokenizer: Any) -> None:

@@ -385,6 +385,17 @@ def test_the_command_prints_everything_and_how_to_start(run: Mrlm, config: Path)
     assert f"-m mrlm train --config {config} distributed.enabled=true" in done.out
 
 
+def test_what_was_assumed_is_said(run: Mrlm, config: Path) -> None:
+    longest = "every completion is taken to be as long as may be; --completion-tokens says better"
+    found = json.loads(run("plan", "--config", config, "--json").out)
+    assert longest in found["notes"]
+    assert not any(note.startswith("prompts are taken") for note in found["notes"])
+    options = ("--completion-tokens", 9, "generation.max_prompt_tokens=null", "--json")
+    open_ended = json.loads(run("plan", "--config", config, *options).out)["notes"]
+    assert longest not in open_ended
+    assert any(note.startswith("prompts are taken to have") for note in open_ended)
+
+
 def test_json_holds_the_same(run: Mrlm, config: Path) -> None:
     options = ("--devices", 16, "--device", "a100", "--strategy", "fsdp-hybrid", "--json")
     done = run("plan", "--config", config, *options)
@@ -417,7 +428,13 @@ def test_json_holds_the_same(run: Mrlm, config: Path) -> None:
         (("--engine", "vlm"), "did you mean 'vllm'"),
         (("--latency", -1), "cannot be below 0"),
         (("--completion-tokens", 5000), "generation.max_new_tokens=1024"),
+        (("--completion-tokens", 1025), "generation.max_new_tokens=1024"),
+        (("--completion-tokens", 0), "at least 1"),
+        (("--prompt-tokens", 0), "at least 1"),
+        (("--max-lag", -1), "cannot be below 0"),
         (("--layers", 3), "--params"),
+        (("--hidden", 3), "--params"),
+        (("--vocab", 3), "--params"),
         (("model.model_name_or_path=Qwen/Qwen2.5-8B",), "did you mean 'qwen2.5-"),
         (("--strategy", "fsdp-hybrid", "--devices", 4), "set --nodes"),
         (("--strategy", "fsdp", "--devices", 4, "model.lora.r=8"), "use ddp"),
@@ -440,6 +457,46 @@ def test_engine_and_lag_are_those_of_the_config(run: Mrlm, config: Path) -> None
     assert "ahead" not in there["chosen"]["memory"]["policy"]
 
 
+def test_options_are_taken_up_to_their_bounds(run: Mrlm, config: Path) -> None:
+    def planned(*options: object) -> dict[str, Any]:
+        done = run("plan", "--config", config, "--json", *options)
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    def tokens(*options: object) -> tuple[int, int]:
+        counts = planned(*options)["counts"]
+        return counts["prompt_tokens"], counts["completion_tokens"]
+
+    bounds = ("--prompt-tokens", 1, "--completion-tokens", 1024, "--latency", 0, "--max-lag", 0)
+    assert tokens(*bounds) == (1, 1024) and tokens("--completion-tokens", 1) == (256, 1)
+    assert tokens("generation.max_prompt_tokens=77") == (77, 1024)
+    assert tokens("generation.max_prompt_tokens=null") == (256, 1024)
+    slow, at_once = (
+        planned("--latency", seconds)["chosen"]["seconds"]["worlds"]["seconds"]
+        for seconds in (2.5, 0)
+    )
+    assert slow - at_once == pytest.approx(2.5)
+    assert [row["devices"] for row in planned("--devices", 6)["table"]] == [1, 2, 4, 6]
+    size = ("--params", "1B", "--layers", 3, "--hidden", 512, "--vocab", 1000)
+    assert planned(*size)["policies"]["policy"]["weights"] == 1_000_000_000
+
+
+def test_the_command_has_what_the_options_change(run: Mrlm, config: Path) -> None:
+    def command(*options: object) -> str:
+        done = run("plan", "--config", config, "--json", "--devices", 16, *options)
+        assert done.code == 0, done.err
+        found: str = json.loads(done.out)["command"]
+        return found
+
+    lag = "training.max_lag=2"
+    assert lag in command("--max-lag", 2) and "max_lag" not in command("--max-lag", 0)
+    assert command(lag).count("max_lag") == command(lag, "--max-lag", 2).count("max_lag") == 1
+    here = ("engine.name=vllm", "engine.base_url=http://here:1")
+    assert "ENGINE" in command("--engine", "vllm") and "ENGINE" not in command(*here)
+    ray = command("--engine", "vllm", "--strategy", "ray")
+    assert "distributed.strategy=ray" in ray and "ENGINE" not in ray
+
+
 def test_without_a_config_it_says_so(run: Mrlm) -> None:
     assert "Give --config" in run("plan").err
 
@@ -460,7 +517,7 @@ def test_a_device_may_be_a_file(tmp_path: Path) -> None:
         ("bf16: fast", "bf16='fast'"),
         ("memry: 1", "did you mean 'memory'"),
         ("bf16: 1e12", "fp32 is missing"),
-        ("[1]", "no mapping"),
+        ("[1]", "not a mapping"),
     ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=words):
@@ -482,3 +539,6 @@ def test_several_stages_are_planned_one_by_one(run: Mrlm, config: Path) -> None:
     found = json.loads(run("plan", "--config", config, "--json").out)
     assert [each["stage"] for each in found] == ["first", "second"]
     assert found[1]["counts"]["episodes"] == 2 * found[0]["counts"]["episodes"]
+    text = run("plan", "--config", config).out
+    assert text.startswith("stage first\n")
+    assert "\n\nstage second\n" in text

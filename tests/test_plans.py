@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mrlm import Callback, ExperimentConfig
-from mrlm.algorithms.at_grpo import ATGRPO
+from mrlm.algorithms.at_grpo import ATGRPO, range_normalised_variance
 from mrlm.algorithms.grpo import GRPO
 from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.maremax import MAREMAX
@@ -26,6 +26,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.experiment import run_experiment
+from mrlm.learn.bases.spec import SamplingPlan
 from mrlm.learn.credit.tree_returns import node_returns
 from mrlm.learn.data.samples import samples_of
 from mrlm.planning.plan import arithmetic
@@ -132,6 +133,41 @@ def test_remax_counts_what_follows_a_turn() -> None:
     assert [float(turn.advantages[0]) for turn in turns] == [2.5, 1.5]
 
 
+def turns_paid(*paid: float) -> Rollout:
+    """An agent whose turns have two tokens each."""
+    turns = [
+        Turn("a", "p", [1] * (1 + step), [2, 3], [-1.0] * 2, reward=reward, step=step, index=step)
+        for step, reward in enumerate(paid)
+    ]
+    return Rollout("a", "p", "t", turns)
+
+
+def test_remax_compares_turns_of_the_same_number() -> None:
+    """Returns 6, 2 and 1 against 3 and 2; a third turn is compared with the last one there, and
+    all with 3 by `episode`. An agent that did not speak there has earned 0."""
+    sampled = Episode("0", Task("t"), {"a": turns_paid(4.0, 1.0, 1.0)}, 6, [4, 1, 1], "done")
+    greedy = Episode("1", Task("t"), {"a": turns_paid(1.0, 2.0)}, 3, [1, 2], "done")
+    group = Group([sampled, greedy], "t")
+    greedy_of(group)
+    for by, expected in (("turn", [3.0, 0.0, -1.0]), ("episode", [3.0, -1.0, -2.0])):
+        ReMax(baseline_by=by).credit([group])  # type: ignore[arg-type]
+        assert [turn.advantages.tolist() for turn in sampled.turns] == [[x] * 2 for x in expected]
+    del greedy.rollouts["a"]
+    ReMax().credit([group])
+    assert [turn.advantages.tolist() for turn in sampled.turns] == [[6.0] * 2, [2.0] * 2, [1.0] * 2]
+
+
+def test_remax_takes_the_divergence_of_later_turns_from_earlier_ones() -> None:
+    sampled = Episode("0", Task("t"), {"a": turns_paid(1.0, 4.0)}, 5, [1, 4], "done")
+    for turn, row in zip(sampled.turns, ([0.5, 2.0], [0.25, 0.75]), strict=True):
+        turn.ref_logprobs = [-1.0 - x for x in row]
+    group = Group([sampled, *played([0.5])], "t")
+    greedy_of(group)
+    ReMax(kl_coef=0.4).credit([group])
+    found = np.concatenate([turn.returns for turn in sampled.turns])  # type: ignore[misc]
+    np.testing.assert_allclose(found, [4.6 - 1.0, 4.6 - 0.8, 4.0 - 0.4, 4.0 - 0.3])
+
+
 def test_a_team_can_be_compared_with_its_greedy_episode() -> None:
     """Returns [1 + 0.9 * 2, 2] against [0.5 + 0.9 * 1, 1], turn by turn, for either agent."""
 
@@ -148,7 +184,7 @@ def test_a_team_can_be_compared_with_its_greedy_episode() -> None:
     group = Group([two_steps("0", [1.0, 2.0]), two_steps("1", [0.5, 1.0])], "t")
     greedy = greedy_of(group)
     algorithm = MAREMAX(baseline="remax_greedy", group_size=1)
-    assert algorithm.requires == {"greedy"}
+    assert algorithm.spec.sampling == SamplingPlan(greedy=True, credits="trees")
     for agent in "ab":
         algorithm.credit([group])
         found = [turn.advantages for turn in group.episodes[0].rollouts[agent].turns]
@@ -358,6 +394,43 @@ def test_at_grpo_gives_the_numbers_of_grpo_on_one_state() -> None:
         ATGRPO(scale_rewards="batch")
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [([0.0, 0.0, 0.0, 4.0], 0.1875), ([1.0, -1.0], 0.25), ([0.3] * 3, 0.0), ([7.0], 0.0)],
+)
+def test_variances_are_compared_whatever_the_range_of_rewards(
+    scores: list[float], expected: float
+) -> None:
+    assert range_normalised_variance(np.array(scores)) == pytest.approx(expected)
+
+
+def test_at_grpo_looks_at_the_length_of_all_that_was_said_in_a_step() -> None:
+    """Twice two tokens in the first answer are one more than the limit of 4 less the cache of 1, so
+    that the full penalty is taken from it; the other two are short."""
+    group = played([2.0, 1.0, 0.0])
+    for number, episode in enumerate(group):
+        episode.path = (number,)
+    first = group.episodes[0].rollouts["a"]
+    first.turns.append(Turn("a", "p", [1, 2, 3], [4, 5], [-0.5] * 2, index=1, reward=0.5))
+    settings: dict[str, Any] = {"overlong_max_length": 4, "overlong_cache": 1}
+    ATGRPO(alpha=0.5, scale_rewards="none", **settings).credit([group])
+    scores = [0.5 * 2.0 + 2.5 - 1.0, 0.5 + 1.0, 0.0]
+    expected = np.array(scores) - np.mean(scores)
+    found = [[turn.advantages for turn in episode.turns] for episode in group]
+    assert found[0] == pytest.approx([expected[0]] * 2)
+    assert found[1:] == [pytest.approx([x]) for x in expected[1:]]
+
+
+def test_at_grpo_leaves_out_what_was_cut_or_never_paid() -> None:
+    group = played([1.0, 0.0, 0.5])
+    for number, episode in enumerate(group):
+        episode.path = (number,)
+    (cut,), (late,), (other,) = (episode.turns for episode in group)
+    cut.finish_reason, late.step = "length", 1
+    ATGRPO(alpha=0.0, scale_rewards="none", mask_truncated=True).credit([group])
+    assert (cut.advantages, late.advantages, other.advantages) == (None, None, -0.25)
+
+
 def test_a_state_that_is_solved_is_not_grown(tokenizer: Any) -> None:
     whole, _ = grown(tokenizer, Echo(2), branches=2)
     first = {e.path[:1]: e.step_rewards[0] for e in whole}
@@ -512,7 +585,10 @@ def test_groups_without_variance_are_not_kept() -> None:
     group = played([1.0, 0.0])
     algorithm.keeps(group)
     assert all(turn.advantages is None for episode in group for turn in episode.turns)
-    assert GRPO().refills == 0 and GRPO(dynamic_sampling=True).refills == 10
+    assert (
+        GRPO().spec.sampling.refills == 0
+        and GRPO(dynamic_sampling=True).spec.sampling.refills == 10
+    )
 
 
 def test_groups_are_replaced_until_the_batch_is_full_and_bit_by_bit(

@@ -20,6 +20,7 @@ import yaml
 from tests.commands import Done, Mrlm
 
 from mrlm.cli.play import Terminal
+from mrlm.core.types import Message, Role
 
 PROGRAM = [sys.executable, "-m", "mrlm", "play"]
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
@@ -236,6 +237,27 @@ def test_a_terminal_and_its_interrupt() -> None:
     finally:
         program.kill()
         os.close(mine)
+
+
+def test_what_is_new_is_shown_and_a_new_conversation_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\nfour\n"))
+    terminal = Terminal(multiline=False)
+    terminal.name = "me"
+    first = [Message("a"), Message("b", Role.SYSTEM)]
+    more = [*first, Message("one", Role.ASSISTANT), Message("c", agent="you")]
+    for messages, said in (
+        (first, "[world]\na\n[system]\nb\nme> one\n"),
+        (more, "[you]\nc\nme> two\n"),
+        (first, "(a new conversation)\n[world]\na\n[system]\nb\nme> three\n"),  # asked anew
+        (
+            [Message("x"), *first],
+            "(a new conversation)\n[world]\nx\n[world]\na\n[system]\nb\nme> four\n",
+        ),
+    ):
+        terminal.ask("me", messages)
+        assert capsys.readouterr().out == said
 
 
 def test_what_is_said_is_there_before_anybody_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from another_value import another
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
@@ -405,6 +406,9 @@ def varied(name: str, field: str, folder: Path) -> tuple[dict[str, Any], dict[st
             base |= {rows: str(folder)}
             return base, base | {"split": "dev"}
         return base, base | {field: table[:3]}
+    if field not in CASES.get(name, {}):
+        usual = accepted(registry.load("environments", name))[0][field].default
+        return base, base | {field: another(usual)}
     value, on = CASES[name][field]
     return base | on, base | on | {field: value}
 
@@ -508,6 +512,7 @@ def test_every_argument_has_a_case() -> None:
         for name, field in walked()
         if covered(name, field)
         and field not in CASES.get(name, {})
+        and another(accepted(registry.load("environments", name))[0][field].default) is None
         and field not in ("agents", "seed")
         and not (field in COMMON and name in ROWS)
     }

@@ -4,18 +4,24 @@ not taken at all."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from families import family
 from mrlm import Learner
 from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.sft import SFT
@@ -24,9 +30,12 @@ from mrlm.core.types import SamplingParams, Turn
 from mrlm.engines.hf import HFEngine
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.optimizer import LearnerSettings, Stepper
-from mrlm.learn.policy.loading import load_model, load_tokenizer, pick_device
+from mrlm.learn.policy.copies import adopt, catch_up, mirrored, stand_in
+from mrlm.learn.policy.loading import damaged_files, load_model, load_tokenizer, pick_device
 from mrlm.learn.policy.lora import BASE, add_adapter
-from mrlm.learn.policy.policy import Policy
+from mrlm.learn.policy.policy import HEADS, Policy, as_policy
+from mrlm.learn.policy.reference import renew
+from mrlm.learn.policy.weight_files import take_file, take_folder, write_weights
 from mrlm.play.engine import Request
 
 LORA: dict[str, Any] = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
@@ -105,6 +114,10 @@ def test_a_value_is_read_from_the_state_before_its_token(model: Any, tokenizer: 
         expected.append(values[start - 1 : len(sample.ids) - 1])
     assert found is not None
     torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-4)
+    plain = Policy("policy", model, tokenizer, lean=False)
+    plain.add_value_head()
+    plain.forward(batch)
+    assert not plain.output_layer._forward_pre_hooks, "the user's model is as it was"
 
 
 def test_a_value_head_works_where_outputs_cannot_be_chosen(
@@ -131,6 +144,153 @@ def test_an_adapter_has_values_too(model: Any, tokenizer: Any) -> None:
     values = a.forward(pack(ragged())).values
     assert values is not None and values.shape == (12,) and len(set(values.tolist())) == 12
     assert {"value_head.linear.weight", "value_head.linear.bias"} < set(a.named_parameters())
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_values_need_no_logits(lean: bool, model: Any, tokenizer: Any) -> None:
+    """By the backbone alone they are what a whole forward says, whole or with an adapter."""
+    a, *_ = two_adapters(copy.deepcopy(model), tokenizer)
+    for adapter, weights in ((None, model), ("a", a.model)):
+        policy = Policy("policy", weights, tokenizer, adapter=adapter, lean=lean)
+        policy.add_value_head()
+        assert policy.value_head is not None and policy.packed is lean
+        head = policy.value_head
+        policy.add_value_head()
+        assert policy.value_head is head
+        torch.nn.init.normal_(head.linear.weight)
+        batch = pack(ragged())
+        expected = policy.forward(batch).values
+        torch.testing.assert_close(policy.values(batch), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(head(policy.hidden(batch)), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_an_entropy_has_a_gradient_where_it_is_asked_for(
+    gradient: bool, model: Any, tokenizer: Any
+) -> None:
+    said = Policy("policy", model, tokenizer, lean=False).forward(pack(ragged()), gradient)
+    assert said.entropy.requires_grad is gradient and said.logprobs.requires_grad
+    assert said.values is None
+
+
+def test_how_much_a_model_can_read(model: Any, tokenizer: Any) -> None:
+    policy = Policy("policy", model, tokenizer)
+    assert policy.max_context == model.config.max_position_embeddings
+    module: Any = torch.nn.Linear(1, 1)
+    foreign = Policy("foreign", module, tokenizer)
+    assert foreign.max_context == 1 << 20
+    for settings, most in [
+        ({}, 1 << 20),
+        ({"n_positions": 7}, 7),
+        ({"max_position_embeddings": None, "n_positions": 7}, 7),
+        ({"max_position_embeddings": 0, "seq_length": 9}, 9),
+        ({"max_sequence_length": 5, "seq_length": 9}, 5),
+    ]:
+        module.config = SimpleNamespace(**settings)
+        assert foreign.max_context == most
+
+
+def test_every_id_that_ends_a_completion(model: Any, tokenizer: Any) -> None:
+    policy = Policy("a", model, copy.deepcopy(tokenizer))
+    for own, generated, others, found in [
+        (7, 9, [], {7, 9}),
+        (7, [9, 11], [3], {3, 7, 9, 11}),
+        (None, None, [], set()),
+        (None, (9, None), [], {9}),
+        (0, None, [], {0}),
+    ]:
+        policy.tokenizer.eos_token_id = own
+        policy.model.generation_config.eos_token_id = generated
+        policy.other_ends = frozenset(others)
+        assert policy.eos_ids == found
+    policy.model.generation_config = None
+    policy.tokenizer.eos_token_id = 7
+    assert policy.eos_ids == {7}
+
+
+def test_where_two_exact_ways_differ_by_hundredths(model: Any, tokenizer: Any) -> None:
+    assert not Policy("a", model, tokenizer).coarse
+    for precision in ("bf16", "fp16"):
+        assert Policy("a", model, tokenizer, precision=precision).coarse  # type: ignore[arg-type]
+    for dtype in (torch.bfloat16, torch.float16):
+        assert Policy("a", copy.deepcopy(model).to(dtype), tokenizer).coarse
+
+
+def test_numbers_that_change_with_any_weight(tokenizer: Any) -> None:
+    """Their sum and that of their squares, in float64."""
+    module: Any = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[1.0, -2.0], [1e6, 1.0]]))
+        module.bias.copy_(torch.tensor([0.5, 0.0]))
+    module.bias.requires_grad_(False)
+    policy = Policy("a", module, tokenizer)
+    assert policy.fingerprint() == (1e6 + 0.5, 1e12 + 6.25)
+    assert policy.size == 6 and policy.modules() == [module]
+    assert [id(p) for p in policy.parameters()] == [id(module.weight)]
+    assert list(policy.named_parameters()) == ["weight", "bias"]
+    other = policy.alike()
+    assert other is not policy and other.model is module and other._passes is not policy._passes
+    policy.reference = torch.nn.Linear(1, 1)
+    assert policy.modules() == [module, policy.reference]
+
+
+def test_what_a_user_hands_over_as_a_policy(model: Any, tokenizer: Any) -> None:
+    policy = as_policy("p", model, tokenizer)
+    assert (policy.name, policy.model, policy.tokenizer) == ("p", model, tokenizer)
+    assert policy.adapter is None and policy.reference is None
+    assert as_policy("q", policy) is policy
+    given = as_policy("p", (model, tokenizer), reference=model)
+    assert given.model is model and given.tokenizer is tokenizer and given.reference is model
+    a, *_ = two_adapters(copy.deepcopy(model), tokenizer)
+    a.model.set_adapter("b")
+    assert as_policy("p", a.model, tokenizer).adapter == "b"
+    assert as_policy("p", (a.model, tokenizer, "a")).adapter == "a"
+    assert as_policy("p", (a.model, tokenizer)).adapter == "b"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_scoring_puts_the_mode_back_also_after_an_error(
+    training: bool, model: Any, tokenizer: Any
+) -> None:
+    policy = Policy("policy", model.train(training), tokenizer)
+    with policy.scoring():
+        assert not model.training and not torch.is_grad_enabled()
+    with pytest.raises(KeyError), policy.scoring():
+        raise KeyError
+    assert model.training is training and torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("ways", [(True, True), (False, True), (True, False), (False, False)])
+def test_a_divergence_of_whole_distributions_whichever_way_is_gone(
+    ways: tuple[bool, bool], model: Any, tokenizer: Any
+) -> None:
+    """A policy with a hook is read by its own forward, and so is a reference with one."""
+    reference = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in reference.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.manual_seed(1)), alpha=0.02)
+    chosen = ragged()
+    for sample in chosen:
+        for each in sample.turns:
+            each.sampling = SamplingParams(temperature=0.5)
+    batch, expected, theirs = pack(chosen), [], []
+    for sample in chosen:
+        here = slice(sample.starts[0] - 1, -1)
+        with torch.no_grad():
+            rows = [m(torch.tensor([sample.ids])).logits[0, here] * 2 for m in (model, reference)]
+        p, q = (row.log_softmax(-1) for row in rows)
+        expected.append((p.exp() * (p - q)).sum(-1))
+        theirs.append(q.gather(1, torch.tensor(sample.ids[sample.starts[0] :])[:, None])[:, 0])
+    for lean, weights in zip(ways, (model, reference), strict=True):
+        if not lean:
+            weights.model.layers[0].register_forward_hook(lambda *_: None)
+    policy = Policy("policy", model, tokenizer, reference=reference)
+    assert policy.packed is ways[0] and (policy._pass("reference") is not None) is ways[1]
+    found = policy.full_kl(batch)
+    torch.testing.assert_close(found, torch.cat(expected), atol=1e-4, rtol=1e-3)
+    assert not found.requires_grad and float(found.min()) > 0
+    said = policy.reference_logprobs(batch)
+    torch.testing.assert_close(said, torch.cat(theirs), atol=1e-4, rtol=1e-4)
 
 
 # -- adapters --------------------------------------------------------------------------------------
@@ -296,6 +456,248 @@ def test_saved_adapters_come_back_and_load_alone(
         saved = json.loads((tmp_path / policy.name / "adapter_config.json").read_text())
         modules = saved["target_modules"]
         assert modules == sorted(modules) and len(modules) > 3  # in every process the same file
+
+
+def test_what_is_saved_of_an_adapter(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """A config that says it is done with, with the base where the library did not know it; the
+    adapter itself goes on learning, and heads are left out where nobody asks for them."""
+    a, *_ = two_adapters(model, tokenizer)
+    a.add_value_head()
+    for base, named in (("given", "given"), (None, model.name_or_path), ("", model.name_or_path)):
+        a.model.peft_config["a"].base_model_name_or_path = base
+        a.save(tmp_path / "a", heads=base != "given")
+        saved = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+        assert saved["base_model_name_or_path"] == named and saved["inference_mode"] is True
+        assert a.model.peft_config["a"].inference_mode is False
+        assert (tmp_path / "a" / HEADS).is_file() is (base != "given")
+    text = (tmp_path / "a" / "adapter_config.json").read_text()
+    assert list(saved) == sorted(saved) and text.startswith('{\n  "')
+    with safe_open(tmp_path / "a" / "adapter_model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    fresh = Policy("fresh", model, tokenizer)
+    fresh.load_heads(tmp_path)
+    assert fresh.value_head is None
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+def test_a_stand_in_is_frozen_and_of_the_same_kind(model: Any, tokenizer: Any) -> None:
+    policy = Policy("p", model.train(), tokenizer, precision="bf16", lean=False)
+    other = stand_in(policy, "past")
+    assert (other.name, other.precision, other.lean) == ("past", "bf16", False)
+    assert other.chat is policy.chat and other.tokenizer is tokenizer and other.adapter is None
+    assert other.model is not model and not other.model.training and model.training
+    assert other.parameters() == [] and same(copies(policy), other)
+    assert all(weight.requires_grad for weight in model.parameters())
+
+
+def test_a_stand_in_of_an_adapter_is_one_more_on_its_base(model: Any, tokenizer: Any) -> None:
+    a, _, _ = two_adapters(model, tokenizer)
+    names = ["past", "a", "b"]
+    others = [stand_in(a, name) for name in names]
+    assert [other.name for other in others] == names
+    assert [other.adapter for other in others] == ["past", "a-", "b-"]
+    assert stand_in(a, "").adapter == "-"
+    for other in others:
+        assert other.model is a.model and torch.equal(logprobs(other), logprobs(a))
+        first = next(iter(other.named_parameters().values()))
+        with torch.no_grad():
+            first.add_(1.0)
+        assert not torch.equal(logprobs(other), logprobs(a))
+
+
+def test_mirrors_copy_what_learns_and_share_the_rest(model: Any, tokenizer: Any) -> None:
+    a, b, base = two_adapters(model, tokenizer)
+    apart = Policy("apart", load_model(model.name_or_path), tokenizer)
+    a.precision, a.lean = "bf16", False
+    policies = {"a": a, "b": b, "base": base, "apart": apart}
+    found = mirrored(policies, {"a"})
+    assert list(found) == list(policies) and found["apart"] is apart
+    assert (found["a"].adapter, found["a"].precision, found["a"].lean) == ("a", "bf16", False)
+    assert found["a"].chat is a.chat and found["b"].adapter == "b"
+    assert not found["a"].model.training
+    weights = {name: dict(found[name].model.named_parameters()) for name in ("a", "b", "base")}
+    for key, weight in a.model.named_parameters():
+        for name, copied in weights.items():
+            shared = copied[key] is weight
+            assert shared is (".a." not in key), (name, key)
+    with torch.no_grad():
+        for weight in a.named_parameters().values():
+            weight.add_(0.125)
+    before = logprobs(found["a"])
+    a.add_value_head()
+    catch_up(found["a"], a)
+    assert found["a"].value_head is not None and found["a"].value_head is not a.value_head
+    for key, weight in found["a"].named_parameters().items():
+        assert torch.equal(weight, a.named_parameters()[key])
+    assert not torch.equal(logprobs(found["a"]), before)
+
+
+@pytest.mark.parametrize("kind", ["model", "adapter"])
+def test_a_stand_in_takes_weights_from_a_folder(
+    kind: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    a, b, _ = two_adapters(copy.deepcopy(model), tokenizer)
+    policy = a if kind == "adapter" else Policy("p", model, tokenizer)
+    past = stand_in(policy, "past")
+    other = b if kind == "adapter" else Policy("q", family("llama"), tokenizer)
+    if kind == "model":
+        with torch.no_grad():
+            model.model.norm.weight.add_(1.0)
+        other = policy
+    other.save(tmp_path / "other")
+    assert not torch.equal(logprobs(past), logprobs(other))
+    adopt(past, str(tmp_path / "other"))
+    assert torch.equal(logprobs(past), logprobs(other))
+    Policy("q", family("llama"), tokenizer).save(tmp_path / "strange")
+    said = "no adapter folder" if kind == "adapter" else "has other weights than the policy"
+    with pytest.raises(ModelError, match=said):
+        adopt(past, str(tmp_path / "strange"))
+    if kind == "adapter":
+        wide = add_adapter(family("llama"), "a", {**LORA, "r": 3})
+        Policy("q", wide, tokenizer, adapter="a").save(tmp_path / "wide")
+        config = tmp_path / "wide" / "adapter_config.json"
+        known = json.loads(config.read_text()) | {"base_model_name_or_path": "hub/name"}
+        config.write_text(json.dumps(known))
+        with pytest.raises(ModelError, match="size mismatch"):
+            adopt(past, str(tmp_path / "wide"))
+
+
+@pytest.mark.parametrize("adapter", [None, "a"])
+def test_weights_travel_as_one_file(
+    adapter: str | None, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    def policy_of(seed: int, rank: int = 2) -> Policy:
+        weights = family("llama", seed)
+        if adapter:
+            weights = add_adapter(weights, adapter, {**LORA, "r": rank})
+            with torch.no_grad():
+                for key, weight in weights.named_parameters():
+                    if ".lora_B." in key:
+                        weight.fill_(0.1 * (seed + 1))
+        return Policy("p", weights, tokenizer, adapter=adapter)
+
+    one, other = policy_of(0), policy_of(1)
+    one.add_value_head()
+    file = tmp_path / "w.safetensors"
+    write_weights(one, file)
+    with safe_open(file, "pt") as saved:
+        assert saved.metadata() == {"format": "pt"}
+        assert not any("value_head" in key for key in saved.keys())  # noqa: SIM118
+    identity = [id(weight) for weight in other.named_parameters().values()]
+    take_file(other, file)
+    own = one.named_parameters()
+    for key, weight in other.named_parameters().items():
+        assert torch.equal(weight, own[key])
+    assert identity == [id(weight) for weight in other.named_parameters().values()]
+    third = policy_of(2)
+    one.save(tmp_path / "folder")
+    take_folder(third, tmp_path / "folder")
+    assert all(torch.equal(w, own[key]) for key, w in third.named_parameters().items())
+
+    tensors = load_file(file)
+    names = sorted(tensors)
+    more = {**tensors, **{f"zz{n}": torch.ones(1) for n in range(4)}}
+    less = {key: value for key, value in tensors.items() if key not in names[:3]}
+    bent = {**tensors, names[1]: torch.ones(2, 2)}
+    before = {key: weight.clone() for key, weight in third.named_parameters().items()}
+    for given, said in [
+        (more, "has too much: zz0, zz1, zz2 and 1 more; send"),
+        (less, f"lacks {', '.join(names[:3])}; send"),
+        (bent, f"reshapes {names[1]}; send"),
+    ]:
+        save_file(given, file)
+        with pytest.raises(ModelError, match=re.escape(said)):
+            take_file(third, file)
+    file.write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="no readable safetensors file"):
+        take_file(third, file)
+    with pytest.raises(ModelError, match="no readable safetensors file"):
+        take_file(third, tmp_path / "gone")
+    assert all(torch.equal(weight, before[key]) for key, weight in third.named_parameters().items())
+    if adapter:
+        with pytest.raises(ModelError, match="base of adapters, which never changes"):
+            write_weights(Policy("base", one.model, tokenizer, adapter=BASE), file)
+
+
+# -- references ------------------------------------------------------------------------------------
+
+
+def test_a_reference_that_was_handed_over_stays(model: Any, tokenizer: Any) -> None:
+    given = copy.deepcopy(model)
+    policy = Policy("p", model, tokenizer, reference=given)
+    policy.keep_reference()
+    assert policy.reference is given
+    renew(policy)
+    assert policy.reference is not given and policy.reference_moved
+    kept = policy.reference
+    assert not kept.training and not any(p.requires_grad for p in kept.parameters())
+    with torch.no_grad():
+        model.model.norm.weight.add_(1.0)
+    assert torch.equal(given.model.norm.weight + 1.0, model.model.norm.weight)
+    renew(policy)
+    assert policy.reference is kept, "in place"
+    assert torch.equal(kept.model.norm.weight, model.model.norm.weight)
+
+
+def test_the_reference_of_an_adapter_is_its_base_until_that_is_another(
+    model: Any, tokenizer: Any
+) -> None:
+    fresh = Policy("n", add_adapter(model, "n", LORA), tokenizer, adapter="n")
+    fresh.keep_reference()
+    assert fresh.reference_adapter == BASE and fresh.reference is None
+    add_adapter(fresh.model, "n-reference", LORA)
+    moved = {key: p for key, p in fresh.named_parameters().items() if ".lora_B." in key}
+    with torch.no_grad():
+        for weight in moved.values():
+            weight.normal_(std=0.1)
+    for _ in range(2):
+        before = logprobs(fresh)
+        renew(fresh)
+        assert fresh.reference_adapter == "n-reference-reference"
+        assert torch.equal(fresh.reference_logprobs(pack(ragged())), before)
+        assert fresh.model.active_adapter == "n" and torch.equal(logprobs(fresh), before)
+        with torch.no_grad():
+            for weight in moved.values():
+                weight.mul_(2.0)
+        assert torch.equal(fresh.reference_logprobs(pack(ragged())), before)
+        general = Policy("g", fresh.model, tokenizer, adapter="n", lean=False)
+        general.reference_adapter = fresh.reference_adapter
+        found = general.reference_logprobs(pack(ragged()))
+        torch.testing.assert_close(found, before, atol=1e-4, rtol=0)
+        assert fresh.model.active_adapter == "n"
+
+
+@pytest.mark.parametrize("adapter", [None, "a"])
+def test_a_reference_that_moved_is_saved_and_others_are_not(
+    adapter: str | None, tiny_path: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    def policy_of() -> Policy:
+        model = load_model(tiny_path)
+        torch.manual_seed(0)
+        weights = add_adapter(model, "a", LORA) if adapter else model
+        return Policy("p", weights, tokenizer, adapter=adapter)
+
+    one, other = policy_of(), policy_of()
+    one.keep_reference()
+    one.save_reference(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    other.load_reference(tmp_path / "none")
+    assert not other.reference_moved
+    with torch.no_grad():
+        for weight in one.parameters():
+            weight.add_(0.01)
+    renew(one)
+    one.save_reference(tmp_path / "moved")
+    expected = one.reference_logprobs(pack(ragged()))
+    other.keep_reference()
+    assert not torch.equal(other.reference_logprobs(pack(ragged())), expected)
+    other.load_reference(tmp_path / "moved")
+    assert other.reference_moved
+    torch.testing.assert_close(
+        other.reference_logprobs(pack(ragged())), expected, atol=1e-5, rtol=0
+    )
 
 
 # -- how it is computed ----------------------------------------------------------------------------
@@ -575,3 +977,20 @@ def test_a_model_in_half_precision_is_saved_as_it_is(
             weight.zero_()
     policy.load(tmp_path / "half")
     assert same(kept, policy) and policy.model.dtype is torch.bfloat16
+
+
+def test_what_is_filled_in_is_an_id_of_the_tokenizer(model: Any, tokenizer: Any) -> None:
+    """The padding token; without one the end; without either id 0, which masks cover too."""
+    for pad, end, found in [(5, 7, 5), (0, 7, 0), (None, 7, 7), (None, None, 0)]:
+        policy = Policy("a", model, copy.deepcopy(tokenizer))
+        policy.tokenizer.pad_token_id, policy.tokenizer.eos_token_id = pad, end
+        assert policy.pad_id == found
+
+
+def test_a_weight_file_without_tensors_is_whole(tmp_path: Path) -> None:
+    save_file({}, tmp_path / "nothing.safetensors")
+    save_file({"a": torch.ones(3)}, tmp_path / "cut.safetensors")
+    assert damaged_files(tmp_path) == []
+    whole = (tmp_path / "cut.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[:-1])
+    assert damaged_files(tmp_path) == [tmp_path / "cut.safetensors"]

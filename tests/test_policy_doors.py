@@ -15,14 +15,16 @@ import httpx2 as httpx
 import openai
 import pytest
 import torch
+import yaml
 from tests.commands import Mrlm
 from transformers import AutoTokenizer
 
 from mrlm.build.served_policies import house_of
+from mrlm.cli._policies import open_desk, open_door
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, EndpointError, EngineError
 from mrlm.core.types import Completion, Message, SamplingParams
-from mrlm.core.weight_lock import Gate
+from mrlm.core.weight_lock import WeightLock
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.weight_files import write_weights
@@ -31,6 +33,7 @@ from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving import mrlm_pb2_grpc
 from mrlm.serving.client import policies
 from mrlm.serving.client.policies import PolicyClient
+from mrlm.serving.environments.server import Settings
 from mrlm.serving.policies.http_server import HttpServer
 from mrlm.serving.policies.hub import Desk
 from mrlm.serving.policies.openai_fields import spoken
@@ -174,7 +177,7 @@ def test_models_and_health(client: Any, http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [
-        ({"model": "other"}, 404, "there is no policy 'other' here; there are base"),
+        ({"model": "other"}, 404, "policy 'other' does not exist on this server; it has base"),
         ({"messages": []}, 400, "messages must be a list with at least one message"),
         ({"messages": [{"role": "king", "content": "x"}]}, 400, "messages[0] needs a role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text only"),
@@ -207,7 +210,7 @@ def test_bodies_that_are_none(http: httpx.Client, doors: Doors) -> None:
         reply = http.post(where, content=data)
         assert reply.status_code == 400 and "JSON" in reply.json()["error"]["message"]
     assert http.post(where, content=b"x" * 200_000).status_code == 413
-    assert http.get("/v1/nothing").json()["error"]["message"] == "there is no such route"
+    assert http.get("/v1/nothing").json()["error"]["message"] == "unknown route"
     assert http.get(where).status_code == 405
     for header in ("", "Bearer", "Bearer wrong", f"Basic {TOKEN}", "Bearer " + "é" * 9):
         for path in ("/health", "/v1/models"):
@@ -271,7 +274,7 @@ def test_the_folder_of_weights_is_not_left(tiny_path: str, tmp_path: Path) -> No
         for path in (tiny_path, str(root / ".." / "x"), str(root / "way out"), f"{root}x"):
             with pytest.raises(Refusal, match="not below the one of --weights-from"):
                 desk.readable(path)
-        with pytest.raises(Refusal, match="no such folder"):
+        with pytest.raises(Refusal, match="does not exist"):
             desk.readable(str(root / "none"))
         with pytest.raises(Refusal, match="--take-weights"):
             desk.update("base", folder=root)
@@ -373,7 +376,7 @@ def test_a_wrong_token_and_an_unknown_policy_end_at_once(
     with pytest.raises(EndpointError, match="unauthenticated: the token is missing or wrong"):
         asyncio.run(PolicyClient(doors.address, "wrong").list())
     good = PolicyClient(doors.address, TOKEN)
-    with pytest.raises(EndpointError, match="there is no policy 'x' here"):
+    with pytest.raises(EndpointError, match="policy 'x' does not exist"):
         asyncio.run(good.generate("x", asked[:1]))
     long = Request("base", [1] * 8190, SamplingParams(9), 1)
     with pytest.raises(EngineError, match="maximum context length"):
@@ -390,7 +393,7 @@ def test_a_wrong_token_and_an_unknown_policy_end_at_once(
 
 def test_weights_change_while_nobody_speaks() -> None:
     """Speakers overlap; whoever changes something is alone and goes before those who come later."""
-    gate, seen = Gate(), []
+    gate, seen = WeightLock(), []
 
     async def speak(name: str, seconds: float) -> None:
         async with gate.passing():
@@ -441,6 +444,45 @@ def test_others_are_not_let_in_unguarded(run: Mrlm, tiny_path: str) -> None:
     words = ("--policy", f"base={tiny_path}", "--http-port", "0", "--host", "0.0.0.0")
     done = run("serve", *words)
     assert done.code == 2 and "needs TLS and a token" in done.err
+
+
+def test_a_door_is_guarded_as_the_server_is_and_closed_when_it_ends(doors: Doors) -> None:
+    settings = Settings(token="another", max_message_bytes=2000)
+    with open_door(doors.desk, settings, None) as none:
+        assert none is None
+    with open_door(doors.desk, settings, 0) as url:
+        assert url is not None
+        with httpx.Client(base_url=url, timeout=60) as client:
+            assert client.get("/v1/models").status_code == 401
+            client.headers["authorization"] = "Bearer another"
+            assert client.get("/v1/models").json()["data"][0]["id"] == "base"
+            asked = {"model": "base", "messages": [{"role": "user", "content": "x" * 2000}]}
+            assert client.post("/v1/chat/completions", json=asked).status_code == 413
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/v1/models")
+    public = Settings(host="0.0.0.0", token="another")
+    with pytest.raises(ConfigError, match="needs TLS"), open_door(doors.desk, public, 0):
+        pass
+
+
+def test_of_a_pipeline_the_policies_of_the_last_stage_are_served(
+    tmp_path: Path, tiny_path: str
+) -> None:
+    stages = [{"name": each, "policies": {f"policy_{each}": {}}} for each in "abc"]
+    config = {
+        "model": {"model_name_or_path": tiny_path},
+        "environments": [{"env_type": "math"}],
+        "training": {"algorithm": "grpo"},
+        "stages": stages,
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    desk = open_desk(None, tmp_path / "c.yaml", False, None, "cpu", "float32", 60.0)
+    assert desk is not None
+    try:
+        assert list(desk.served) == ["policy_c"] and not desk.takes_weights
+    finally:
+        desk.close()
+    assert open_desk(None, None, False, None, "cpu", "float32", 60.0) is None
 
 
 @pytest.mark.parametrize("door", ["grpc", "folder"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,15 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.experiment import dry_run
-from mrlm.learn.bases.preference import answers_by_state
+from mrlm.learn.bases.preference import (
+    PreferencePair,
+    answers_by_state,
+    comparable,
+    margins,
+    pair_samples,
+    row_pairs,
+    scored,
+)
 from mrlm.learn.data.batch import Outputs, pack
 
 
@@ -118,8 +127,10 @@ def test_turns_that_read_different_prompts_are_not_compared() -> None:
         later = Turn("a", "p", [1, *first.completion_ids, 9], [3], [-1.0], step=1, index=1)
         each.rollouts["a"].turns.append(later)
         each.step_rewards = [0.0, each.reward]
-    OnlineDPO().credit([group])
+    algorithm = OnlineDPO()
+    algorithm.credit([group])
     assert [[t.advantages for t in e.turns] for e in group] == [[-1.0, None], [1.0, None]]
+    assert algorithm.metrics == {"frac_dropped_pairs": 0.0}  # what is alone is no pair
 
 
 def test_a_pair_is_cut_out_of_the_conversation_it_stands_in() -> None:
@@ -236,11 +247,181 @@ def test_malt_adds_a_mean_over_pairs_and_a_mean_over_good_tokens() -> None:
     assert float(loss.metrics["sft_loss"]) == pytest.approx(float(imitated), abs=1e-5)
 
 
+def test_malt_counts_pairs_and_tokens_of_each_policy() -> None:
+    """Of a there is a pair and two good answers of 5 tokens, of b no pair and two good ones of 6;
+    of c a pair, and nothing good."""
+    said = [{"a": [2, 0], "b": [4] * 3, "c": [6]}, {"a": [2, 1, 5], "b": [4] * 3, "c": [7]}]
+    own = [{"a": 1.0, "b": 0.9, "c": 0.2}, {"a": 0.8, "b": 0.7, "c": 0.1}]
+    group = Group([episode(i, said[i], 0.0, own[i]) for i in range(2)])
+    for turn in (turn for each in group for turn in each.turns):
+        turn.policy = turn.agent.upper()
+    algorithm = MALT(rewards="own", threshold=0.6)
+    algorithm.credit([group])
+    assert [(pair.policy, pair.weight) for pair in algorithm.pairs] == [("A", 3.0), ("C", 1.0)]
+    returns = {turn.agent: turn.returns for turn in algorithm.good}
+    assert returns == {"a": pytest.approx(3 / 5), "b": pytest.approx(2 / 6)}
+    assert algorithm.metrics == {"good_answers": 4.0, "frac_dropped_pairs": pytest.approx(1 / 3)}
+    samples = {policy: algorithm.samples([group], policy) for policy in "ABC"}
+    units = {policy: [sample.unit for sample in found] for policy, found in samples.items()}
+    assert units == {"A": [0, 0, 2, 3], "B": [2, 3], "C": [1, 1]}
+    signs = [turn.advantages for sample in samples["A"] for turn in sample.turns]
+    assert signs == [3.0, -3.0, 0.0, 0.0]
+
+
+def test_malt_compares_with_its_threshold_from_both_sides() -> None:
+    """An answer worth just the threshold is not good; against a good one it is the other side."""
+    rewards = (0.5, 0.75, 0.25)
+    for pairing, expected in (("threshold", [(1, 0), (1, 2)]), ("order", [(1, 0), (0, 2), (1, 2)])):
+        group = Group([episode(i, {"a": [2, i]}, reward) for i, reward in enumerate(rewards)])
+        algorithm = MALT(pairing=pairing, threshold=0.5)  # type: ignore[arg-type]
+        algorithm.credit([group])
+        sides = [
+            (p.chosen[0].completion_ids[1], p.rejected[0].completion_ids[1])
+            for p in algorithm.pairs
+        ]
+        assert sides == expected
+        assert [turn.completion_ids[1] for turn in algorithm.good] == [1]
+
+
+@pytest.mark.parametrize("part", ["sft_coef", "dpo_coef"])
+def test_a_part_of_malt_that_weighs_nothing_is_left_out(part: str) -> None:
+    algorithm = MALT(**{part: 0.0})
+    algorithm.credit([tree()])
+    assert (len(algorithm.pairs), len(algorithm.good)) == ((5, 0) if part == "sft_coef" else (0, 6))
+
+
 def test_every_node_of_a_tree_is_a_state() -> None:
     algorithm, group = OnlineDPO(rewards="team"), tree()
     algorithm.credit([group])
     assert len(algorithm.pairs) == 5  # generator; a verifier under each; refiners that differ
     assert algorithm.metrics["frac_dropped_pairs"] == pytest.approx(2 / 7)
+
+
+# -- by hand ---------------------------------------------------------------------------------------
+
+
+def said(agent: str, step: int, ids: list[int], reward: float = 0.0, node: str = "") -> Turn:
+    return Turn(agent, "p", [1], ids, [-1.0] * len(ids), reward=reward, step=step, node=node)
+
+
+def test_what_followed_an_answer_is_the_agents_own_or_the_teams() -> None:
+    """From the answer's joint step on; of a team without steps, the whole."""
+    rows = [said("a", 0, [2], 1.0), said("a", 1, [3], 2.0), said("a", 3, [4], 4.0)]
+    other = said("b", 1, [5], 100.0)
+    parts = {"a": Rollout("a", "p", "t", rows), "b": Rollout("b", "p", "t", [other])}
+    one = Episode("e", Task("t"), parts, 31.0, [1.0, 2.0, 4.0, 24.0], "done")
+    for rewards, expected in (("own", [7.0, 6.0, 4.0]), ("team", [31.0, 30.0, 24.0])):
+        states = answers_by_state(Group([one]), rewards)
+        (answers,) = (found for (agent, *_), found in states.items() if agent == "a")
+        assert [answer.value for answer in answers] == expected
+    one.step_rewards = []
+    states = answers_by_state(Group([one]), "team")
+    assert [answer.value for found in states.values() for answer in found] == [31.0] * 4
+
+
+def test_an_answer_without_a_finite_return_is_left_out() -> None:
+    rows = [said("a", 0, [2]), said("a", 1, [3])]
+    one = Episode("e", Task("t"), {"a": Rollout("a", "p", "t", rows)}, 3.0, [1.0, 2.0], "done")
+    one.step_rewards = [math.inf, 2.0]
+    ((_, (answer,)),) = answers_by_state(Group([one]), "team").items()
+    assert answer.turn is rows[1] and answer.returns == [2.0]
+
+
+def test_leaves_of_an_answer_are_the_episodes_that_go_through_it() -> None:
+    """The agent is silent in one of them."""
+    group = tree()
+    for each in group:
+        each.rollouts["generator"].turns[0].reward = each.reward
+    del group.episodes[1].rollouts["generator"]
+    states = answers_by_state(group, "own")
+    (answers,) = (found for (role, *_), found in states.items() if role == "generator")
+    first, second = answers
+    assert (first.returns, second.returns) == ([1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0])
+    assert (first.value, second.value) == (0.75, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "pair"),
+    [
+        ([0.5, 0.1, 0.9], (2, 1)),
+        ([0.9, 0.1, 0.1], (0, 2)),
+        ([0.9, 0.9, 0.1], (0, 2)),
+        ([0.3, 0.3], (0, 1)),
+        ([0.3, 0.3, 0.3], None),
+        ([0.3], None),
+    ],
+)
+def test_rows_are_the_best_against_the_worst(
+    rewards: list[float], pair: tuple[int, int] | None
+) -> None:
+    group = Group([episode(i, {"a": [2, i]}, reward) for i, reward in enumerate(rewards)])
+    turns = [each.rollouts["a"].turns for each in group]
+    found = row_pairs(group)
+    assert [(p.chosen, p.rejected) for p in found] == (
+        [] if pair is None else [(turns[pair[0]], turns[pair[1]])]
+    )
+
+
+def test_sides_that_differ_in_their_prompts_alone_are_no_pair() -> None:
+    def side(prompt: list[int], *answers: list[int]) -> Rollout:
+        turns = [said("a", i, ids) for i, ids in enumerate(answers)]
+        turns[0].prompt_ids = prompt
+        return Rollout("a", "p", "t", turns)
+
+    one = side([1], [2], [3])
+    assert not comparable(one, side([1], [2], [3])) and not comparable(one, side([9], [2], [4]))
+    assert comparable(one, side([1], [2], [4])) and comparable(one, side([1], [2]))
+    one.turns[0].trained = False  # then the second is the first
+    assert comparable(one, side([1], [2], [3]))
+
+
+def test_samples_of_pairs_have_their_weight_and_sign() -> None:
+    def pair(policy: str, weight: float, *said_then: list[int]) -> PreferencePair:
+        sides = []
+        for first in (2, 3):
+            ids = [[first], *said_then]
+            turns = [Turn("a", policy, [1, i], each, [-1.0]) for i, each in enumerate(ids)]
+            sides.append(turns)
+        return PreferencePair(*sides, weight)
+
+    pairs = [pair("p", 0.5), pair("q", 1.0), pair("p", 2.0, [4])]
+    found = pair_samples(pairs, "p")
+    assert [(s.unit, [t.advantages for t in s.turns]) for s in found] == [
+        (0, [0.5]),
+        (0, [-0.5]),
+        *((2, [2.0]), (2, [2.0]), (2, [-2.0]), (2, [-2.0])),
+    ]
+    assert [s.rollout for s in found[2:]] == [found[2].rollout] * 2 + [found[4].rollout] * 2
+    assert len({s.rollout for s in found}) == 4
+    assert pairs[0].chosen[0].advantages is None  # copies
+    assert [each.policy for each in pairs] == ["p", "q", "p"] and pair("p", 1.0).weight == 1.0
+    pairs[2].mark()
+    assert [t.advantages for t in pairs[2].chosen + pairs[2].rejected] == [1.0, 1.0, -1.0, -1.0]
+
+
+def test_what_is_logged_of_pairs() -> None:
+    found = margins(torch.tensor([1.0, 2.0, 0.5]), torch.tensor([0.5, 2.0, 3.0]))
+    assert {name: column.tolist() for name, column in found.items()} == {
+        "rewards/chosen": [1.0, 2.0, 0.5],
+        "rewards/rejected": [0.5, 2.0, 3.0],
+        "rewards/margins": [0.5, 0.0, -2.5],
+        "rewards/accuracies": [1.0, 0.0, 0.0],  # a tie is no win
+    }
+    algorithm = DPO()
+    rows = [Group([episode(i, {"a": [2, i * n]}, 0.0) for i in range(2)]) for n in (1, 0, 1, 1)]
+    dropped = rows[1].episodes[0].rollouts["a"].turns[0]
+    dropped.advantages = 1.0
+    algorithm.credit(rows)
+    assert algorithm.metrics == {"frac_dropped_pairs": 0.25} and dropped.advantages is None
+    algorithm.credit([])
+    assert algorithm.metrics == {"frac_dropped_pairs": 0.0} and algorithm.pairs == []
+
+
+def test_a_conversation_is_read_to_its_last_token() -> None:
+    first = [Turn("a", "p", [1], [2, 3]), Turn("a", "p", [1, 2, 3, 4], [5])]
+    found = scored([*first, Turn("b", "q", [1, 2, 3, 4, 5, 6], [7, 8, 9])])
+    assert (found.agent, found.policy) == ("b", "q")
+    assert found.prompt_ids == [1, 2, 3, 4, 5, 6, 7, 8, 9] and found.completion_ids == [9]
 
 
 # -- two steps end to end --------------------------------------------------------------------------
@@ -396,10 +577,10 @@ def test_words_of_other_trainers() -> None:
 
 def test_the_reference_moves_when_it_is_due() -> None:
     algorithm = DPO(ref_update_freq=3)
-    assert [algorithm.renews_reference(step, None, 1) for step in range(7)] == [
+    assert [algorithm.spec.renews_reference(step, None, 1) for step in range(7)] == [
         False, False, False, True, False, False, True,
     ]  # fmt: skip
-    assert not any(DPO().renews_reference(step, None, 1) for step in range(7))
+    assert not any(DPO().spec.renews_reference(step, None, 1) for step in range(7))
 
 
 def test_the_plan_counts_the_tree(tmp_path: Path) -> None:

@@ -444,12 +444,12 @@ def test_what_the_hub_client_has_kept_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("gsm8k", {"answer": "seven"}, r"line 2, column 'answer': there is no answer after '####'"),
+        ("gsm8k", {"answer": "seven"}, r"line 2, column 'answer': no answer after '####'"),
         ("gsm8k", {"answer": 7}, r"line 2, column 'answer'"),
         ("gsm8k", {"question": None}, r"line 2, column 'question': missing; the preset 'gsm8k'"),
-        ("math", {"solution": "It is 3."}, r"column 'solution': there is no answer in a \\boxed"),
-        ("math", {"solution": "\\boxed{3"}, r"column 'solution': there is no answer in a \\boxed"),
-        ("nq", {"answer": []}, r"column 'answer': there is no answer"),
+        ("math", {"solution": "It is 3."}, r"column 'solution': no answer in a \\boxed"),
+        ("math", {"solution": "\\boxed{3"}, r"column 'solution': no answer in a \\boxed"),
+        ("nq", {"answer": []}, r"column 'answer': no answer"),
         ("apps", {"solutions": "{"}, r"column 'solutions'"),
         ("ultrafeedback", {"chosen": 3}, r"column 'chosen': expected text or a list"),
     ],

@@ -267,6 +267,16 @@ def test_a_digest_sees_every_element(dtype: torch.dtype) -> None:
     assert digests([tensor]) == [before]
 
 
+def test_a_digest_sees_every_sign() -> None:
+    """Also that in the top bit of a word, which even factors would push out of it."""
+    tensor = torch.ones(400)
+    (before,) = digests([tensor])
+    for place in range(len(tensor)):
+        tensor.data[place] = -1.0
+        assert digests([tensor]) != [before], place
+        tensor.data[place] = 1.0
+
+
 def test_a_digest_is_no_sum() -> None:
     """Neither an exchange of two elements nor the same change of all goes unseen."""
     tensor = torch.arange(1.0, 301.0).reshape(20, 15)

@@ -12,7 +12,17 @@ import pytest
 
 from mrlm.core.statistics import Z
 from mrlm.selfplay.matchmaking import drawn, match_number
-from mrlm.selfplay.ratings import ANCHOR, SCALE, STEP, MovingRatings, Results, fitted, matrix_table
+from mrlm.selfplay.ratings import (
+    ANCHOR,
+    SCALE,
+    STEP,
+    MovingRatings,
+    Results,
+    fitted,
+    matrix_table,
+    record,
+    report,
+)
 
 
 def results(*rows: tuple[str, str, float, int]) -> Results:
@@ -37,6 +47,37 @@ def test_two_players_have_the_rating_of_the_formula() -> None:
         half = Z * SCALE / math.sqrt(40 * 0.75 * 0.25)
         assert (low, high) == pytest.approx((rating - half, rating + half))
         assert found["old"] == (ANCHOR, ANCHOR, ANCHOR)
+
+
+@pytest.mark.parametrize("first", ["new", "mid"])
+def test_against_a_settled_player_the_formula_is_the_same(first: str) -> None:
+    """Also far from the anchor, where a step of Newton's method alone would be out of all bounds;
+    and in whatever order the two stand."""
+    met = ("mid", "old", 1.0, 1)
+    won = [("new", "mid", 1.0, 30), ("new", "mid", 0.0, 10)]
+    if first == "mid":
+        won = [(other, player, 1 - score, times) for player, other, score, times in won]
+    for rating in (1000.0, 4500.0):
+        settled = {"mid": (rating, rating - 50.0, rating + 50.0)}
+        known = results(met, *won)
+        known.add("mid", "new", 1.0, reward=4.0)  # 30 of 41
+        mean, low, high = fitted(known, "old", prior=0.0, settled=settled)["new"]
+        assert mean == pytest.approx(rating + 400 * math.log10(30 / 11), abs=1e-6)
+        half = Z * SCALE / math.sqrt(41 * (30 / 41) * (11 / 41))
+        assert (low, high) == pytest.approx((mean - half, mean + half))
+        pulled = fitted(known, "old", prior=4.0, settled=settled)["new"]
+        assert pulled[0] == pytest.approx(rating + 400 * math.log10(32 / 13), abs=1e-6)
+
+
+def test_a_ladder_of_players_each_of_whom_beats_the_one_below() -> None:
+    steps = [(f"p{place + 1}", f"p{place}", 1.0, 9) for place in range(6)]
+    found = fitted(results(*steps), "p0")
+    one = 400 * math.log10(9.5 / 0.5)
+    half = Z * SCALE / math.sqrt(10 * 0.95 * 0.05)
+    for place in range(7):
+        mean, low, high = found[f"p{place}"]
+        assert mean == pytest.approx(1000 + place * one, abs=1e-6)
+        assert high - mean == pytest.approx(mean - low) == half * math.sqrt(place)
 
 
 def test_drawn_games_that_nobody_played_keep_a_rating_finite() -> None:
@@ -102,6 +143,10 @@ def test_a_pair_is_known_from_both_sides() -> None:
     assert again.between("b", "a") == known.between("b", "a") and again.players() == ["a", "b"]
     text = matrix_table(known, ["a", "b"])
     assert text.splitlines()[1].split() == ["a", "-", "0.88", "(4)"]
+    known.add("b", "a", 0.0, reward=-5.0)
+    known.add("a", "b", 0.0, reward=0.25)
+    assert known.between("a", "b").reward == 3 + 5 + 0.25
+    assert known.between("b", "a").mean_reward == -8.25 / 6
     for wrong in (("a", "a", 1.0), ("a", "b", 1.5), ("a", "b", math.nan)):
         with pytest.raises(ValueError, match="no result"):
             known.add(*wrong)
@@ -119,6 +164,59 @@ def test_moving_ratings_move_by_what_was_not_expected() -> None:
     again = MovingRatings("old")
     again.load_state_dict(ratings.state_dict())
     assert again["new"] == ratings["new"]
+
+
+def test_players_without_games_are_rated_as_the_anchor_was_at_first() -> None:
+    ratings = MovingRatings("old")
+    assert ratings["new"] == ratings["old"] == 1000
+    ratings.add("new", "newer", 1.0)
+    assert ratings["new"] == 1004 and ratings["newer"] == 996
+    ratings.enter("copy", "nobody")
+    assert ratings["copy"] == 1000
+
+
+def test_a_record_and_a_report_have_the_means_of_every_pair() -> None:
+    known = Results()
+    for player, other, score, reward in (
+        ("one@0", "two@0", 1.0, 2.0),
+        ("two@0", "one@0", 0.5, 1.0),  # counted as -1 for `one@0`
+        ("one@5", "one@0", 1.0, 0.5),
+        ("one@12", "one@0", 0.0, -3.0),
+    ):
+        known.add(player, other, score, reward)
+    ratings = {
+        "one@0": (1000.0, 1000.0, 1000.0),
+        "two@0": (904.6, 712.0, 1097.2),
+        "one@5": (1100.0, 900.0, 1300.0),
+        "one@12": (800.0, 600.4, 1000.6),
+    }
+    found = record(known, ratings, kept=["one@0"])
+    assert [row["kept"] for row in found["players"]] == [True, False, False, False]
+    assert found["players"][1] == {
+        "name": "two@0",
+        "rating": 904.6,
+        "low": 712.0,
+        "high": 1097.2,
+        "kept": False,
+    }
+    assert found["payoffs"] == [
+        {"player": "one@0", "other": "two@0", "games": 2.0, "score": 0.75, "reward": 0.5},
+        {"player": "one@5", "other": "one@0", "games": 1.0, "score": 1.0, "reward": 0.5},
+        {"player": "one@12", "other": "one@0", "games": 1.0, "score": 0.0, "reward": -3.0},
+    ]
+    # neither kept nor the latest of its policy: one@5
+    assert report(known, ratings, kept=["one@0"]).splitlines() == [
+        "player  rating        95 %",
+        "one@0     1000  1000..1000",
+        "two@0      905   712..1097",
+        "one@12     800   600..1001",
+        "",
+        "mean score of the row against the column (games)",
+        "           one@0     two@0    one@12",
+        "one@0          -  0.75 (2)  1.00 (1)",
+        "two@0   0.25 (2)         -         -",
+        "one@12  0.00 (1)         -         -",
+    ]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.3, 0.5, 0.7, 1.0])

@@ -95,6 +95,7 @@ def cluster() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("RAY_worker_niceness", "0")  # else its workers starve on a busy machine
         connect(RayConfig(num_cpus=TWO_CORES, num_gpus=0))
         yield
         ray.shutdown()
@@ -330,7 +331,7 @@ def test_an_error_of_one_of_a_team_is_raised_and_nobody_waits_for_it(cluster: No
         assert team.ask_now("update", 0) == (0, 1.0)
         with pytest.raises(ConfigError, match="1 cannot"):
             team.ask_now("update", 1)
-        with pytest.raises(WorkerLost, match="is not there"):
+        with pytest.raises(WorkerLost, match="is not running"):
             team.ask_now("update", 0)
         team.restart()
         assert team.alive and team.ask_now("update", 0) == (0, 1.0)
@@ -386,7 +387,7 @@ def test_a_cluster_that_exists_is_joined_by_its_address(go: Go, tmp_path: Path) 
     with (tmp_path / "head").open("w") as said:
         head = subprocess.Popen(start, env=quiet, stdout=said, stderr=said)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while "Ray runtime started" not in (tmp_path / "head").read_text():
             assert head.poll() is None and time.monotonic() < deadline, (
                 tmp_path / "head"
@@ -439,15 +440,15 @@ def test_rows_are_learned_from_elsewhere(cluster: None, go: Go) -> None:
     [
         (
             {"pools": {"big": {"CPU": 64}}, "policies": {"first": {"learner": "big"}}},
-            r"pools.big wants \{CPU: 64\} on one node.*at most \{CPU: 2\}",
+            r"pools.big requires \{CPU: 64\} on one node.*at most \{CPU: 2\}",
         ),
         (
             {"pools": {"fast": {"GPU": 1}}, "policies": {"first": {"learner": "fast"}}},
-            r"pools.fast wants \{GPU: 1\}",
+            r"pools.fast requires \{GPU: 1\}",
         ),
         (
             {"pools": {"big": {"CPU": 64}}, "environment_workers": 1, "environment_pool": "big"},
-            r"pools.big wants \{CPU: 64\} on one node",
+            r"pools.big requires \{CPU: 64\} on one node",
         ),
         (
             {
@@ -455,7 +456,7 @@ def test_rows_are_learned_from_elsewhere(cluster: None, go: Go) -> None:
                 "colocated": False,
                 "policies": {"first": {"engine": "big"}},
             },
-            r"pools.big wants \{CPU: 64\} on one node",
+            r"pools.big requires \{CPU: 64\} on one node",
         ),
         ({"policies": {"third": {}}}, "policies.*'third'"),
         ({"policies": {"first": {"engines": 2}}}, "colocated=false"),
@@ -485,7 +486,7 @@ def test_resources_that_others_hold_are_waited_for_but_not_without_end(
     other = ActorPool("another run", {"CPU": TWO_CORES})
     reserve([other], 60.0)
     try:
-        with pytest.raises(ConfigError, match=r"others hold it.*placement_timeout"):
+        with pytest.raises(ConfigError, match=r"is in use.*placement_timeout"):
             go("there", {}, {"placement_timeout": 0.2})
     finally:
         other.release()
@@ -505,14 +506,14 @@ def test_tensors_arrive_as_they_were_sent() -> None:
         "scalar": torch.tensor(7, dtype=torch.int64),
         "none": torch.zeros(0, 4),
     }
-    parcel = packed(sent)
-    for _, _, data in parcel.values():
+    sent_tensors = packed(sent)
+    for _, _, data in sent_tensors.values():
         data.flags.writeable = False  # as the object store lends it
-    found = unpacked(parcel)
+    found = unpacked(sent_tensors)
     for name, tensor in sent.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
     own = {name: torch.ones_like(tensor) for name, tensor in sent.items()}
-    load_into(own, parcel)
+    load_into(own, sent_tensors)
     assert all(torch.equal(own[name], tensor) for name, tensor in sent.items())
 
 
@@ -549,7 +550,7 @@ placed = {"enabled": True, "strategy": "ray", "ray": {"address": address}}
 try:
     run_experiment(local.merged({"distributed": placed, "output_dir": "away"}))
 except ConfigError as error:
-    assert address in str(error) and "nobody answers" in str(error), error
+    assert address in str(error) and "no answer" in str(error), error
 else:
     raise AssertionError("nobody was there")
 """

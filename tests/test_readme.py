@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,23 +24,11 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment,
-    )
-
-
 @pytest.mark.parametrize("number", range(len(blocks("README.md", "python"))))
 def test_a_program_of_the_readme_runs(number: int, launcher: Launcher) -> None:
     Path("program.py").write_text(blocks("README.md", "python")[number])
-    started = launcher.start([str(Path("program.py").absolute())], Path.cwd())
-    assert started.wait() == 0, started.err.read_text()[-2000:]
+    done = launcher.run([str(Path("program.py").absolute())], Path.cwd())
+    assert done.code == 0, done.err[-2000:]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +36,8 @@ def test_a_program_of_the_readme_runs(number: int, launcher: Launcher) -> None:
 )
 def test_a_program_of_own_loops_runs(program: str, launcher: Launcher) -> None:
     Path("program.py").write_text(program)
-    started = launcher.start([str(Path("program.py").absolute())], Path.cwd())
-    assert started.wait() == 0, started.err.read_text()[-2000:]
+    done = launcher.run([str(Path("program.py").absolute())], Path.cwd())
+    assert done.code == 0, done.err[-2000:]
 
 
 def test_the_commands_of_the_readme_run_on_its_yaml_which_learns(launcher: Launcher) -> None:
@@ -68,13 +53,8 @@ def test_the_commands_of_the_readme_run_on_its_yaml_which_learns(launcher: Launc
     ]
     assert len(commands) >= 5
     for line in commands:
-        words = shlex.split(line)
-        if words[1] == "play":  # reads what is typed
-            done = run(sys.executable, "-m", *words)
-            assert done.returncode == 0, (line, done.stderr[-2000:])
-        else:
-            started = launcher.start(words, Path.cwd())
-            assert started.wait() == 0, (line, started.err.read_text()[-2000:])
+        done = launcher.run(shlex.split(line), Path.cwd())
+        assert done.code == 0, (line, done.err[-2000:])
     assert Path("outputs/two_writers/final/first/model.safetensors").is_file()
     assert Path("eval.json").is_file() and Path("trajectories.json").is_file()
     file = Path("outputs/two_writers/2-together/metrics.jsonl")

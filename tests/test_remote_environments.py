@@ -264,7 +264,7 @@ def test_a_server_that_started_anew_loses_the_episode_and_takes_the_next(server:
     port = old.server.port
     old.close()
     with here(environments=[COUNTING], port=port) as new:
-        with pytest.raises(SessionLost, match="no such session"):
+        with pytest.raises(SessionLost, match="session does not exist"):
             step(world, "a")
         begun(world)
         assert step(world, "b").startswith("1 ")

@@ -86,9 +86,9 @@ def test_a_token_comes_from_the_environment_and_is_never_printed(
 
 
 def test_a_token_does_not_travel_in_the_clear() -> None:
-    with pytest.raises(ConfigError, match="in the clear"):
+    with pytest.raises(ConfigError, match="unencrypted"):
         Access("a-token").channel(address_of("10.0.0.5:50051"))
-    with pytest.raises(ConfigError, match="no file"):
+    with pytest.raises(ConfigError, match="does not exist"):
         Access(tls_ca="missing.pem")
     ca = Path("ca.pem")
     ca.write_text("")
@@ -103,7 +103,7 @@ def test_servers_come_and_go() -> None:
     assert pool.addresses == ["a:1", "b:2", "c:3"]
     pool.remove("a:1")
     assert pool.addresses == ["b:2", "c:3"]
-    with pytest.raises(ConfigError, match=r"no server 'a:1' in the pool \(there are: b:2, c:3\)"):
+    with pytest.raises(ConfigError, match=r"server 'a:1' is not in the pool"):
         pool.remove("a:1")
     pool.replace(["d:4"])
     assert pool.addresses == ["d:4"]

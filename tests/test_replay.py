@@ -87,7 +87,7 @@ def test_the_command_prints_writes_and_checks(team: Path, run: Mrlm, tmp_path: P
     written = json.loads((tmp_path / "again.json").read_text())
     assert written["same"] and written["episode"] == line
     again = run("replay", team, "--episode", "eval/relay/0/0")
-    assert again.code == 2 and "is logged in steps 0, 2, 4; --step says which" in again.err
+    assert again.code == 2 and "is logged in steps 0, 2, 4; choose one with --step" in again.err
     assert run("replay", team, "--episode", "eval/relay/0/0", "--step", 3).code == 2
     none = run("replay", team, "--episode", "train/none/0")
     assert none.code == 2 and "ids there look like 'eval/relay/0/0'" in none.err
@@ -202,7 +202,7 @@ def test_rows_come_again_in_every_epoch(tmp_path: Path) -> None:
         config(tmp_path / "run", environments=[], data=data, training=training, grpo=None)
     )
     row = lines(tmp_path / "run", 1)[0]
-    with pytest.raises(ConfigError, match=r"is logged in steps 1, .*--step says which"):
+    with pytest.raises(ConfigError, match=r"is logged in steps 1, .*choose one with --step"):
         replay(tmp_path / "run", row["id"])
     assert replay(tmp_path / "run", row["id"], 1).same
 
@@ -223,5 +223,5 @@ def test_recorded_words_stand_for_a_policy_behind_an_api(tmp_path: Path) -> None
             row = next(x for x in lines(tmp_path / "run", step) if x["id"].startswith(kind))
             assert row["agents"]["second"]["turns"][0]["text"]
             found = replay(tmp_path / "run", row["id"], step)
-            assert found.same and "the recorded words were used" in found.notes[0]
+            assert found.same and "the recorded completions were used" in found.notes[0]
         assert len(served.bodies) == asked

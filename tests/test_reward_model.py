@@ -219,13 +219,13 @@ def test_it_reads_answers_one_by_one_or_as_one_text(folder: Path) -> None:
 
 
 def test_a_folder_without_a_head_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"value_head\.safetensors; train one"):
+    with pytest.raises(ConfigError, match=r"value_head\.safetensors does not exist; train one"):
         RewardModel(default_model())
     world = {"env_type": "reward", "dataset": [{"prompt": "3?"}], "reward_model": default_model()}
     config = parse_config(
         {"environments": [world], "output_dir": str(tmp_path / "run"), "training": QUIET}
     )
-    with pytest.raises(ConfigError, match="holds no reward model"):
+    with pytest.raises(ConfigError, match="is not a reward model"):
         run_experiment(config)
 
 

@@ -20,7 +20,7 @@ from mrlm.core.types import SamplingParams
 from mrlm.experiment import dry_run, run_experiment
 from mrlm.learn.bases.preference import row_pairs
 from mrlm.play.agent import Seat
-from mrlm.play.sources.rows import RowSource
+from mrlm.play.sources.rows import Grouping, RowSource
 
 ROOT = Path(__file__).parent.parent
 TEMPLATE = """\
@@ -50,7 +50,7 @@ def seat(
 
 
 def rows(data: Any, *seats: Seat, **more: Any) -> RowSource:
-    return RowSource([data], {each.name: each for each in seats}, seed=0, **more)
+    return RowSource([data], Grouping({each.name: each for each in seats}, **more), seed=0)
 
 
 def told(tokenizer: Any, ids: Any) -> str:

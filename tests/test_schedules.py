@@ -90,20 +90,34 @@ def watched(config: ExperimentConfig) -> tuple[Watch, list[dict[str, Any]]]:
 
 
 def test_at_once_changes_nothing() -> None:
-    stages = [[One("a"), One("b")], [One("c")]]
-    assert Schedule().stages(stages, 3, 0) == stages
+    learners = [One("a"), One("b"), One("c")]
+    assert Schedule().stages(learners, 3, 0) == [learners]
     assert Schedule().rotation(17) == 0
 
 
 def test_turns_last_a_period_and_come_round() -> None:
     schedule = Schedule("alternating", (frozenset("a"), frozenset("bc")), period=2)
-    learners = [[One("a"), One("b"), One("c")]]
+    learners = [One("a"), One("b"), One("c")]
     found = ["".join(x.policy for x in schedule.stages(learners, i, 0)[0]) for i in range(7)]
     assert found == ["a", "a", "bc", "bc", "a", "a", "bc"]
+    quick = Schedule("alternating", (frozenset("a"), frozenset("b"), frozenset()))
+    found = [
+        "".join(x.policy for stage in quick.stages(learners, i, 0) for x in stage) for i in range(4)
+    ]
+    assert found == ["a", "b", "", "a"]
+
+
+def test_what_is_printed_of_a_schedule() -> None:
+    assert str(Schedule()) == "simultaneous"
+    turns = (frozenset("a"), frozenset("cb"))
+    shown = str(Schedule("alternating", turns, period=2))
+    assert shown == "alternating, every 2 iteration(s): a | b+c"
+    swapped = Schedule("sequential", swap_every=3, roles=("x", "y"))
+    assert str(swapped) == "sequential; x, y swap policies every 3 iteration(s)"
 
 
 def test_one_after_the_other_in_an_order_that_the_seed_decides() -> None:
-    schedule, learners = Schedule("sequential"), [[One(name) for name in "abcd"]]
+    schedule, learners = Schedule("sequential"), [One(name) for name in "abcd"]
 
     def order(seed: int) -> str:
         stages = schedule.stages(learners, 0, seed)
@@ -116,7 +130,7 @@ def test_one_after_the_other_in_an_order_that_the_seed_decides() -> None:
 
 
 def test_nobody_learns_while_the_algorithm_waits() -> None:
-    assert Schedule("sequential").stages([], 0, 0) == []
+    assert Schedule("sequential").stages([], 0, 0) == [] == Schedule().stages([], 0, 0)
 
 
 def test_roles_are_swapped_every_five_steps() -> None:

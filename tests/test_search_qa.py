@@ -306,13 +306,13 @@ def test_the_contract_and_the_expert(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"models": {"a": {"prize": 1}}}, "no setting 'prize'"),
+        ({"models": {"a": {"prize": 1}}}, "unknown setting 'prize'"),
         ({"models": {"a": {"price": -1}}}, r"models\.a\.price"),
-        ({"models": []}, "different names"),
-        ({"models": ["a", "A"]}, "different names"),
-        ({"models": ["a:b"]}, "no name that can be asked"),
-        ({"models": {"a": {"agent": "x"}, "b": {"agent": "x"}}}, "same seat"),
-        ({"models": ["router"]}, "the router's"),
+        ({"models": []}, "names must differ"),
+        ({"models": ["a", "A"]}, "names must differ"),
+        ({"models": ["a:b"]}, "cannot be used as a name"),
+        ({"models": {"a": {"agent": "x"}, "b": {"agent": "x"}}}, "same agent"),
+        ({"models": ["router"]}, "is the router"),
         ({"models": ["Search"], "search": "builtin"}, "rename the model"),
         ({"reward": "bleu"}, "reward"),
         ({"hops": 3}, "hops"),
@@ -405,7 +405,7 @@ def test_nobody_learns_from_what_comes_back() -> None:
     everything = {id(turn) for sample in samples for turn in sample.turns}
     assert everything == {id(t) for g in groups for e in g for t in e.rollouts["router"].turns}
     assert samples_of(groups, "small", credited=False) == []
-    run_async(learner.annotate(groups, run.algorithm.needs))
+    run_async(learner.annotate(groups, run.algorithm.spec.columns))
     for critic in run.critics:
         critic.annotate(groups)
     run.algorithm.credit(groups)

@@ -24,11 +24,12 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
+from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.reference import load_reference, renew, save_reference
 from mrlm.play.agent import Seat
-from mrlm.play.sources.rows import RowSource
+from mrlm.play.sources.rows import Grouping, RowSource
 from mrlm.play.sources.self_play_pairs import Opposed, parted
 
 ROWS = [{"prompt": f"{i}+{i}=", "completion": str(2 * i)} for i in range(4)]
@@ -73,10 +74,16 @@ def test_rounds_follow_each_other(rounds: Rounds) -> None:
     assert rounds.total(4) == len(steps)
 
 
+def rounds_of(algorithm: SPIN, tasks: int, batch_size: int) -> Rounds:
+    plan = algorithm.spec.sampling.rounds
+    assert plan is not None
+    return plan.over(tasks, batch_size)
+
+
 def test_rounds_are_twice_as_long_with_the_answers_of_the_round_before() -> None:
-    rounds = SPIN(rows_per_round=4, passes_per_round=3).rounds(tasks=100, batch_size=2)
+    rounds = rounds_of(SPIN(rows_per_round=4, passes_per_round=3), 100, 2)
     assert [rounds.length(0), rounds.length(1), rounds.length(2)] == [6, 12, 12]
-    alone = SPIN(use_previous=False).rounds(tasks=10, batch_size=4)
+    alone = rounds_of(SPIN(use_previous=False), 10, 4)
     assert [alone.length(0), alone.length(1)] == [3, 3]
 
 
@@ -174,7 +181,7 @@ def opposed(tokenizer: Any, engine: Any, rows: Any = ROWS, rounds: Rounds | None
     sampling = SamplingParams(max_new_tokens=4, temperature=0.5)
     seat = Seat("agent", "policy", Chat(tokenizer), sampling, max_prompt_tokens=50)
     seats = {"agent": seat}
-    source = RowSource(rows, seats, seed=0, shuffle=False)
+    source = RowSource(rows, Grouping(seats), seed=0, shuffle=False)
     return Opposed(source, seats, {"policy": engine}, rounds or Rounds(len(rows), len(rows)), 0)
 
 
@@ -365,3 +372,7 @@ def test_a_reference_that_moved_is_saved_bit_by_bit(
     assert torch.equal(scores(again)[1], expected)
     load_reference(other, tmp_path / "still")
     assert torch.equal(scores(again)[1], expected)
+    other = fresh()
+    again = mrlm.Learner(other, None, DPO())
+    read_checkpoint(write_checkpoint(tmp_path, 1, [learner], {}, 2), [again])
+    assert torch.equal(scores(again), scores(learner)) and torch.equal(scores(again)[1], expected)

@@ -405,11 +405,11 @@ def test_policies_that_do_not_fit_their_servers(model: Any, tokenizer: Any) -> N
         VllmEngine(two, "http://x:1")
     apart = VllmEngine(two, "http://x:1/v1/", {"b": "http://y:2"})
     assert apart.url_of == {"a": "http://x:1", "b": "http://y:2"}
-    with pytest.raises(ConfigError, match=r"engine\.servers\.c: there is no such policy"):
+    with pytest.raises(ConfigError, match=r"engine\.servers\.c: this run has no policy"):
         SglangEngine(two, servers={"c": "http://y:2"})
     with pytest.raises(ConfigError, match="write http://host:port"):
         SglangEngine({"a": policy}, "x:1")
-    with pytest.raises(ConfigError, match="speaks gRPC; write host:port"):
+    with pytest.raises(ConfigError, match="uses gRPC; write host:port"):
         MrlmEngine({"a": policy}, "http://x:1")
     with pytest.raises(ConfigError, match="MISSING_KEY is not set"):
         VllmEngine({"a": policy}, "http://x:1", api_key_env="MISSING_KEY")

@@ -22,6 +22,7 @@ import pytest
 from tests.commands import Mrlm
 
 from certificates import Authority
+from forking import Launcher
 from hosted import Client, Hosted, eventually
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol.statuses import failure_in
@@ -193,7 +194,7 @@ def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None
     odd = tmp_path / "odd.yaml"
     odd.write_text("environments: [{env_type: math, name: mine, rangee: [1, 2]}]")
     for arguments, words in [
-        (["-e", "math", "--host", "0.0.0.0"], "needs TLS and a token (there is neither)"),
+        (["-e", "math", "--host", "0.0.0.0"], "needs TLS and a token (it has neither)"),
         (["-e", "math", "--host", "0.0.0.0", "--token", "t"], "a token but no TLS"),
         (["-e", "mathh"], "did you mean 'math'"),
         ([], "what is to be served"),
@@ -220,7 +221,7 @@ def test_info_of_a_server_that_is_not_there(run: Mrlm, tmp_path: Path) -> None:
     assert run("info", "--server", "localhost").code == 2
     clear = run("info", "--server", "example.org:1", "--token", "t")
     assert clear.code == 2
-    assert "in the clear" in clear.err
+    assert "unencrypted" in clear.err
     assert run("info", "--server", "localhost:1", "--tls-ca", tmp_path / "no.pem").code == 2
 
 
@@ -270,14 +271,13 @@ def test_workers_do_not_get_the_token(serving: Any) -> None:
 
 
 def test_a_port_that_is_taken_and_a_server_that_is_not_there_are_a_line_each(
-    tmp_path: Path,
+    tmp_path: Path, launcher: Launcher
 ) -> None:
     """The line is ours, and the network library prints none of its own."""
 
     def mrlm(*words: str) -> tuple[int, list[str]]:
-        command = [sys.executable, "-m", "mrlm", *words]
-        found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
-        return found.returncode, found.stderr.splitlines()
+        found = launcher.run(["mrlm", *words], tmp_path)
+        return found.code, found.err.splitlines()
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -288,3 +288,71 @@ def test_a_port_that_is_taken_and_a_server_that_is_not_there_are_a_line_each(
     assert code == 1 and len(lines) == 1, lines
     assert "no server answers" in lines[0] and "connection refused" in lines[0]
     assert "addresses" not in lines[0]
+
+
+def test_every_option_reaches_the_server(
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "mrlm.serving.environments.server.serve",
+        lambda server, grace, say: asked.append((server.settings, grace)),
+    )
+    options: dict[str, Any] = {
+        "port": 0, "max-sessions": 7, "max-calls": 8, "max-message": 0.5, "lease": 9.0,
+        "workers": 1, "timeout": 11.0, "metrics-port": 0, "grace": 3.0, "token": "word",
+    }  # fmt: skip
+    words = [part for name, value in options.items() for part in (f"--{name}", value)]
+    done = run("serve", "-e", "math", "--no-arguments", *words)
+    assert done.code == 0, done.err
+    ((settings, grace),) = asked
+    assert grace == 3.0 and settings.max_message_bytes == 2**19 and not settings.arguments
+    for name in ("port", "max_sessions", "max_calls", "lease", "workers", "timeout", "token"):
+        assert getattr(settings, name) == options[name.replace("_", "-")], name
+    assert settings.metrics_port == 0 and settings.host == "127.0.0.1"
+
+
+def test_what_guards_a_server_reaches_it_and_is_said(
+    run: Mrlm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def note(server: Any, grace: float, say: Any) -> None:
+        asked.append(server)
+        say(server)
+
+    monkeypatch.setattr("mrlm.serving.environments.server.serve", note)
+    monkeypatch.setenv("SECRET", "from the variable")
+    ca = Authority(tmp_path, "ca")
+    own = ca.certify("server")
+    config = tmp_path / "worlds.yaml"
+    config.write_text(
+        "eval_envs: [{env_type: relay}]\n"
+        "environments:\n"
+        "  - {env_type: math, name: easy, difficulty_range: [1, 1], max_turns: 2, timeout: 7}\n"
+        "  - {env_type: math}\n"
+    )
+    guards = ("--tls-cert", own.cert, "--tls-key", own.key, "--client-ca", ca.pair.cert)
+    words = ("-e", " relay, code,", "-e", "debate", "--port", 0, "--token-env", "SECRET")
+    done = run("serve", *words, "-c", config, *guards, "--metrics-port", 9)
+    assert done.code == 0, done.err
+    settings = asked[0].settings
+    assert (settings.token, settings.hidden) == ("from the variable", ("MRLM_TOKEN", "SECRET"))
+    found = (settings.tls_cert, settings.tls_key, settings.client_ca)
+    assert [str(each) for each in found] == [str(own.cert), str(own.key), str(ca.pair.cert)]
+    assert list(settings.served) == ["relay", "code", "debate", "easy", "math"]
+    easy, plain = settings.served["easy"], settings.served["math"]
+    assert (easy.reference, easy.timeout, easy.whole) == ("math", 7.0, True)
+    assert easy.arguments == {"difficulty_range": [1, 1], "max_turns": 2}
+    assert (plain.timeout, plain.arguments) == (None, {}) and settings.arguments
+    assert done.out.startswith("serving on 127.0.0.1:0: relay, code, debate, easy, math; ")
+    assert done.out.endswith(" workers; TLS, token; metrics on port 9\n")
+    monkeypatch.setenv("MRLM_TOKEN", "the usual one")
+    for more, token, hidden in (
+        ((), "the usual one", ("MRLM_TOKEN",)),
+        (("--token", "typed"), "typed", ("MRLM_TOKEN",)),
+    ):
+        done = run("serve", "-e", "math", "--workers", 3, *more)
+        settings = asked[-1].settings
+        assert (settings.token, settings.hidden, settings.workers) == (token, hidden, 3)
+        assert done.out.endswith(" workers; no TLS, token\n")

@@ -102,7 +102,7 @@ def test_numbers_of_numpy_arrive_as_plain_ones_and_orders_are_kept() -> None:
         ({"a": [float("-inf")]}, r"info\.a\[0\] is -inf"),
         ({"a": {1: 2}}, r"info\.a has the key 1"),
         ({"a": b"x"}, r"info\.a is a bytes"),
-        ({"a": 10**5000}, "cannot travel"),
+        ({"a": 10**5000}, "cannot be sent"),
     ],
 )
 def test_what_is_no_json_is_refused_by_its_key(value: Any, words: str) -> None:
@@ -143,5 +143,5 @@ def test_malformed_messages_are_refused(record: pb.Message) -> None:
 
 
 def test_a_result_that_contradicts_itself_is_refused() -> None:
-    with pytest.raises(EpisodeError, match="two things about 'a'"):
+    with pytest.raises(EpisodeError, match="two entries for 'a'"):
         codec.result_of(pb.StepResult(speakers=["a"]))

@@ -154,8 +154,8 @@ def test_files_that_are_no_certificates_are_refused(own: Pair, ca: Authority) ->
     for settings, words in [
         ({"tls_cert": own.cert}, "needed together"),
         ({"client_ca": own.cert}, "--client-ca needs"),
-        ({"tls_cert": own.cert, "tls_key": ca.pair.key}, "no certificate and its private key"),
-        ({"tls_cert": junk, "tls_key": own.key}, "no certificate and its private key"),
+        ({"tls_cert": own.cert, "tls_key": ca.pair.key}, "not a certificate and its private key"),
+        ({"tls_cert": junk, "tls_key": own.key}, "not a certificate and its private key"),
         ({"tls_cert": "/nowhere.pem", "tls_key": own.key}, "No such file"),
         (
             {"tls_cert": own.cert, "tls_key": own.key, "client_ca": junk},

@@ -262,8 +262,8 @@ def test_arguments_are_checked_against_the_constructor(client: Client) -> None:
         ('{"strat": 1}', "no argument 'strat'; did you mean 'start'"),
         ('{"start": "many"}', "start must be"),
         ("[1]", "arguments must be an object"),
-        ("{", "no JSON"),
-        ('{"start": NaN}', "no JSON"),
+        ("{", "not valid JSON"),
+        ('{"start": NaN}', "not valid JSON"),
     ]:
         with pytest.raises(grpc.RpcError) as caught:
             client.open(SCENE, arguments=arguments)
@@ -282,7 +282,7 @@ def test_arguments_of_the_server_stay(client: Client) -> None:
 def test_a_world_that_there_is_not_is_refused_with_its_neighbour(client: Client) -> None:
     with pytest.raises(grpc.RpcError, match="did you mean 'fixed'"):
         client.open("fixe")
-    with pytest.raises(grpc.RpcError, match="no split 'test'"):
+    with pytest.raises(grpc.RpcError, match="unknown split 'test'"):
         client.stub.GetTask(pb.TaskRequest(world=pb.World(environment=SCENE), split="test"))
 
 
@@ -367,7 +367,7 @@ def test_a_slow_world_does_not_keep_others_waiting(host: Hosted) -> None:
 
 
 def test_a_world_that_takes_too_long_ends_its_session_only(tmp_path: Path) -> None:
-    with Hosted([BLOCKING, WAITING, SCENE], timeout=1.0) as host, host.client() as client:
+    with Hosted([BLOCKING, WAITING, SCENE], timeout=3.0) as host, host.client() as client:
         (first,) = host.pids
         neighbour = client.open(SCENE)
         neighbour.reset()
@@ -377,7 +377,7 @@ def test_a_world_that_takes_too_long_ends_its_session_only(tmp_path: Path) -> No
             with pytest.raises(grpc.RpcError) as caught:
                 session.step("sleep 100")
             assert failure(caught).kind == Kind.SLOW
-            assert "1 s" in failure(caught).message
+            assert "3 s" in failure(caught).message
             assert count(neighbour.step()) > 0
         # the thread that hangs cannot be ended: its worker goes with its last session
         eventually(lambda: bool(host.pids) and first not in host.pids)
@@ -391,7 +391,7 @@ def test_a_world_that_takes_too_long_ends_its_session_only(tmp_path: Path) -> No
 
 
 def test_a_world_that_takes_long_to_be_made_opens_nothing() -> None:
-    with Hosted(["served_worlds:Slow", SCENE], timeout=0.5) as host, host.client() as client:
+    with Hosted(["served_worlds:Slow", SCENE], timeout=3.0) as host, host.client() as client:
         with pytest.raises(grpc.RpcError) as caught:
             client.open("served_worlds:Slow", key="k")
         assert failure(caught).kind == Kind.SLOW
@@ -401,7 +401,7 @@ def test_a_world_that_takes_long_to_be_made_opens_nothing() -> None:
 
 
 def test_a_worker_that_hangs_is_killed_and_started_again() -> None:
-    with Hosted([SCENE], timeout=0.5, stall=1.0) as host, host.client() as client:
+    with Hosted([SCENE], timeout=3.0, stall=1.0) as host, host.client() as client:
         (first,) = host.pids
         session, neighbour = client.open(SCENE), client.open(SCENE)
         session.reset()
@@ -610,5 +610,5 @@ def test_what_cannot_be_served_is_said_at_once(
 
 
 def test_a_port_is_taken_once(host: Hosted) -> None:
-    with pytest.raises(ConfigError, match="another program has the port"):
+    with pytest.raises(ConfigError, match="another program uses the port"):
         Hosted([SCENE], port=host.server.port).__enter__()

@@ -268,6 +268,18 @@ def test_among_right_answers_the_cheap_ones_earn_more() -> None:
     assert earned(RouterR1(cost_coef=0.4), routed(7.0, 7.0)) == pytest.approx([0.8, 0.8])
 
 
+def test_who_asked_nobody_paid_nothing() -> None:
+    played = routed(0.0, 4.0, 9.0)
+    for turn in played.episodes[0].turns:
+        turn.components = {}
+    router = RouterR1(cost_coef=0.4)
+    paid = earned(router, played)
+    assert router.costs.numbers == [0.0, 2.0, 3.0]
+    assert paid == earned(RouterR1(cost_coef=0.4), routed(0.0, 4.0, 9.0))
+    assert paid[0] == pytest.approx(1.0)
+    assert paid[0] == pytest.approx(1.0)
+
+
 def test_the_scale_of_costs_is_part_of_a_checkpoint() -> None:
     one, two = (RouterR1(cost_coef=0.5, cost_window=6) for _ in range(2))
     one.credit([routed(1.0, 4.0, 9.0, 100.0)])

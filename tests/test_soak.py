@@ -24,5 +24,5 @@ def test_many_programs_leave_nothing(tier: Tier) -> None:
     found = soak.campaign(sandbox, 150, seed=1)
     sandbox.close()
     assert (found.wrong, found.left) == ([], [])
-    assert found.late <= 4 * soak.SLACK  # other tests run beside it; `make soak` allows one
+    assert found.late <= 60  # other tests run beside it; `make soak` allows half a second
     assert found.growth < 0.1  # of so few; `make soak` allows 2 %

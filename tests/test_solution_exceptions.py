@@ -86,7 +86,8 @@ RAISED = sorted(
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__name__ == name
 )
-LIMITS = Limits(wall=2.0)
+LIMITS = Limits(wall=60.0)
+"""Whatever is tried ends by itself."""
 
 
 @pytest.fixture(scope="module")

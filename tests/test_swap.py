@@ -197,7 +197,7 @@ def test_any_algorithm_learns_by_any_schedule(
     swap = {} if rows or algorithm in ("cory", "sft") else {"swap_every": 1}
     config = ExperimentConfig(**given).merged(kept)
     config = config.merged({"schedule": {"order": order, **swap}, "batch_size": 8 if rows else 2})
-    if order not in config.algorithm_settings().orders:
+    if order not in config.algorithm_settings().spec.orders:
         with pytest.raises(ConfigError, match=r"training\.schedule\.order"):
             plan_of(config, Parts())
         return

@@ -47,7 +47,7 @@ def test_lists_and_datasets_and_save_to_disk_folders(tmp_path: Path) -> None:
     assert read_rows(ROWS) == read_rows(made) == read_rows(tmp_path / "one") == ROWS
     assert read_rows(tmp_path / "two") == ROWS
     assert read_rows(tmp_path / "two", split="test") == read_rows(both, split="test") == ROWS[1:]
-    with pytest.raises(DataError, match=r"no split 'dev' \(there are: train, test\)"):
+    with pytest.raises(DataError, match=r"split 'dev' does not exist; use train, test"):
         read_rows(both, split="dev")
 
 
@@ -84,7 +84,7 @@ def test_columns_are_renamed() -> None:
         [{"prompt": "a", "answer": "b"}], columns={"prompt": "answer", "answer": "prompt"}
     )
     assert swapped == [{"prompt": "b", "answer": "a"}]
-    with pytest.raises(DataError, match=r"column 'quest': missing.*it has question, answer"):
+    with pytest.raises(DataError, match=r"column 'quest': missing.*the row has question, answer"):
         read_rows(ROWS, columns={"prompt": "quest"})
 
 
@@ -115,7 +115,7 @@ def test_reading_does_not_change_the_users_rows() -> None:
         ),
         (
             '{"prompt": [{"role": "boss", "content": ""}]}',
-            r"line 2, column 'prompt', message 0: there is no role 'boss'",
+            r"line 2, column 'prompt', message 0: unknown role 'boss'",
         ),
         ('{"prompt": ["a"]}', r"line 2, column 'prompt', message 0: expected an object"),
         ('{"prompt": "a", "chosen": 5}', r"line 2, column 'chosen'"),
@@ -167,9 +167,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str, says: 
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("missing.jsonl", "no such file"),
-        ("./nothing", "no such file"),
-        (" ", "no name"),
+        ("missing.jsonl", "does not exist"),
+        ("./nothing", "does not exist"),
+        (" ", "is empty"),
         (3, "not int"),
         ([], "no row"),
         ([1], "row 0: expected an object"),

@@ -110,6 +110,27 @@ def test_against_siblings_first_and_then_over_the_batch() -> None:
     assert all(row[0] == row[1] for row in advantages(groups))
 
 
+def test_the_divergence_of_tokens_is_discounted_like_what_is_paid() -> None:
+    """Of the second turn 4 - .1 * .25 is left, and half of what follows; half of all that comes to
+    the first's last token."""
+    played = episode("e", {"a": [(2, 1.0), (1, 4.0), (1, 8.0)]}, (0,)).rollouts["a"]
+    for turn, row in zip(played.turns, ([0.5, 2.0], [0.25], [0.0]), strict=True):
+        turn.ref_logprobs = [-1.0 - x for x in row]
+    found = ReinforcePP(kl_coef=0.1, gamma=0.5).token_returns(played)
+    last = 1.0 - 0.1 * 2.0 + 0.5 * 7.975
+    np.testing.assert_allclose(found, [last - 0.1 * 0.5, last, 7.975, 8.0])
+
+
+def test_siblings_are_compared_by_all_that_a_rollout_returned() -> None:
+    """Less its divergence: .75, -.2 and 2 with the mean .85, for every token."""
+    siblings = group(1.0, 0.0, 2.0, size=2)
+    for each, row in zip(siblings, ([0.5, 2.0], [1.0, 1.0], [0.0, 0.0]), strict=True):
+        each.rollouts["a"].turns[0].ref_logprobs = [-1.0 - x for x in row]
+    ReinforcePP(baseline="group", group_size=3, kl_coef=0.1).credit([siblings])
+    found = [turn.returns for each in siblings for turn in each.turns]
+    np.testing.assert_allclose(found, [[-0.1, -0.1], [-1.05, -1.05], [1.15, 1.15]])
+
+
 def test_what_follows_a_turn_is_discounted_and_agents_do_not_mix() -> None:
     both = {"a": [(2, 1.0), (1, 4.0)], "b": [(1, 100.0), (1, 200.0)]}
     groups = [Group([episode("e", both, (0,))])]

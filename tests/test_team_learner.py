@@ -27,8 +27,10 @@ from mrlm import (
     load_config,
     run_experiment,
 )
+from mrlm.algorithms.happo import HAPPO
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.learn.optimizer import LearnerSettings
 
 RATE = 0.05
 
@@ -87,7 +89,7 @@ class Keep(Callback):
 
 def trained(name: str, settings: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    valued = "values" in registry.load("algorithms", name)(**settings).needs
+    valued = "values" in registry.load("algorithms", name)(**settings).spec.columns
     critic = f"critic_learning_rate: {RATE}, " * valued
     (folder / "c.yaml").write_text(
         CONFIG.format(name=name, settings=json.dumps(settings), rate=RATE, critic=critic)
@@ -106,7 +108,7 @@ def of_the_run(keep: Keep, name: str, tokenizer: Any, seed: int = 0) -> TeamLear
     }
     team = TeamLearner(agents, algorithm, seed=seed)
     for critic, known in zip(team.critics, keep.heads, strict=True):
-        if algorithm.topology == "mixed":
+        if algorithm.spec.critic.topology == "mixed":
             critic.learned.network.load_state_dict(known.network.state_dict())  # type: ignore[attr-defined]
     return team
 
@@ -172,7 +174,7 @@ def order_of(team: TeamLearner) -> list[str]:
     from mrlm.learn.schedule import Schedule
 
     rng = random.Random(team.seed * 1_000_003 + team.iteration)
-    stages = Schedule(order="sequential").stages([team.learners], 0, rng.getrandbits(32))
+    stages = Schedule(order="sequential").stages(team.learners, 0, rng.getrandbits(32))
     return [learner.policy for (learner,) in stages]
 
 
@@ -218,7 +220,7 @@ def test_three_lines_train_every_policy_and_critic(name: str, model: Any, tokeni
             nn.init.normal_(head.linear.weight, std=0.1)
     rewards = [1.0, 0.0, 0.5]
     optimizer = torch.optim.Adam(team.critic_parameters() or team.parameters(), lr=3e-3)
-    for _ in range(3 if team.algorithm.topology == "mixed" else 0):
+    for _ in range(3 if team.algorithm.spec.critic.topology == "mixed" else 0):
         team.calculate_loss(episodes, rewards).backward()  # a fresh mixer values nothing
         optimizer.step()
     loss = team.calculate_loss(episodes, rewards)
@@ -308,6 +310,32 @@ def test_agents_of_one_model_share_a_policy_and_others_may_be_frozen(
     frozen.calculate_loss(generated(agents), [1.0, 0.0, 0.5]).backward()
     assert all(parameter.grad is None for parameter in agents["b"][0].parameters())
     assert any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_columns_are_carried_over_to_those_that_still_wait(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[list[str], list[str]]] = []
+
+    async def carry(self: Any, stage: Any, waiting: Any, groups: Any) -> dict[str, float]:
+        calls.append(([each.policy for each in stage], [each.policy for each in waiting]))
+        return {}
+
+    monkeypatch.setattr(HAPPO, "carry", carry)
+    agents = pair_of(model, tokenizer)
+    team = TeamLearner(agents, HAPPO())
+    for loss in team.losses(generated(agents), [1.0, 0.0, 0.5]):
+        loss.backward()
+    first, last = order_of(TeamLearner(agents, HAPPO()))
+    assert calls == [([first], [last])]
+
+
+def test_every_policy_has_the_settings_of_the_team(model: Any, tokenizer: Any) -> None:
+    settings = LearnerSettings(max_tokens=64, learning_rate=0.25)
+    team = TeamLearner(
+        pair_of(model, tokenizer), registry.load("algorithms", "mappo")(), settings=settings
+    )
+    assert [learner.settings for learner in team.learners] == [settings, settings]
 
 
 def test_what_a_team_cannot_read_is_named(model: Any, tokenizer: Any) -> None:

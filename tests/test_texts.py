@@ -311,11 +311,11 @@ def test_an_agent_may_judge_and_is_not_paid() -> None:
         ({"weights": {"rouge1": -1}}, "above 0"),
         ({"weights": {"rouge1": True}}, "above 0"),
         ({"weights": {}}, "at least one"),
-        ({"weights": {"judge": 1}}, "go together"),
-        ({"judge": "eve"}, "go together"),
+        ({"weights": {"judge": 1}}, "require each other"),
+        ({"judge": "eve"}, "require each other"),
         ({"judge": {"agent": "eve", "x": 1}, "weights": {"judge": 1}}, "judge"),
-        ({"judge": 3, "weights": {"judge": 1}}, "no judge"),
-        ({"agents": ["a", "b"]}, "1 seats"),
+        ({"judge": 3, "weights": {"judge": 1}}, "is not a judge"),
+        ({"agents": ["a", "b"]}, "environment has 1, but"),
     ],
 )
 def test_impossible_settings_are_named(settings: dict[str, Any], says: str) -> None:
@@ -386,12 +386,12 @@ def test_what_only_looks_like_an_answer_is_paid_less() -> None:
     ],
 )
 def test_rows_without_a_prompt_or_an_answer_are_named(row: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="it needs prompt and completion"):
+    with pytest.raises(DataError, match="needs prompt and completion"):
         ReferenceEnvironment([row])
 
 
 def test_preferences_need_two_answers() -> None:
-    with pytest.raises(DataError, match="rejected answer"):
+    with pytest.raises(DataError, match="rejected is missing"):
         ReferenceEnvironment([{"prompt": "a", "completion": "b"}], weights={"preferred": 1})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from threading import Event
 from typing import Any, Literal
 
 import pytest
@@ -40,10 +41,10 @@ async def pick(colour: Literal["red", "blue"], tags: list[str] | None = None) ->
     return f"{colour} {tags}"
 
 
-def called(function: Any, *positional: Any, **arguments: Any) -> str:
+def called(function: Any, *positional: Any, seconds: float = 60.0, **arguments: Any) -> str:
     registry = ToolRegistry([function])
     tool = next(iter(registry))
-    box = registry.open(timeout=0.3)
+    box = registry.open(timeout=seconds)
     return asyncio.run(box.call(tool, tool.arguments(arguments, positional)))
 
 
@@ -73,8 +74,8 @@ def test_a_schema_comes_from_hints_and_docstring() -> None:
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda x: x, "a name is letters"),
-        (eval("lambda *, f: 1"), "a name is letters"),
+        (lambda x: x, "a name must be"),
+        (eval("lambda *, f: 1"), "a name must be"),
     ],
 )
 def test_a_function_without_a_name_is_refused(function: Any, says: str) -> None:
@@ -95,13 +96,17 @@ def test_what_cannot_be_a_tool_is_refused() -> None:
     def nameless(a: object, b: type[asyncio.Lock]) -> int:
         return 1
 
-    for function, says in ((untyped, "'a' needs a type"), (many, "ordinary"), (odd, "signature")):
+    for function, says in (
+        (untyped, "'a' needs a type"),
+        (many, "must not be positional only"),
+        (odd, "signature"),
+    ):
         with pytest.raises(ConfigError, match=says):
             ToolRegistry([function])
-    with pytest.raises(ConfigError, match="two tools called 'add'"):
+    with pytest.raises(ConfigError, match="two tools are called 'add'"):
         ToolRegistry([add, add])
     with pytest.raises(ConfigError, match="did you mean 'add'"):
-        ToolRegistry([add]).subset(["ad"])
+        ToolRegistry([add])["ad"]
 
 
 def test_arguments_are_checked_and_converted() -> None:
@@ -139,12 +144,14 @@ def test_positional_arguments_are_placed_once() -> None:
 
 
 def test_what_a_tool_does_wrong_is_told_and_what_it_stands_on_is_not() -> None:
+    over = Event()
+
     def fails(how: str) -> str:
         """Fail."""
         if how == "infra":
             raise EpisodeError("the server is gone")
         if how == "hang":
-            time.sleep(2)
+            over.wait(60.0)
         raise KeyError("line\nline")
 
     with pytest.raises(ToolError, match=r"^fails: KeyError: 'line\\nline'$"):
@@ -153,8 +160,9 @@ def test_what_a_tool_does_wrong_is_told_and_what_it_stands_on_is_not() -> None:
         called(fails, how="infra")
     started = time.perf_counter()
     with pytest.raises(ToolError, match=r"fails took longer than 0\.3 s"):
-        called(fails, how="hang")
-    assert time.perf_counter() - started < 1.5
+        called(fails, how="hang", seconds=0.3)
+    assert time.perf_counter() - started < 30.0
+    over.set()
 
 
 def test_results_are_text_of_a_bounded_length() -> None:

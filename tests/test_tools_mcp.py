@@ -52,7 +52,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shop(command: list[str]) -> Iterator[MCPServer]:
-    server = MCPServer(command, timeout=5.0)
+    server = MCPServer(command, timeout=60.0)
     yield server
     server.close()
 
@@ -115,16 +115,16 @@ def test_a_server_that_dies_or_hangs_is_no_fault_of_the_models(command: list[str
     server.close()
     server.close()
     assert started and not any(psutil.pid_exists(pid) for pid in started)
-    with pytest.raises(EpisodeError, match="is gone"):
+    with pytest.raises(EpisodeError, match="has ended"):
         call(server, "price", item="pen")
 
 
 def test_what_is_no_server_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="could not be reached"):
         MCPServer([sys.executable, "-c", "raise SystemExit(3)"])
-    with pytest.raises(ConfigError, match="could not be reached"):
+    with pytest.raises(ConfigError, match="could not be started"):
         MCPServer([str(tmp_path / "none")])
-    with pytest.raises(ConfigError, match="command is a list"):
+    with pytest.raises(ConfigError, match="command must be a list"):
         MCPServer("python server.py")  # type: ignore[arg-type]
 
 

@@ -224,7 +224,7 @@ def test_links_and_odd_files_are_not_touched(workspace: Workspace, secret: Path)
         for call in (workspace.read_file, lambda p: workspace.write_file(p, "x")):
             with pytest.raises(ToolError):
                 call(path)
-    assert time.perf_counter() - started < 5.0
+    assert time.perf_counter() - started < 60.0
     assert secret.read_text() == "secret" and not (secret.parent / "new").exists()
     assert "secret" not in workspace.list_files() and workspace.files == {"a/b.txt": b"hello"}
 
@@ -286,7 +286,7 @@ def test_cleaning_up_copes_with_depth_and_permissions(secret: Path) -> None:
     workspace.close()
     assert not os.path.exists(root) and secret.read_text() == "secret"
     if before is not None:
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before  # others may be closed meanwhile
 
 
 def test_a_folder_of_the_users_own_stays_and_a_copy_is_apart(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_folder_of_the_users_own_stays_and_a_copy_is_apart(tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def python() -> Iterator[Any]:
     """`python(*codes)`: what an interpreter says to each, one after the other."""
-    registry = create_default_tool_registry(["python"], timeout=0.5)
+    registry = create_default_tool_registry(["python"], timeout=3.0)
     try:
         registry.open()
     except SandboxUnavailableError as error:
@@ -346,8 +346,8 @@ def test_errors_name_class_and_line(python: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("while True: pass", "longer than 0.5 s"),
-        ("import time\ntime.sleep(99)", "longer than 0.5 s"),
+        ("while True: pass", "longer than 3 s"),
+        ("import time\ntime.sleep(99)", "longer than 3 s"),
         ("import os\nos._exit(0)", "the interpreter ended"),
         ("import os, signal\nos.kill(os.getpid(), 9)", "the interpreter ended"),
         ("import sys\nsys.modules['__main__'].answer = 1", "no output"),
@@ -516,7 +516,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.send_header("Location", "/good")
         self.end_headers()
         try:
-            for _ in range(100 if path == "/slow" else 0):
+            for _ in range(1200 if path == "/slow" else 0):
                 self.wfile.write(b" ")
                 self.wfile.flush()
                 time.sleep(0.05)
@@ -553,5 +553,5 @@ def test_a_server_that_fails_ends_the_episode_and_never_pays(server: str, path: 
     asked = len(Server.asked)
     with pytest.raises(EpisodeError, match=server):
         asyncio.run(registry.open().call(registry["search"], {"query": "x"}))
-    assert time.perf_counter() - started < 2.0
+    assert time.perf_counter() - started < 30.0
     assert len(Server.asked) == asked + 1  # no redirect was followed

@@ -250,11 +250,11 @@ def test_what_a_tool_stands_on_may_fail_and_that_is_no_reward() -> None:
         ({"tasks": "arithmetics"}, "did you mean 'arithmetic'"),
         ({"levels": [0, 1]}, "levels"),
         ({"levels": [1]}, "levels"),
-        ({"tools": ["calculater"]}, "there is no 'calculater'"),
-        ({"tools": []}, "no tools"),
-        ({"registry": ToolRegistry(), "tools": ["files"]}, "not both"),
-        ({"mcp_servers": [{}]}, "command or by url"),
-        ({"mcp_servers": [{"comand": ["x"]}]}, "no argument 'comand'"),
+        ({"tools": ["calculater"]}, "unknown group 'calculater'"),
+        ({"tools": []}, "it is empty"),
+        ({"registry": ToolRegistry(), "tools": ["files"]}, "either tools and search, or registry"),
+        ({"mcp_servers": [{}]}, "either command or url"),
+        ({"mcp_servers": [{"comand": ["x"]}]}, "unknown argument 'comand'"),
     ],
 )
 def test_impossible_arguments_are_named(kwargs: dict[str, Any], says: str) -> None:
@@ -266,7 +266,7 @@ def test_impossible_tasks_are_named() -> None:
     for row, says in (
         ({"prompt": "?", "answer": "7", "required": ["lok"]}, "did you mean 'look'"),
         ({"prompt": "?", "answer": "7", "required": [3]}, "names of tools"),
-        ({"prompt": "?", "answer": "7", "files": {"a": "b"}}, "no tool can read any"),
+        ({"prompt": "?", "answer": "7", "files": {"a": "b"}}, "no tool reads files"),
     ):
         made = ToolUseEnvironment(ToolRegistry([look]), [row])
         with pytest.raises(ConfigError, match=says):

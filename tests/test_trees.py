@@ -78,7 +78,7 @@ def test_each_answer_is_learned_from_once_against_answers_to_its_state(tokenizer
     group, _ = grown(tokenizer)
     algorithm = MAGRPO(gamma=0.5)
     algorithm.credit([group])
-    samples = samples_of([group], "policy", algorithm.unit)
+    samples = samples_of([group], "policy", algorithm.spec.unit)
     turns = [turn for sample in samples for turn in sample.turns]
     assert len(turns) == 2 * NODES and len({id(turn) for turn in turns}) == len(turns)
     by_node: dict[tuple[str, str], list[Any]] = {}

@@ -148,7 +148,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "BadReset": (["environments.0.env_type=mine_errors:BadReset"], "KeyError: 'question'"),
     "BadStep": (["environments.0.env_type=mine_errors:BadStep"], "ValueError: helper is broken"),
     "BadInit": (["environments.0.env_type=mine_errors:BadInit"], "KeyError: 'question'"),
-    "bad_workflow": (["workflow.name=mine_errors:bad_workflow"], "there is no agent 'nobody'"),
+    "bad_workflow": (["workflow.name=mine_errors:bad_workflow"], "agent 'nobody' does not exist"),
     "grouped": (["workflow.name=mine_errors:grouped"], "ValueError: later is broken"),
     "bad_reward": ([f"environments=[{json.dumps(REWARD)}]"], "ZeroDivisionError"),
     "bad_formatter": ([f"environments=[{json.dumps(FORMATTER)}]"], "KeyError('nope')"),
@@ -247,7 +247,7 @@ def test_a_wrong_environment_is_named_in_a_run_and_before(name: str, run: Mrlm) 
 
 WORKFLOWS = {
     "silent": "workflow 'silent' ended and no agent had spoken",
-    "bad_workflow": "there is no agent 'nobody'",
+    "bad_workflow": "agent 'nobody' does not exist",
     "unpaid": "workflow 'unpaid' ended without a step of the environment",
     "random_words": "workflow 'random_words': two plays with seed 0 differ",
     "not_awaited": "async def my_workflow",

@@ -99,6 +99,20 @@ def units(returns: list[float]) -> tuple[float, float]:
     return float(np.mean(returns)), float(np.std(returns, ddof=1))
 
 
+def test_what_no_trained_agent_did_moves_no_estimate() -> None:
+    """An episode of frozen policies alone leaves the units of values and every advantage alone."""
+    found = []
+    for more in ([], [paid([0.5, 0.1], [9.0, -7.0])]):
+        algorithm = MAPPO(whiten_advantages=True)
+        groups = [paid([0.3, 0.2], [0.0, 1.0]), paid([0.1, 0.4], [1.0, 0.0])]
+        for turn in (turn for group in more for episode in group for turn in episode.turns):
+            turn.trained = False
+        algorithm.credit([*groups, *more])
+        turns = [turn for group in groups for episode in group for turn in episode.turns]
+        found.append((algorithm.state_dict(), [(turn.advantages, turn.returns) for turn in turns]))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("kind", [MAPPO, HAPPO])
 def test_values_of_a_central_critic_are_in_running_deviations_of_the_returns(kind: Any) -> None:
     algorithm, seen = kind(gae_lambda=1.0, whiten_advantages=False), []

@@ -510,7 +510,9 @@ class Pair(Environment):
 @pytest.mark.parametrize("name", TEAMS)
 def test_a_world_of_several_seats_is_refused(tokenizer: Any, name: str) -> None:
     workflow = registry.load("workflows", name)()
-    with pytest.raises(ConfigError, match=f"workflow {name} plays worlds with one seat.*has 2"):
+    with pytest.raises(
+        ConfigError, match=f"workflow {name} requires a single-agent environment.*has 2"
+    ):
         acted(tokenizer, workflow, {"a": [""], "b": [""]}, Pair())
 
 
@@ -522,7 +524,7 @@ def test_too_few_agents_are_refused(tokenizer: Any, name: str) -> None:
 
 
 def test_self_play_needs_seats(tokenizer: Any) -> None:
-    with pytest.raises(ConfigError, match="self_play plays worlds with several seats"):
+    with pytest.raises(ConfigError, match="self_play requires a multi-agent environment"):
         acted(tokenizer, SelfPlay(), {"a": [""]})
 
 
@@ -540,16 +542,16 @@ def configured(name: str, **settings: Any) -> ExperimentConfig:
         ("chain", {"reward": "first"}, "reward"),
         ("chain", {"template": "hm"}, r"put \{answer\} into it"),
         ("chain", {"sees": "none"}, "sees"),
-        ("refine", {"rounds": 0}, "rounds=0, and it needs at least 1"),
+        ("refine", {"rounds": 0}, "rounds=0 must be at least 1"),
         ("refine", {"rounds": "two"}, "rounds must be a valid integer"),
-        ("refine", {"revise": ""}, "neither may be empty"),
+        ("refine", {"revise": ""}, "may not be empty; set both"),
         ("refine", {"round": 2}, "there is no argument 'round'"),
-        ("mixture", {"layers": 1}, "layers=1, and it needs at least 2"),
+        ("mixture", {"layers": 1}, "layers=1 must be at least 2"),
         ("majority_vote", {"samples": 0}, "samples=0"),
-        ("majority_vote", {"pattern": "("}, "is no regular expression"),
+        ("majority_vote", {"pattern": "("}, "is not a regular expression"),
         ("router", {"penalty": -1}, "penalty=-1.*at least 0"),
         ("manager", {"penalty": -1}, "penalty=-1.*at least 0"),
-        ("propose_solve", {"attempts": 1}, "attempts=1, and it needs at least 2"),
+        ("propose_solve", {"attempts": 1}, "attempts=1 must be at least 2"),
     ],
 )
 def test_settings_that_cannot_be(name: str, settings: dict[str, Any], said: str) -> None:
@@ -558,7 +560,7 @@ def test_settings_that_cannot_be(name: str, settings: dict[str, Any], said: str)
 
 
 def test_names_that_are_nobodys(tokenizer: Any) -> None:
-    with pytest.raises(ConfigError, match="fallback='z' is none of b"):
+    with pytest.raises(ConfigError, match="fallback='z' is not one of b"):
         acted(tokenizer, Router(fallback="z"), {"a": [""], "b": [""]})
     with pytest.raises(ConfigError, match="reward names 'z'; the agents are a, b"):
         acted(tokenizer, Chain(reward={"z": 1.0}), {"a": [""], "b": [""]})

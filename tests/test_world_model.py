@@ -272,9 +272,9 @@ def test_what_cannot_be_an_environment_is_refused(imagined: LLMEnvironment, mode
         PPOTrainer(LLMEnvironment(model, imagined.tokenizer, max_turns=3), imagined)
     with pytest.raises(ConfigError, match="give the folder"):
         WorldModelEnvironment("policy:judge").reset(0)
-    with pytest.raises(ConfigError, match="needs model="):
+    with pytest.raises(ConfigError, match="model is missing"):
         WorldModelEnvironment()
-    with pytest.raises(ConfigError, match="it needs a prompt"):
+    with pytest.raises(ConfigError, match="needs a prompt"):
         WorldModelEnvironment("mrlm/tiny", [{"text": "x"}])
 
 
@@ -411,7 +411,7 @@ def test_the_world_is_the_model_of_its_arguments(
 
 def test_a_row_without_an_observation_may_be_left_out(tiny_path: str) -> None:
     rows = [{"prompt": "a"}, {"text": "b"}]
-    with pytest.raises(DataError, match="it needs a prompt"):
+    with pytest.raises(DataError, match="needs a prompt"):
         WorldModelEnvironment(tiny_path, rows)
     world = WorldModelEnvironment(tiny_path, rows, on_bad_row="skip")
     assert world.num_tasks() == 1

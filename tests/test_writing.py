@@ -365,16 +365,16 @@ def test_a_malformed_row_says_where(row: dict[str, Any], says: str) -> None:
     ("settings", "says"),
     [
         ({"preset": "tl"}, "did you mean 'tldr'"),
-        ({"agents": ["one"]}, "two or more"),
+        ({"agents": ["one"]}, "at least two"),
         ({"agents": ["one", "one"]}, "different names"),
         ({"instructions": ["one"]}, "1 texts for 2"),
         ({"rewards": "both"}, "'team' or 'individual'"),
-        ({"rules": {"length": 3}}, "no rule 'length'"),
-        ({"rules": {"words": [8]}}, "words cannot be"),
-        ({"rules": {"words": [8, 2]}}, "words cannot be"),
-        ({"rules": {"unique": [2, 1, 3, 4]}}, "unique cannot be"),
-        ({"rules": {"overlap": 0}}, "overlap cannot be"),
-        ({"rules": {"step": "x"}}, "step cannot be"),
+        ({"rules": {"length": 3}}, "unknown rule 'length'"),
+        ({"rules": {"words": [8]}}, "rules.words: invalid value"),
+        ({"rules": {"words": [8, 2]}}, "rules.words: invalid value"),
+        ({"rules": {"unique": [2, 1, 3, 4]}}, "rules.unique: invalid value"),
+        ({"rules": {"overlap": 0}}, "rules.overlap: invalid value"),
+        ({"rules": {"step": "x"}}, "rules.step: invalid value"),
     ],
 )
 def test_impossible_arguments_are_named(settings: dict[str, Any], says: str) -> None:

@@ -177,7 +177,7 @@ def test_a_number_that_is_none_fails_the_episode() -> None:
 
     world = GymnasiumEnvironment("Broken-v0")
     world.reset(world.task(0))
-    with pytest.raises(EpisodeError, match="no finite number"):
+    with pytest.raises(EpisodeError, match="not a finite number"):
         world.step({"agent": Message("a")})
 
 
@@ -187,8 +187,8 @@ def test_a_number_that_is_none_fails_the_episode() -> None:
         ({"id": "FrozenLak-v1"}, "FrozenLak"),
         ({"id": "Pendulum-v1"}, "its actions are Box"),
         ({"id": "Taxi-v4", "actions": ["a", "b"]}, "6 different words"),
-        ({"id": "Taxi-v4", "options": {"colour": 1}}, "cannot be made"),
-        ({"id": "CartPole-v1", "render": "ansi"}, "draws nothing"),
+        ({"id": "Taxi-v4", "options": {"colour": 1}}, "cannot be created"),
+        ({"id": "CartPole-v1", "render": "ansi"}, "no render mode"),
         ({"id": "Taxi-v4", "illegal": -1}, "illegal"),
     ],
 )

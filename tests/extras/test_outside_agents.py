@@ -80,7 +80,7 @@ def test_refusals_are_theirs_to_show(url: str) -> None:
     from langchain_openai import ChatOpenAI
     from openai import NotFoundError
 
-    with pytest.raises(NotFoundError, match="there is no policy 'other' here"):
+    with pytest.raises(NotFoundError, match="policy 'other' does not exist"):
         ChatOpenAI(base_url=url, api_key="none", model="other").invoke(HEARD)
     with pytest.raises(ConfigError):
         house_of({})

@@ -133,8 +133,8 @@ def test_what_is_lost_is_won() -> None:
         ({"id": "tictactoe_v99"}, "tictactoe_v99"),
         ({"id": "no.such.module"}, "cannot be imported"),
         ({"id": "chess_v6", "parallel": True}, "has no parallel_env"),
-        ({"id": "tictactoe_v3", "options": {"size": 4}}, "cannot be made"),
-        ({"id": "tictactoe_v3", "agents": ["a"]}, "2 seats"),
+        ({"id": "tictactoe_v3", "options": {"size": 4}}, "cannot be created"),
+        ({"id": "tictactoe_v3", "agents": ["a"]}, "environment has 2, but"),
         ({"id": "tictactoe_v3", "actions": ["a"]}, "9 different words"),
     ],
 )

@@ -134,7 +134,7 @@ def test_the_state_is_the_whole_record() -> None:
         ({"id": "TicTacTo-v0"}, "did you mean 'TicTacToe-v0'"),
         ({"id": "TicTacToe-v0", "num_players": 3}, "cannot be played with 3 players"),
         ({"id": "TicTacToe-v0", "options": {"size": 9}}, "cannot be played"),
-        ({"id": "TicTacToe-v0", "agents": ["a"]}, "2 seats"),
+        ({"id": "TicTacToe-v0", "agents": ["a"]}, "environment has 2, but"),
     ],
 )
 def test_what_cannot_be_played_says_so(arguments: dict[str, Any], said: str) -> None:

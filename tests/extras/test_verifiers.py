@@ -102,7 +102,7 @@ def test_a_reward_function_that_fails_is_no_reward() -> None:
         ({"taskset": "sums_taskset", "config": {"largest": "x"}}, "largest"),
         ({"taskset": "sums_taskset", "config": {"larges": 1}}, "larges"),
         ({"taskset": "sums_taskset:InBoxes"}, "need a container"),
-        ({"taskset": "sums_taskset:Empty"}, "has no task"),
+        ({"taskset": "sums_taskset:Empty"}, "is empty"),
         ({"taskset": "sums_taskset", "answer": "gold"}, "no field 'gold'"),
     ],
 )

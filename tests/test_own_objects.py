@@ -1,0 +1,87 @@
+"""What an object of this library can do is a typed field of its base class. `getattr` with a
+default and `hasattr` are for objects of others, which are listed here."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import mrlm
+
+ROOT = Path(mrlm.__file__).parent
+
+FOREIGN: dict[str, set[str]] = {
+    # models, their configs and tokenizers
+    "build/policies.py": {"live_model"},
+    "core/chat.py": {"self.tokenizer"},
+    "core/control_tokens.py": {"self.tokenizer", "backend"},
+    "distributed/sharded.py": {"model"},
+    "engines/hf.py": {"model"},
+    "engines/lean/engine.py": {"model"},
+    "engines/reward_model.py": {"model.config.get_text_config()"},
+    "engines/world_model.py": {"model"},
+    "learn/fast/llama_modules.py": {
+        "attention",
+        "block",
+        "config",
+        "embedding",
+        "inner.model.embed_tokens",
+        "model",
+        "module",
+    },
+    "learn/fast/packed_pass.py": {"each"},
+    "learn/mismatch.py": {"model", "getattr(model, 'config', None)"},
+    "learn/policy/loading.py": {"model"},
+    "learn/policy/policy.py": {"config", "model", "self.model"},
+    "learn/policy/shards.py": {"tensor"},
+    "learn/policy/wrapped_modules.py": {"inner", "model", "output"},
+    "build/arguments.py": {"usual"},
+    # libraries, and what they answer
+    "distributed/on_ray/actor_calls.py": {"error"},
+    "engines/openai.py": {"found"},
+    "environments/gymnasium.py": {"import_module(module)", "self._env.unwrapped", "spec"},
+    "environments/pettingzoo.py": {"error", "module", "self._env"},
+    "environments/textarena.py": {"self._env.state"},
+    "environments/tools/mcp.py": {"part"},
+    "environments/verifiers.py": {"tasks[0].data"},
+    "learn/fast/cpu_backends.py": {"library"},
+    "serving/protocol/statuses.py": {"error"},
+    # functions, modules and values of a user's
+    "core/registry.py": {"target"},
+    "core/user_errors.py": {"error"},
+    "data/sources.py": {"source"},
+    "environments/code/formats.py": {"builtins", "value"},
+    "environments/rescored.py": {"self.reward_fn"},
+    "environments/shared/scoring.py": {"answer", "function"},
+    "environments/tools/registry.py": {"state"},
+    "environments/tools/tool.py": {"function"},
+    "play/workflow.py": {"made"},
+    "sandbox/_harness.py": {"modules[0]"},
+    "sandbox/grading/objects_worker.py": {"type(owner)"},
+    "sandbox/grading/tests_worker.py": {"builtins", "node.func"},
+}
+"""File -> expressions in it whose attributes nobody here declares."""
+
+
+def guesses(source: str) -> set[str]:
+    """Objects that are asked whether they have an attribute."""
+    return {
+        ast.unparse(node.args[0])
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
+    }
+
+
+def test_a_guess_is_seen() -> None:
+    source = "getattr(a, 'x'); getattr(b.c, 'x', None); hasattr(d(), 'y')"
+    assert guesses(source) == {"b.c", "d()"}
+
+
+def test_our_own_objects_say_what_they_can_do() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): guesses(path.read_text(encoding="utf-8"))
+        for path in sorted(ROOT.rglob("*.py"))
+    }
+    assert {file: names for file, names in found.items() if names} == FOREIGN
