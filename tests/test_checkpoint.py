@@ -184,8 +184,17 @@ def test_what_interrupted_writes_left_is_cleared_or_put_back(tmp_path: Path) -> 
     assert found == {"a": ".a.old-1", "b": "b", "c.old-2": ".c.old-2.old-1", "kept": "kept"}
 
 
+class Vanished(type(Path())):
+    """A folder that another process removes after it was looked for."""
+
+    def is_dir(self) -> bool:
+        return True
+
+
 def test_another_process_may_clear_at_the_same_time(tmp_path: Path) -> None:
     left = {".*.old-*": [], ".*.tmp-*": [tmp_path / ".a.tmp-1"]}
+    clear_temporaries(SimpleNamespace(glob=left.get))  # type: ignore[arg-type]
+    left[".*.tmp-*"] = [Vanished(tmp_path / ".b.tmp-1")]
     clear_temporaries(SimpleNamespace(glob=left.get))  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 import yaml
 from tests.commands import Done, Mrlm
 
@@ -87,6 +88,13 @@ def test_no_command_at_all_is_asking_for_help(run: Mrlm) -> None:
     said = done.out + done.err
     assert "Usage: mrlm" in said and "Missing command" not in said
     assert all(command in said for command in cli.COMMANDS)
+
+
+def test_every_option_says_what_it_is() -> None:
+    commands: Any = typer.main.get_command(cli.app())
+    for name, command in commands.commands.items():
+        for option in command.params:
+            assert getattr(option, "help", True), f"{name} {option.name}"
 
 
 def test_help_of_no_command_loads_a_heavy_library() -> None:

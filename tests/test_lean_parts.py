@@ -272,6 +272,28 @@ def test_both_ways_are_one_in_long_floats(name: str, tokenizer: Any) -> None:
     assert float((found - expected).detach().abs().max()) < 5e-6
 
 
+def test_what_embeddings_are_multiplied_with_is_rounded_as_they_are() -> None:
+    """As transformers does: the root of 48 has no exact 16 bits."""
+    model = family("gemma", hidden_size=48).to(torch.bfloat16)
+    inputs: list[Tensor] = []
+    first = model.model.layers[0]
+    hook = first.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    ids = torch.arange(3, 63)
+    model(ids[None])
+    hook.remove()
+    lean = LeanForward(anatomy_of(model), torch.bfloat16)
+    streams: list[Tensor] = []
+
+    def block(stream: Tensor, *_: Any) -> Tensor:
+        streams.append(stream)
+        return stream
+
+    lean._block = block  # type: ignore[method-assign]
+    turn = Turn("a", "a", ids[:1].tolist(), ids[1:].tolist())
+    lean.hidden([Plot(pack(merge([turn], 0)).tree, None)])
+    assert torch.equal(streams[0], inputs[0][0, : len(streams[0])])
+
+
 @pytest.mark.parametrize(
     ("dtype", "precision", "factor", "agree"),
     [

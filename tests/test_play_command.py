@@ -19,7 +19,7 @@ import pytest
 import yaml
 from tests.commands import Done, Mrlm
 
-from mrlm.cli.play import Terminal
+from mrlm.cli.play import Terminal, _interruptible
 from mrlm.core.types import Message, Role
 
 PROGRAM = [sys.executable, "-m", "mrlm", "play"]
@@ -271,3 +271,11 @@ def test_what_is_said_is_there_before_anybody_answers(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stdout", Pipe())
     Terminal(multiline=False).say("your turn")
     assert seen == ["your turn\n"]
+
+
+def test_an_interrupt_is_for_others_again_when_the_game_is_over() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), _interruptible():
+        assert signal.getsignal(signal.SIGINT) is not before
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -32,7 +32,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.optimizer import LearnerSettings, Stepper
 from mrlm.learn.policy.copies import adopt, catch_up, mirrored, stand_in
 from mrlm.learn.policy.loading import damaged_files, load_model, load_tokenizer, pick_device
-from mrlm.learn.policy.lora import BASE, add_adapter
+from mrlm.learn.policy.lora import BASE, add_adapter, switch_adapter
 from mrlm.learn.policy.policy import HEADS, Policy, as_policy
 from mrlm.learn.policy.reference import renew
 from mrlm.learn.policy.weight_files import take_file, take_folder, write_weights
@@ -85,6 +85,18 @@ def two_adapters(model: Any, tokenizer: Any) -> tuple[Policy, Policy, Policy]:
                 weight.normal_(std=0.05)
     a, b = (Policy(name, shared, tokenizer, adapter=name) for name in "ab")
     return a, b, Policy("base", shared, tokenizer, adapter=BASE)
+
+
+def test_an_adapter_that_is_in_use_with_another_is_used_alone(model: Any, tokenizer: Any) -> None:
+    a, _, _ = two_adapters(model, tokenizer)
+    switch_adapter(a.model, "a")
+    a.model.base_model.set_adapter(["a", "b"])
+    assert a.model.active_adapter == "a"
+    switch_adapter(a.model, "a")
+    assert list(a.model.base_model.active_adapters) == ["a"]
+    assert all(
+        weight.requires_grad for name, weight in a.model.named_parameters() if "lora" in name
+    )
 
 
 def logprobs(policy: Policy) -> torch.Tensor:
@@ -214,6 +226,16 @@ def test_where_two_exact_ways_differ_by_hundredths(model: Any, tokenizer: Any) -
         assert Policy("a", model, tokenizer, precision=precision).coarse  # type: ignore[arg-type]
     for dtype in (torch.bfloat16, torch.float16):
         assert Policy("a", copy.deepcopy(model).to(dtype), tokenizer).coarse
+
+
+def test_what_a_gpu_may_shorten_is_exact_on_a_processor(model: Any, tokenizer: Any) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert not Policy("a", model, tokenizer).coarse
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_numbers_that_change_with_any_weight(tokenizer: Any) -> None:

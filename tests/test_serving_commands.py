@@ -191,8 +191,12 @@ def test_a_server_that_stood_still_lost_nobody(serving: Any) -> None:
 def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("environments: [math]")
-    odd = tmp_path / "odd.yaml"
+    odd, held_out = tmp_path / "odd.yaml", tmp_path / "held_out.yaml"
     odd.write_text("environments: [{env_type: math, name: mine, rangee: [1, 2]}]")
+    held_out.write_text("eval_envs: [{env_type: math, name: hard, rangee: [1, 2]}]")
+    listed, none = tmp_path / "listed.yaml", tmp_path / "empty.yaml"
+    listed.write_text("[math, environments]")
+    none.write_text("# nothing\n")
     for arguments, words in [
         (["-e", "math", "--host", "0.0.0.0"], "needs TLS and a token (it has neither)"),
         (["-e", "math", "--host", "0.0.0.0", "--token", "t"], "a token but no TLS"),
@@ -200,6 +204,9 @@ def test_bad_arguments_are_refused_with_words(run: Mrlm, tmp_path: Path) -> None
         ([], "what is to be served"),
         (["-c", tmp_path / "none.yaml"], "cannot be read"),
         (["-c", file], "no list environments: of mappings"),
+        (["-c", listed], "no list environments: of mappings"),
+        (["-c", none], "no list environments: of mappings"),
+        (["-c", held_out], "environment 'hard': there is no argument 'rangee'"),
         (["-c", odd], "environment 'mine': there is no argument 'rangee'"),
         (["-e", "math", "--token-env", "NOT_THERE"], "no such environment variable"),
         (["-e", "math", "--token", "a", "--token-env", "HOME"], "not both"),

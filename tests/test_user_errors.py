@@ -191,6 +191,11 @@ def test_verbose_shows_the_whole_traceback(run: Mrlm) -> None:
         done = run(*command, "--config", "config.yaml", *overrides)
         assert done.code == 1 and "Traceback (most recent call last)" in done.err
         assert "sources/play.py" in done.err and place("BadReset") in done.err
+        assert "(--verbose shows" not in done.err
+    done = run("train", "--config", "config.yaml", *overrides)
+    assert done.err.rstrip().endswith("(--verbose shows the whole traceback)")
+    done = run("train", "--config", "no_such.yaml")
+    assert done.code == 2 and "--verbose" not in done.err
 
 
 def test_a_failure_is_shown_once_however_many_episodes_it_ends(run: Mrlm) -> None:
