@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,17 @@ def cpu(server: Process) -> float:
     """CPU seconds of the server's process so far."""
     fields = Path(f"/proc/{server.started.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def least(server: Process, asked: Callable[[], float]) -> float:
+    """The CPU seconds that a request costs the server at the least: of three times, since work is
+    dearer where others use the caches. What is asked returns what of it is not the request's."""
+    costs: list[float] = []
+    while len(costs) < 3 and (not costs or min(costs) > MOST):
+        before = cpu(server)
+        others = asked()
+        costs.append(cpu(server) - before - others)
+    return min(costs)
 
 
 @contextmanager
@@ -116,15 +127,15 @@ LARGE: dict[str, tuple[str, Any, int]] = {
 def test_what_can_never_fit_is_refused_before_it_costs(name: str, server: Process) -> None:
     path, body, status = LARGE[name]
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    before = cpu(server)
-    with healthy(server) as waits:
-        reply = ask(server, path, data)
-    asked = len(waits)
-    spent = cpu(server) - before
-    assert reply.status_code == status, reply.text[:300]
-    assert max(waits) < 15.0  # on a machine that others use, too
-    per_health = 0.004  # what a question for its health costs
-    assert spent - asked * per_health <= MOST, (spent, asked)
+
+    def request() -> float:
+        with healthy(server) as waits:
+            reply = ask(server, path, data)
+        assert reply.status_code == status, reply.text[:300]
+        assert max(waits) < 15.0  # on a machine that others use, too
+        return len(waits) * 0.004  # what questions for its health cost
+
+    assert least(server, request) <= MOST
 
 
 def test_half_sent_heads_are_not_waited_for(server: Process) -> None:
@@ -185,13 +196,16 @@ def prompts(count: int) -> bytes:
 
 @pytest.mark.parametrize("count", [2_000_000, 20_000])
 def test_prompts_are_counted_before_they_are_read(count: int, server: Process) -> None:
-    before = cpu(server)
+    assert least(server, lambda: refused(server, "Policies/Generate", prompts(count))) <= MOST
+
+
+def refused(server: Process, method: str, data: bytes) -> float:
     with grpc.insecure_channel(server.address) as channel:
-        call = channel.unary_unary("/mrlm.v1.Policies/Generate")
+        call = channel.unary_unary(f"/mrlm.v1.{method}")
         with pytest.raises(grpc.RpcError) as caught:
-            call(prompts(count), timeout=30)
+            call(data, timeout=30)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # pyright: ignore
-    assert cpu(server) - before <= MOST
+    return 0.0
 
 
 @pytest.mark.parametrize("field", ["sessions", "order", "prompt", "messages"])
@@ -209,13 +223,7 @@ def test_requests_for_environments_are_counted_too(field: str, server: Process) 
         else:
             request.expert.messages.extend([pb.Message()] * many)
         path, data = "Call", request.SerializeToString()
-    before = cpu(server)
-    with grpc.insecure_channel(server.address) as channel:
-        call = channel.unary_unary(f"/mrlm.v1.Environments/{path}")
-        with pytest.raises(grpc.RpcError) as caught:
-            call(data, timeout=30)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # pyright: ignore
-    assert cpu(server) - before <= MOST
+    assert least(server, lambda: refused(server, f"Environments/{path}", data)) <= MOST
 
 
 def test_connections_that_say_nothing_are_not_kept(server: Process) -> None:
