@@ -19,7 +19,7 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class TestRunner:
     """How rows are measured.
 
     Args:
@@ -110,7 +110,7 @@ class Row:
 
     name: str
     title: str
-    measure: Callable[[Bench], Result]
+    measure: Callable[[TestRunner], Result]
     must: float | None = None
     goal: float | None = None
     unit: str = "x"

@@ -33,10 +33,10 @@ from mrlm.core.tiny_model import default_model
 from mrlm.core.types import SamplingParams
 from mrlm.engines.scripted import ScriptedEngine
 from mrlm.environments.shared.wrapped import made
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Request
 from mrlm.play.sources.play import Play
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.workflows.turns import Turns
 
 MARKS = ("<!-- worlds: written by `python -m benchmarks.worlds_throughput` -->", "<!-- end -->")
@@ -130,8 +130,10 @@ class Stage:
         self._lines: dict[tuple[Any, ...], str] = {}
         sampling = SamplingParams(max_new_tokens=1024)
         chat = Chat(tokenizer)
-        seats = {each: Seat(each, "policy", chat, sampling, 6000) for each in self.world.agents}
-        spec = WorldSpec(name, self.world, self.world.spawn, Turns(), timeout=3600.0)
+        seats = {
+            each: AgentSettings(each, "policy", chat, sampling, 6000) for each in self.world.agents
+        }
+        spec = EnvironmentSpec(name, self.world, self.world.spawn, Turns(), timeout=3600.0)
         self.engine = ScriptedEngine(self._say, tokenizer)
         self._shown = Play([spec], seats, {}, 1, 0, demonstrate=True)
         self._played = Play([spec], seats, {"policy": self.engine}, 1, 0)

@@ -22,8 +22,8 @@ from mrlm import Message, MessageType
 from mrlm.build.served_policies import house_of
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.serving.policies.http_server import HttpServer
-from mrlm.serving.policies.hub import Desk
-from mrlm.serving.policies.openai_http import Door
+from mrlm.serving.policies.hub import PolicyHub
+from mrlm.serving.policies.openai_http import OpenAIHandler
 
 
 def langchain(url, model):
@@ -78,8 +78,8 @@ def door(url):
     if url:
         yield url
         return
-    desk = Desk(house_of({"base": mrlm.default_model()}).served())
-    server = HttpServer(Door(desk)).start()
+    desk = PolicyHub(house_of({"base": mrlm.default_model()}).served())
+    server = HttpServer(OpenAIHandler(desk)).start()
     try:
         yield f"{server.url}/v1"
     finally:

@@ -21,14 +21,14 @@ INK, SOFT, DOT, PAPER = "#1f2933", "#d8dee6", "#2f6fb3", "#ffffff"
 CELL, LEFT, TOP = 22, 130, 118
 
 WALK = (
-    ("play/sources/task_sampler.py", "Deck", "samples the tasks of a step"),
+    ("play/sources/task_sampler.py", "TaskSampler", "samples the tasks of a step"),
     ("play/sources/play.py", "Play", "opens one environment per episode of a group"),
     ("workflows/turns.py", "Turns", "decides who speaks: plain async Python"),
     ("play/agent.py", "Agent", "renders the conversation and asks for a completion"),
     ("play/engine.py", "Batcher", "joins what all agents ask for into one call"),
     ("engines/hf.py", "HFEngine", "samples token ids with their log-probabilities"),
     (
-        "play/world.py",
+        "play/episode_runner.py",
         "EpisodeRunner",
         "steps the environment, records the turn, closes the episode",
     ),

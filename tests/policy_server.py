@@ -20,8 +20,8 @@ from mrlm.serving.environments.server import EnvironmentServer, Settings
 from mrlm.serving.policies.admission import AdmissionLimits
 from mrlm.serving.policies.grpc import add_policies
 from mrlm.serving.policies.http_server import HttpServer
-from mrlm.serving.policies.hub import Desk
-from mrlm.serving.policies.openai_http import Door
+from mrlm.serving.policies.hub import PolicyHub
+from mrlm.serving.policies.openai_http import OpenAIHandler
 
 LINE = re.compile(r"serving on (\S+): .*?(?:OpenAI protocol at (\S+)/v1)?$", re.MULTILINE)
 
@@ -80,10 +80,14 @@ class Doors:
     """Both doors of a desk, open in this process."""
 
     def __init__(
-        self, desk: Desk, token: str | None = None, max_body: int = 4 << 20, services: int = 4 << 20
+        self,
+        desk: PolicyHub,
+        token: str | None = None,
+        max_body: int = 4 << 20,
+        services: int = 4 << 20,
     ) -> None:
         self.desk = desk
-        self.http = HttpServer(Door(desk, token, AdmissionLimits(body=max_body))).start()
+        self.http = HttpServer(OpenAIHandler(desk, token, AdmissionLimits(body=max_body))).start()
         self.url = self.http.url
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

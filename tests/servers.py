@@ -19,7 +19,7 @@ from mrlm.serving.environments.server import EnvironmentServer, Settings
 T = TypeVar("T")
 
 
-class Here:
+class InProcess:
     """A server in this process, with a loop and a thread of its own.
 
     Args:
@@ -54,9 +54,9 @@ class Here:
 
 
 @contextmanager
-def here(**settings: Any) -> Iterator[Here]:
+def here(**settings: Any) -> Iterator[InProcess]:
     """A server in this process for a while."""
-    made = Here(**settings)
+    made = InProcess(**settings)
     try:
         yield made
     finally:

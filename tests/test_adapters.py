@@ -14,7 +14,7 @@ from mrlm.core import registry
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Message
 from mrlm.environments.reasoning_gym import stated
-from mrlm.environments.shared.asked import Asked, TooLate, answering
+from mrlm.environments.shared.child_process import ChildProcess, TooLate, answering
 from mrlm.environments.shared.expressions import is_literal, is_mathematics
 from mrlm.environments.shared.libraries import Chance, finite, said
 from mrlm.environments.shared.spaces import Actions, legal_in, shown
@@ -216,7 +216,7 @@ def serve() -> None:
 
 
 def test_a_child_is_killed_when_it_hangs_and_started_again() -> None:
-    child = Asked("test_adapters", "the child")
+    child = ChildProcess("test_adapters", "the child")
     try:
         assert child.ask({"said": 4}, 20.0) == {"twice": 8}
         before = child.pid

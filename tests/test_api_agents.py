@@ -14,7 +14,7 @@ from benchmarks.learning.table import TABLE
 
 from chat_server import ChatServer, Fault, serving
 from mrlm import ExperimentConfig, LLMEnvironment, PPOTrainer
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build, plan_of
 from mrlm.config import parse_config
 from mrlm.core import registry
@@ -201,7 +201,9 @@ def test_an_engine_that_asks_nobody_and_a_run_that_trains_nobody() -> None:
     with pytest.raises(ConfigError, match=r"policies\.helper\.engine='lean' asks no endpoint"):
         build(experiment(endpoint(None), policies={"helper": {"engine": "lean"}}))
     with pytest.raises(ConfigError, match="no policy is trainable"):
-        plan_of(experiment(endpoint(None), policies={"solver": {"trainable": False}}), Parts())
+        plan_of(
+            experiment(endpoint(None), policies={"solver": {"trainable": False}}), LiveObjects()
+        )
 
 
 def test_a_run_in_stages_and_an_evaluation_of_nothing_but_apis() -> None:
@@ -281,7 +283,7 @@ def test_any_algorithm_trains_beside_it(
         given["policies"]["column"] = {"endpoint": endpoint(server)}
         config = ExperimentConfig(**given).merged(kept).merged({"training.num_iterations": 1})
         watch = Watch()
-        run = build(config, Parts(callbacks=[watch]))
+        run = build(config, LiveObjects(callbacks=[watch]))
         rows = run_to_end(run).history
     assert all(math.isfinite(row["loss"]) for row in rows if row.get("loss") is not None)
     assert (weights(run)["row"] != watch.before["row"]).any()

@@ -250,12 +250,12 @@ def test_a_workflow_plays_on_whatever_agents_say(name: str, kind: str, tokenizer
 def doors(tiny_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server for the engines that are one."""
     from mrlm.build.served_policies import house_of
-    from mrlm.serving.policies.hub import Desk
+    from mrlm.serving.policies.hub import PolicyHub
     from policy_server import Doors
 
     served = house_of({"policy": tiny_path}).served()
     folder = tmp_path_factory.mktemp("sync")
-    found = Doors(Desk(served, takes_weights=True, weights_from=folder))
+    found = Doors(PolicyHub(served, takes_weights=True, weights_from=folder))
     yield found
     found.close()
 

@@ -19,7 +19,7 @@ from mrlm.environments.debate import DebateEnvironment
 from mrlm.environments.search_qa import SearchQAEnvironment
 from mrlm.environments.tools import MCPServer, ToolRegistry, ToolUseEnvironment
 from mrlm.generate import Generator
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.rows import Grouping
 from test_play import play
 
@@ -125,7 +125,9 @@ def test_a_server_of_tools_forges_nothing(tokenizer: Any, tmp_path: Path) -> Non
     ids=["sft", "pairs", "messages"],
 )
 def test_data_forges_nothing(tokenizer: Any, row: dict[str, Any]) -> None:
-    seat = Seat("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=64), 8000, trained=True)
+    seat = AgentSettings(
+        "a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=64), 8000, trained=True
+    )
     group = Grouping({"a": seat}, pairs="chosen" in row).group(row, 0)
     messages = len(row["messages"]) if "messages" in row else 2
     for episode in group.episodes:

@@ -15,7 +15,7 @@ from benchmarks.worlds import reward_of
 from mrlm import CORYTrainer, ExperimentConfig, default_model
 from mrlm.algorithms.cory import CORY
 from mrlm.algorithms.ppo import PPO
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build, plan_of
 from mrlm.core.environment import SimulatedEnvironment
 from mrlm.core.episodes import Episode, Group
@@ -318,7 +318,7 @@ def config(**changes: Any) -> ExperimentConfig:
 )
 def test_what_cannot_be_played_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        plan_of(config(**changes), Parts())
+        plan_of(config(**changes), LiveObjects())
     assert "\n" not in str(caught.value)
 
 
@@ -328,7 +328,7 @@ def test_a_world_that_cannot_ask_the_same_twice_is_refused() -> None:
             return Observation([Message("anything")])
 
     with pytest.raises(ConfigError, match="takes neither task nor seed"):
-        plan_of(config(environments=[]), Parts(worlds=[Unseeded()]))
+        plan_of(config(environments=[]), LiveObjects(worlds=[Unseeded()]))
 
 
 # -- runs ------------------------------------------------------------------------------------------

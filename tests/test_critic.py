@@ -28,7 +28,7 @@ from mrlm.core.errors import ConfigError, TrainingError
 from mrlm.core.process_group import Peers
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Observation, Reward, StepResult, Task, Turn
-from mrlm.core.types import Rollout as Part
+from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.critics import critic as critic_module
@@ -58,7 +58,7 @@ def episode(tokenizers: dict[str, Any], rewards: tuple[float, ...] = (0.0, 1.0))
         two = Turn(name, name, prompt, ids(f"{name} two"), step=1, index=1)
         for turn in (one, two):
             turn.logprobs = [-1.0] * len(turn)
-        parts[name] = Part(name, name, "t", [one, two])
+        parts[name] = SubmittedCode(name, name, "t", [one, two])
     found = Episode("e", Task("t"), parts, sum(rewards), list(rewards), "done")
     found.states = ["dawn", None]
     return found
@@ -116,7 +116,10 @@ def test_nothing_said_in_a_step_is_part_of_its_state() -> None:
     writer = [Turn("w", "p", [1], [2], step=0, index=0), Turn("w", "p", [1], [3], step=0, index=1)]
     editor = Turn("e", "p", [1, 2, 3], [4], step=0, opening=False)
     after = Turn("e", "p", [1, 2, 3, 4, 5], [6], step=1, index=1)
-    parts = {"w": Part("w", "p", "t", writer), "e": Part("e", "p", "t", [editor, after])}
+    parts = {
+        "w": SubmittedCode("w", "p", "t", writer),
+        "e": SubmittedCode("e", "p", "t", [editor, after]),
+    }
     found = joint_texts(Episode("e", Task("t"), parts), plain)
     assert [text for _, text in found] == [
         "w reads: 1\n",
@@ -127,14 +130,14 @@ def test_nothing_said_in_a_step_is_part_of_its_state() -> None:
 
 def test_a_prompt_that_does_not_continue_is_read_whole() -> None:
     turns = [Turn("a", "p", [1, 2], [3], step=0), Turn("a", "p", [7, 8], [9], step=1)]
-    found = joint_texts(Episode("e", Task("t"), {"a": Part("a", "p", "t", turns)}), plain)
+    found = joint_texts(Episode("e", Task("t"), {"a": SubmittedCode("a", "p", "t", turns)}), plain)
     assert found[1][1] == "a says: 3\na reads: 78\n"
 
 
 def test_rewards_of_steps_in_which_nobody_spoke_belong_to_the_step_before() -> None:
     turns = [Turn("a", "p", [1], [3], step=0), Turn("a", "p", [1, 3], [9], step=2)]
     rewards = [1.0, 10.0, 100.0, 1000.0]
-    found = Episode("e", Task("t"), {"a": Part("a", "p", "t", turns)}, 1111.0, rewards)
+    found = Episode("e", Task("t"), {"a": SubmittedCode("a", "p", "t", turns)}, 1111.0, rewards)
     assert [(step.reward, step.discount) for step in joint_steps(found, 0.5)] == [
         (1.0 + 0.5 * 10.0, 0.25),
         (100.0 + 0.5 * 1000.0, 0.25),
@@ -200,7 +203,7 @@ def valued(values: list[float], rewards: list[float], agents: str = "ab") -> Gro
         ]
         for turn, value in zip(turns, values, strict=True):
             turn.values, turn.logprobs = value, [-1.0, -1.0]
-        parts[name] = Part(name, name, "t", turns)
+        parts[name] = SubmittedCode(name, name, "t", turns)
     return Group([Episode("e", Task("t"), parts, sum(rewards), rewards, "done")], "t")
 
 

@@ -21,9 +21,9 @@ from mrlm.data.tasks import Reading, read_rows
 from mrlm.environments.math import PLUGIN as MATH
 from mrlm.experiment import dry_run, run_experiment
 from mrlm.learn.checkpoint import verify
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.rows import Grouping
-from mrlm.play.sources.streaming import Streamed
+from mrlm.play.sources.streaming import StreamedRows
 
 ROOT = Path(__file__).parent.parent
 GSM8K = [
@@ -60,12 +60,12 @@ class Watched(list[Any]):
         return super().__getitem__(index)
 
 
-def streamed(tokenizer: Any, rows: Any, buffer: int, seed: int = 0, **more: Any) -> Streamed:
-    seat = Seat("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
-    return Streamed(Reading(rows, **more), Grouping({"a": seat}), seed, buffer)
+def streamed(tokenizer: Any, rows: Any, buffer: int, seed: int = 0, **more: Any) -> StreamedRows:
+    seat = AgentSettings("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
+    return StreamedRows(Reading(rows, **more), Grouping({"a": seat}), seed, buffer)
 
 
-def taken(source: Streamed, count: int) -> list[str]:
+def taken(source: StreamedRows, count: int) -> list[str]:
     """What was answered in the rows that were taken."""
     groups = asyncio.run(source.take(count))
     return [group.episodes[0].rollouts["a"].messages[-1].content for group in groups]
@@ -191,9 +191,9 @@ def test_preferences_that_have_messages_too_are_pairs(tokenizer: Any) -> None:
     talk = [{"role": "user", "content": "Say."}, {"role": "assistant", "content": "One."}]
     other = [talk[0], {"role": "assistant", "content": "No."}]
     row = {"prompt": "Say.", "chosen": talk, "rejected": other, "messages": talk}
-    seat = Seat("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
+    seat = AgentSettings("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
     pairs = Grouping({"a": seat}, pairs=True)
-    (group,) = asyncio.run(Streamed(Reading([row]), pairs, 0, 1).take(1))
+    (group,) = asyncio.run(StreamedRows(Reading([row]), pairs, 0, 1).take(1))
     said = [episode.rollouts["a"].turns[0].message.content for episode in group]  # type: ignore[union-attr]
     assert said == ["One.", "No."] and [episode.reward for episode in group] == [1.0, 0.0]
 
@@ -201,9 +201,11 @@ def test_preferences_that_have_messages_too_are_pairs(tokenizer: Any) -> None:
 def test_a_pair_of_conversations_needs_no_prompt(tokenizer: Any) -> None:
     talk = [{"role": "user", "content": "Say."}, {"role": "assistant", "content": "One."}]
     other = [talk[0], {"role": "assistant", "content": "No."}]
-    seat = Seat("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
+    seat = AgentSettings("a", "p", Chat(tokenizer), SamplingParams(max_new_tokens=8), 90)
     groups = [
-        asyncio.run(Streamed(Reading([row]), Grouping({"a": seat}, pairs=True), 0, 1).take(1))[0]
+        asyncio.run(StreamedRows(Reading([row]), Grouping({"a": seat}, pairs=True), 0, 1).take(1))[
+            0
+        ]
         for row in (
             {"chosen": talk, "rejected": other},
             {"prompt": "Say.", "chosen": "One.", "rejected": "No."},
@@ -216,7 +218,9 @@ def test_a_pair_of_conversations_needs_no_prompt(tokenizer: Any) -> None:
     assert ids[0] == ids[1]
     for row in ({"chosen": talk, "rejected": talk}, {"chosen": "One.", "rejected": "No."}):
         with pytest.raises(ConfigError, match="it needs `prompt` and `chosen` and `rejected`"):
-            asyncio.run(Streamed(Reading([row]), Grouping({"a": seat}, pairs=True), 0, 1).take(1))
+            asyncio.run(
+                StreamedRows(Reading([row]), Grouping({"a": seat}, pairs=True), 0, 1).take(1)
+            )
 
 
 # -- mrlm data -------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from mrlm.learn import ops
 from mrlm.learn.checkpoint import checkpoints, step_of, verify
 from mrlm.learn.data.batch import Sample
 from mrlm.learn.data.data_parallel import parts
-from mrlm.learn.joint_update import Meeting
+from mrlm.learn.joint_update import JointUpdate
 from test_golden import Letters, config_of
 
 STEADY = {"training": {"optimizer": "sgd", "learning_rate": 0.02}}
@@ -240,7 +240,7 @@ def test_learners_add_up_in_one_order_however_much_each_has_to_do(
     monkeypatch.setattr("mrlm.learn.joint_update.accumulate", lambda works: [None] * len(works))
     peers = Played(0, 2)
     peers.add_numbers = lambda tables: [dict(table) for table in tables]  # type: ignore[method-assign]
-    meeting = Meeting(2, peers)
+    meeting = JointUpdate(2, peers)
 
     async def learner(name: str, works: int, steps: int) -> None:
         for _ in range(steps):

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from mrlm.core import registry
-from mrlm.core.environment import Environment, SingleSeat, as_environment, check_environment
+from mrlm.core.environment import (
+    Environment,
+    SingleAgentEnvironment,
+    as_environment,
+    check_environment,
+)
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, StepResult, Task
 from mrlm.environments.length import LengthEnvironment
@@ -145,7 +150,7 @@ def test_same_task_and_seed_play_the_same(name: str) -> None:
         plays = []
         for world in (make(name), make(name)):
             task = world.task(5, split)
-            assert task.id and (task.prompt or isinstance(world, SingleSeat))
+            assert task.id and (task.prompt or isinstance(world, SingleAgentEnvironment))
             plays.append(play(world, task, lambda w, a, m: "a 5")[0])
         assert plays[0] == plays[1]
 
@@ -153,7 +158,7 @@ def test_same_task_and_seed_play_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(ALL) - ONE_SITUATION))
 def test_held_out_tasks_are_not_trained_on(name: str) -> None:
     world = make(name)
-    if isinstance(world, SingleSeat):
+    if isinstance(world, SingleAgentEnvironment):
         pytest.skip("its tasks are seeds, of which a run takes others to evaluate")
 
     def shown(split: Any) -> set[str]:

@@ -14,7 +14,7 @@ import pytest
 
 import mrlm
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
@@ -364,7 +364,7 @@ def test_yaml_names_the_function(place: str, monkeypatch: pytest.MonkeyPatch) ->
         data["workflow"] = {"max_turns": 2, "external_transition": "own_rules:revise"}
     else:
         world |= {"max_turns": 2, "external_transition": "own_rules:revise"}
-    (spec,) = make_worlds(ExperimentConfig(**data), Parts())
+    (spec,) = make_worlds(ExperimentConfig(**data), LiveObjects())
     results = played(spec.make(), ("a", "b"), ("c", "d"))
     assert [result.done for result in results] == [False, False, True] and len(calls) == 1
 

@@ -23,7 +23,7 @@ from mrlm import RemoteEnvironment
 from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role
-from servers import Here, Process, here
+from servers import InProcess, Process, here
 from test_remote_environments import begun, own_worlds, step, until  # noqa: F401
 from test_resume import logged
 
@@ -32,12 +32,12 @@ ROUGH = Faults(drop=0.02, double=0.05, hold=0.03, late=0.05, reset=0.005, swallo
 
 
 @pytest.fixture(scope="module")
-def server(own_worlds: None) -> Iterator[Here]:  # noqa: F811
+def server(own_worlds: None) -> Iterator[InProcess]:  # noqa: F811
     with here(environments=[COUNTING]) as made:
         yield made
 
 
-def test_a_step_happens_once_whatever_the_network_does(server: Here) -> None:
+def test_a_step_happens_once_whatever_the_network_does(server: InProcess) -> None:
     network = Network(server.server.port, ROUGH, seed=3)
     world = RemoteEnvironment(
         COUNTING, server=f"127.0.0.1:{network.port}", patience=1.0, deadline=180.0
@@ -48,7 +48,7 @@ def test_a_step_happens_once_whatever_the_network_does(server: Here) -> None:
     assert all(happened[kind] for kind in ("drop", "double", "hold", "late")), happened
 
 
-def test_a_step_that_happened_twice_would_be_seen(server: Here) -> None:
+def test_a_step_that_happened_twice_would_be_seen(server: InProcess) -> None:
     world = RemoteEnvironment(COUNTING, server=server.address)
     assert step_twice(world).wrong == 1
 
@@ -78,7 +78,7 @@ def test_a_stream_that_is_quiet_ends_and_the_session_goes_on(own_worlds: None) -
         until(lambda: short.sessions == 0)
 
 
-def streams(server: Here) -> int:
+def streams(server: InProcess) -> int:
     """That are open now: each has a task of gRPC's."""
     jobs = [task.get_coro() for task in asyncio.all_tasks(server.loop)]
     return [getattr(job, "__qualname__", "") for job in jobs].count("_handle_exceptions")

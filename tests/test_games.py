@@ -21,7 +21,7 @@ from mrlm.environments.kuhn_poker import DEALS, KuhnPokerEnvironment
 from mrlm.environments.negotiation import (
     NegotiationEnvironment,
 )
-from mrlm.environments.shared.games import TwoSeats
+from mrlm.environments.shared.games import TwoPlayerGame
 from mrlm.environments.tic_tac_toe import (
     LINES,
     TicTacToeEnvironment,
@@ -37,7 +37,7 @@ from mrlm.environments.twenty_questions import TwentyQuestionsEnvironment
 from mrlm.experiment import run_experiment
 
 ROOT = Path(__file__).parent.parent
-GAMES: dict[str, type[TwoSeats]] = {
+GAMES: dict[str, type[TwoPlayerGame]] = {
     "kuhn_poker": KuhnPokerEnvironment,
     "tic_tac_toe": TicTacToeEnvironment,
     "negotiation": NegotiationEnvironment,

@@ -14,7 +14,7 @@ from benchmarks.learning.models import fresh
 from benchmarks.worlds import reward_of
 
 from mrlm import ExperimentConfig
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.core import registry
 from mrlm.core.environment import Environment, as_environment
@@ -183,7 +183,7 @@ def test_a_world_trains_a_team(
     plugin: Callable[..., Any] = registry.load("environments", name)
     world = as_environment(plugin(**ARGUMENTS.get(name, {})))
     watch = Watch()
-    parts = Parts(worlds=[Varied(world, name in GAMES)], callbacks=[watch])
+    parts = LiveObjects(worlds=[Varied(world, name in GAMES)], callbacks=[watch])
     run = build(config_of(world, workflow, algorithm, small, tmp_path), parts)
     history = run_to_end(run).history
     assert [row["step"] for row in history if row.get("loss") is not None] == [1, 2]

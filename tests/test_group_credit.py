@@ -18,7 +18,7 @@ from mrlm.algorithms.marshal import MARSHAL
 from mrlm.algorithms.matpo import MATPO
 from mrlm.algorithms.rema import ReMA
 from mrlm.algorithms.spiral import SPIRAL
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import plan_of
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
@@ -229,7 +229,7 @@ def test_matpo_refuses_a_planner_who_does_not_play() -> None:
         matpo={"planner": "boss"},
     )
     with pytest.raises(ConfigError, match=r"matpo.planner='boss' .* \(row, column\)"):
-        plan_of(config, Parts())
+        plan_of(config, LiveObjects())
 
 
 @pytest.mark.parametrize("algorithm", [DrMAS, MARSHAL, MATPO])

@@ -13,7 +13,7 @@ import torch
 from mrlm import ExperimentConfig
 from mrlm.algorithms.happo import HAPPO
 from mrlm.algorithms.mappo import MAPPO
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build, plan_of
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError
@@ -222,7 +222,7 @@ def test_agents_with_one_policy_are_refused_or_updated_as_one(tmp_path: Path) ->
     with pytest.raises(
         ConfigError, match=r"short, long share the policy 'both'.*on_shared"
     ) as said:
-        plan_of(shared(tmp_path), Parts())
+        plan_of(shared(tmp_path), LiveObjects())
     assert "\n" not in str(said.value)
     run, history = trained(shared(tmp_path, on_shared="simultaneous", **ALIKE))
     mappo = settings("mappo", output_dir=str(tmp_path / "mappo")).given()
@@ -234,7 +234,7 @@ def test_agents_with_one_policy_are_refused_or_updated_as_one(tmp_path: Path) ->
 def test_another_order_is_refused(tmp_path: Path) -> None:
     config = settings("happo", schedule="alternating", output_dir=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match=r"happo learns sequential only.*mappo"):
-        plan_of(config, Parts())
+        plan_of(config, LiveObjects())
 
 
 def test_bounds_that_are_none_are_refused() -> None:

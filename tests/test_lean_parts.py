@@ -21,7 +21,7 @@ from mrlm.core.types import Turn
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.fast import cpu_backends, full_kl, lm_head, matmul, packed_pass
 from mrlm.learn.fast.attention import attention
-from mrlm.learn.fast.forward import LeanForward, Plot, _Norm, _Rotate, _SwiGLU
+from mrlm.learn.fast.forward import LeanForward, PackedTree, _Norm, _Rotate, _SwiGLU
 from mrlm.learn.fast.llama_modules import (
     ACTIVATIONS,
     NotLean,
@@ -29,7 +29,7 @@ from mrlm.learn.fast.llama_modules import (
     linear_of,
     take_general_way,
 )
-from mrlm.learn.fast.lm_head import Head, Stretch, rows_at_once, scores
+from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
 from mrlm.learn.fast.packed_pass import LeanPass
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
@@ -290,7 +290,7 @@ def test_what_embeddings_are_multiplied_with_is_rounded_as_they_are() -> None:
 
     lean._block = block  # type: ignore[method-assign]
     turn = Turn("a", "a", ids[:1].tolist(), ids[1:].tolist())
-    lean.hidden([Plot(pack(merge([turn], 0)).tree, None)])
+    lean.hidden([PackedTree(pack(merge([turn], 0)).tree, None)])
     assert torch.equal(streams[0], inputs[0][0, : len(streams[0])])
 
 
@@ -324,12 +324,14 @@ def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
                 weight.normal_(std=0.1)
     forward = LeanForward(anatomy_of(model), torch.float32)
     trees = [pack(conversations(seed, groups=1)).tree for seed in range(4)]
-    forest = [Plot(tree, name) for tree, name in zip(trees, ("a", None, "b", ""), strict=True)]
+    forest = [
+        PackedTree(tree, name) for tree, name in zip(trees, ("a", None, "b", ""), strict=True)
+    ]
     together = forward.hidden(forest)
     for plot, found in zip(forest, together, strict=True):
         (alone,) = forward.hidden([plot])
         torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
-    (bare,) = forward.hidden([Plot(trees[0], None)])
+    (bare,) = forward.hidden([PackedTree(trees[0], None)])
     assert float((bare - together[0]).detach().abs().max()) > 1e-2
 
 
@@ -471,7 +473,7 @@ def test_no_tokens_have_scores_with_a_gradient_of_0() -> None:
 def test_a_stretch_of_huge_logits_stays_finite() -> None:
     hidden = torch.tensor([[400.0], [-400.0]])
     weight = torch.tensor([[1.0], [0.0], [-1.0]])
-    found = Stretch(Head(weight), hidden, torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+    found = TokenChunk(Head(weight), hidden, torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
     assert found.logprobs.tolist() == [0.0, -400.0] and found.entropy.tolist() == [0.0, 0.0]
     assert found.logprobs.dtype == torch.float32
     slopes = found.gradient(torch.tensor([1.0, 2.0]))

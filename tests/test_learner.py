@@ -33,7 +33,7 @@ from mrlm.core.types import Rollout, SamplingParams, Task, Turn
 from mrlm.learn.checkpoint import read_checkpoint, read_state, write_checkpoint
 from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge, pack
 from mrlm.learn.frozen import Frozen
-from mrlm.learn.joint_update import Meeting, Work, _loads, update_together
+from mrlm.learn.joint_update import JointUpdate, Work, _loads, update_together
 from mrlm.learn.optimizer import LearnerSettings, Stepper, TrainingMode, seed_dropout
 from mrlm.learn.policy.copies import mirrored
 from mrlm.learn.policy.lora import add_adapter
@@ -270,7 +270,7 @@ def test_epochs_end_once_the_policy_has_moved_beyond_the_target(
     assert updated(learner, []) == {} and learner.version == 1
 
 
-class Noting(Meeting):
+class Noting(JointUpdate):
     """Keeps what is brought to it."""
 
     brought: list[Work]

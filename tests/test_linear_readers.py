@@ -18,14 +18,14 @@ from mrlm.environments.code.answers import extract_code
 from mrlm.environments.debate.llm import LLMJudge, quoted
 from mrlm.environments.debate.rules import new_sentences, sentences
 from mrlm.environments.math import answers, units
+from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.verifier import _decided
-from mrlm.environments.math.world import shows_working
 from mrlm.environments.shared import expressions, grading, routing
 from mrlm.environments.shared import text as text_module
 from mrlm.environments.tools.calls import answer_in, calls_in
 from mrlm.environments.writing import quality, words
+from mrlm.environments.writing.environment import MAX_TEXT
 from mrlm.environments.writing.presets import LengthSpan, WritingRules
-from mrlm.environments.writing.world import MAX_TEXT
 from mrlm.serving.policies.openai_fields import pieces, spoken
 from mrlm.workflows._posed import read_posed
 from mrlm.workflows.majority_vote import MajorityVote

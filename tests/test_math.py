@@ -24,8 +24,8 @@ from mrlm.environments.math import (
     verify,
 )
 from mrlm.environments.math.answers import boxed, gold_of, stated
+from mrlm.environments.math.environment import shows_working
 from mrlm.environments.math.generator import FAMILIES
-from mrlm.environments.math.world import shows_working
 
 HANGS = r"\int_0^1 e^{e^{e^{x^{x}}}} dx"
 

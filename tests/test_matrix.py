@@ -17,7 +17,7 @@ from benchmarks.learning.table import TABLE
 from benchmarks.worlds import reward_of
 
 from mrlm import ExperimentConfig, Learner, Message, Rollout, TeamLearner
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.core import registry
 from mrlm.core.environment import Environment
@@ -25,7 +25,7 @@ from mrlm.core.episodes import Episode, Group
 from mrlm.core.types import MessageType, Observation, Reward, StepResult, Task
 from mrlm.runs import run_to_end
 from mrlm.serving.environments.server import ServedEnvironment
-from servers import Here
+from servers import InProcess
 from test_swap import models  # noqa: F401  (a fixture)
 
 NO_ADVANTAGES = {"sft", "dpo", "spin", "reward_model", "online_dpo", "madpo", "malt", "router_r1"}
@@ -128,7 +128,7 @@ class Trained:
     """One iteration of a trainer: the groups before and after credit, and the models before."""
 
     def __init__(self, config: ExperimentConfig, folder: Path) -> None:
-        run = build(config.merged({"output_dir": str(folder)}), Parts())
+        run = build(config.merged({"output_dir": str(folder)}), LiveObjects())
         self.algorithm = type(run.algorithm)
         names = [each.name for each in dataclasses.fields(run.algorithm)]
         self.settings = {name: getattr(run.algorithm, name) for name in names}
@@ -235,10 +235,10 @@ def _rollouts(episode: Episode) -> Rollout | dict[str, Rollout]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Here]:
+def server() -> Iterator[InProcess]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent))
-        made = Here(environments=[ServedEnvironment("rounds", "test_matrix:Rounds")])
+        made = InProcess(environments=[ServedEnvironment("rounds", "test_matrix:Rounds")])
         yield made
         made.close()
 
@@ -250,7 +250,7 @@ def server() -> Iterator[Here]:
 def test_an_environment_behind_a_server_gives_the_same_advantages(
     name: str,
     models: tuple[str, str],  # noqa: F811
-    server: Here,
+    server: InProcess,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,7 +37,7 @@ from mrlm.learn.bases.policy_gradient import PolicyGradient
 from mrlm.learn.data.batch import Loss, Outputs, Sample, pack
 from mrlm.learn.mismatch import FirstLook, lag_kl, mismatch_metrics, taken, tally
 from mrlm.learn.policy.policy import Policy
-from mrlm.serving.policies.hub import Desk
+from mrlm.serving.policies.hub import PolicyHub
 from mrlm.train import train
 from mrlm.training.run import Callback, Run
 from policy_server import Doors
@@ -357,7 +357,7 @@ def served(data: dict[str, Any]) -> Iterator[None]:
         yield
         return
     house = house_of_config(parse_config(data | {"engine": {"name": "lean"}}, (), "test"))
-    desk = Desk(house.served(), takes_weights=True)
+    desk = PolicyHub(house.served(), takes_weights=True)
     doors = Doors(desk)
     data["engine"] = data["engine"] | {"base_url": doors.address}
     try:

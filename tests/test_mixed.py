@@ -21,7 +21,7 @@ from mrlm.algorithms.vdn import VDN
 from mrlm.core.episodes import Episode, Group
 from mrlm.core.errors import ConfigError, MRLMError, TrainingError
 from mrlm.core.process_group import Peers
-from mrlm.core.types import Rollout as Part
+from mrlm.core.types import Rollout as SubmittedCode
 from mrlm.core.types import Task, Turn
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.learn.credit.joint_steps import joint_texts, own_texts
@@ -50,7 +50,7 @@ def dialogue(tokenizer: Any, answers: list[tuple[str, str]], paid: list[float]) 
             prompt = tokenizer(f"{agent}, speak: ")["input_ids"]
             turn = Turn(agent, agent, prompt, tokenizer(words)["input_ids"])
             turn.logprobs = [-1.0] * len(turn)
-            parts[agent] = Part(agent, agent, "t", [turn])
+            parts[agent] = SubmittedCode(agent, agent, "t", [turn])
         found.append(Episode(f"e{number}", Task("t"), parts, reward, [reward], "done"))
     return Group(found, "t")
 

@@ -31,10 +31,10 @@ from mrlm.core.errors import CheckpointError, ConfigError, ModelError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Observation, Reward, Rollout, StepResult, Task, Turn
 from mrlm.learn.checkpoint import verify, write_folder
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import SamplingParams
 from mrlm.selfplay.matchmaking import heroes, results_of, seated
-from mrlm.selfplay.opponent_pool import Past, Population
+from mrlm.selfplay.opponent_pool import PastPlayer, Population
 from mrlm.selfplay.ratings import STEP
 from mrlm.train import iterate
 from mrlm.training.run import Run
@@ -241,7 +241,7 @@ def test_seats_swapped_take_luck_out_and_nobody_is_paid_unseen() -> None:
 def test_only_a_live_policy_with_somebody_to_meet_is_a_hero() -> None:
     """Of three seats one is frozen and one has no past; the fourth name is no agent there."""
     seats: dict[str, Any] = {
-        name: Seat(name, policy, None, SamplingParams(), 8)
+        name: AgentSettings(name, policy, None, SamplingParams(), 8)
         for name, policy in {"a": "live", "b": "judge", "c": "other", "d": "live"}.items()
     }
     world: Any = SimpleNamespace(agents=("a", "b", "c", "e"))
@@ -275,7 +275,7 @@ def league(*past: str) -> Population:
     live: Any = object()
     settings = OpponentsConfig(every=1, matchmaking="pfsp")
     found = Population(settings=settings, trained={"live": live}, stand_ins={"live": [guest]})
-    found.past["live"] = [Past(name, "live", step) for step, name in enumerate(past)]
+    found.past["live"] = [PastPlayer(name, "live", step) for step, name in enumerate(past)]
     found.facing["live"] = found.past["live"][:1]
     return found
 
@@ -315,7 +315,7 @@ def test_a_stand_in_is_read_again_only_where_it_stands_for_another_one() -> None
     population.stand_ins["live"] = [stand_in("guest"), stand_in("guest-2")]
     population.facing, population.exchange = {}, exchange
     a, b, c = population.past["live"]
-    abroad = Past("live@source", "live", None)
+    abroad = PastPlayer("live@source", "live", None)
     for chosen, now_read, now_sent, facing in (
         ([a, c], [("guest", "a"), ("guest-2", "c")], [("guest", 0), ("guest-2", 2)], [a, c]),
         ([b], [("guest", "b")], [("guest", 1)], [b, c]),
@@ -389,7 +389,9 @@ def test_the_snapshot_whose_neighbours_are_closest_is_forgotten(
 ) -> None:
     population = league()
     population.settings = OpponentsConfig(every=1, keep=keep)
-    population.past["live"] = [Past(str(number), "live", step) for number, step in enumerate(steps)]
+    population.past["live"] = [
+        PastPlayer(str(number), "live", step) for number, step in enumerate(steps)
+    ]
     population._thin("live")
     assert [past.step for past in population.past["live"]] == kept
 
@@ -422,7 +424,7 @@ def test_a_league_that_is_taken_up_again_has_the_players_of_its_state_and_no_oth
         trained=before.trained,
         stand_ins=before.stand_ins,
     )
-    after.facing["live"] = [Past("live@7", "live", 7)]
+    after.facing["live"] = [PastPlayer("live@7", "live", 7)]
     after.load_state_dict(state, elsewhere)
     assert after.state_dict() == before.state_dict() and after.facing == {}
     assert {each.name for each in (here / "snapshots").iterdir()} == {"live@0", "live@1"}

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig, LoraConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.types import SamplingParams
 from mrlm.planning.model_shape import ModelShape, shape_of
 from mrlm.planning.plan import arithmetic
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.play import Play
 
 SHAPE = ModelShape(
@@ -181,8 +181,8 @@ def test_completions_are_those_that_the_workflow_asks_for(
     plan = arithmetic(config, num_agents=len(names), trained_agents=len(names), max_turns=turns)
     engine = registry.load("engines", "scripted")(lambda request: "no", tokenizer)
     chat, sampling = Chat(tokenizer), SamplingParams(max_new_tokens=8)
-    seats = {name: Seat(name, "p", chat, sampling, 2000) for name in names}
-    play = Play(make_worlds(config, Parts()), seats, {"p": engine}, 2, seed=0)
+    seats = {name: AgentSettings(name, "p", chat, sampling, 2000) for name in names}
+    play = Play(make_worlds(config, LiveObjects()), seats, {"p": engine}, 2, seed=0)
     asyncio.run(play.take(2))
     assert sum(map(len, engine.batches)) == plan.model_calls
     assert f"at most {plan.model_calls} completions" in str(plan)

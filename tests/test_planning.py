@@ -17,7 +17,7 @@ from benchmarks.published import ROWS
 from tests.commands import Done, Mrlm
 
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.chat import Chat
@@ -32,7 +32,7 @@ from mrlm.planning.models import known_shape, parameters_of, shape_of_size
 from mrlm.planning.plan import Plan, arithmetic
 from mrlm.planning.rates import Took, added, attention_peak, reached, roofline
 from mrlm.planning.timing import Lengths
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.play import Play
 
 H100 = DEVICES["h100"]
@@ -155,7 +155,7 @@ def test_activations_are_those_that_the_forward_pass_keeps() -> None:
     from transformers import AutoModelForCausalLM
 
     from mrlm.core.tiny_model import default_model
-    from mrlm.learn.fast.forward import LeanForward, Plot
+    from mrlm.learn.fast.forward import LeanForward, PackedTree
     from mrlm.learn.fast.llama_modules import anatomy_of
     from mrlm.learn.fast.prefix_tree import plant
     from mrlm.planning.model_shape import shape_of
@@ -173,7 +173,7 @@ def test_activations_are_those_that_the_forward_pass_keeps() -> None:
     ids, places = list(range(3, 4 + tokens)), np.arange(tokens)
     tree = plant([ids], np.zeros(tokens, dtype=np.int64), places)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        states = LeanForward(anatomy_of(model), torch.float32).hidden([Plot(tree, None)])
+        states = LeanForward(anatomy_of(model), torch.float32).hidden([PackedTree(tree, None)])
     shape = shape_of("mrlm/tiny")
     assert shape is not None and len(states[0]) and held
     said = memory.activations(shape, tokens, 4)
@@ -257,8 +257,8 @@ def test_sequences_are_those_that_a_play_falls_into(
     said = iter(range(10**6))
     engine = registry.load("engines", "scripted")(lambda request: f"no {next(said)}", tokenizer)
     chat, sampling = Chat(tokenizer), SamplingParams(max_new_tokens=12)
-    seats = {name: Seat(name, "p", chat, sampling, 2000) for name in names}
-    play = Play(make_worlds(config, Parts()), seats, {"p": engine}, 2, seed=0)
+    seats = {name: AgentSettings(name, "p", chat, sampling, 2000) for name in names}
+    play = Play(make_worlds(config, LiveObjects()), seats, {"p": engine}, 2, seed=0)
     groups = asyncio.run(play.take(2))
     real = len(samples_of(groups, "p", credited=False))
     assert 0.7 * plan.sequences <= real <= plan.sequences

@@ -18,7 +18,7 @@ from mrlm.algorithms.magrpo import MAGRPO
 from mrlm.algorithms.maremax import MAREMAX
 from mrlm.algorithms.marloo import MARLOO
 from mrlm.algorithms.remax import ReMax
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import plan_of
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode, Group
@@ -218,7 +218,10 @@ def test_the_baselines_of_the_family_are_one_setting(tmp_path: Path) -> None:
         MAGRPO(baseline="remax_greedy", joint_mode="cross")
     greedy = {"baseline": "remax_greedy"}
     with pytest.raises(ConfigError, match=r"'tree' tries several .* whole episodes with a greedy"):
-        plan_of(experiment(tmp_path, "maremax", maremax=greedy, workflow={"name": "tree"}), Parts())
+        plan_of(
+            experiment(tmp_path, "maremax", maremax=greedy, workflow={"name": "tree"}),
+            LiveObjects(),
+        )
 
 
 def test_maremax_with_a_greedy_episode_goes_on_bit_by_bit(tmp_path: Path) -> None:
@@ -278,9 +281,9 @@ def test_greedy_episodes_are_counted_and_refused_where_nothing_is_played(tmp_pat
     assert "4 greedy episodes" in str(plan)
     rows = [{"prompt": "a", "completion": "b"}]
     with pytest.raises(ConfigError, match=r"'remax' has to play .* data\.dataset is not played"):
-        plan_of(experiment(tmp_path, "remax", data={"dataset": rows}), Parts())
+        plan_of(experiment(tmp_path, "remax", data={"dataset": rows}), LiveObjects())
     with pytest.raises(ConfigError, match=r"'tree' tries several answers .* workflow 'turns'"):
-        plan_of(experiment(tmp_path, "remax", workflow={"name": "tree"}), Parts())
+        plan_of(experiment(tmp_path, "remax", workflow={"name": "tree"}), LiveObjects())
 
 
 # -- trees -----------------------------------------------------------------------------------------
@@ -508,22 +511,22 @@ def test_a_tree_that_is_too_large_is_refused(tokenizer: Any, tmp_path: Path) -> 
     tree = {"name": "tree", "branches": 4, "max_turns": 6}
     config = experiment(tmp_path, "magrpo", workflow=tree)
     with pytest.raises(ConfigError, match=r"branches=4 and 6 turns gives 2048 .* max_leaves=1024"):
-        plan_of(config, Parts())
+        plan_of(config, LiveObjects())
     with pytest.raises(ConfigError, match="select='worst'"):
         Tree(select="worst")  # pyright: ignore[reportArgumentType]
 
 
 def test_trees_and_algorithms_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'at_grpo' .*='turns' .* set workflow\.name=tree"):
-        plan_of(experiment(tmp_path, "at_grpo"), Parts())
+        plan_of(experiment(tmp_path, "at_grpo"), LiveObjects())
     best = {"name": "tree", "select": "best"}
     with pytest.raises(ConfigError, match=r"select='best' .* magrpo .*select=all, or use at_grpo"):
-        plan_of(experiment(tmp_path, "magrpo", workflow=best), Parts())
+        plan_of(experiment(tmp_path, "magrpo", workflow=best), LiveObjects())
     with pytest.raises(ConfigError, match=r"'at_grpo' has to play"):
         rows = [{"prompt": "a", "completion": "b"}]
-        plan_of(experiment(tmp_path, "at_grpo", data={"dataset": rows}), Parts())
+        plan_of(experiment(tmp_path, "at_grpo", data={"dataset": rows}), LiveObjects())
     with pytest.raises(ConfigError, match=r"'grpo' has to play .* learn from rows with sft or dpo"):
-        plan_of(experiment(tmp_path, "grpo", data={"dataset": rows}), Parts())
+        plan_of(experiment(tmp_path, "grpo", data={"dataset": rows}), LiveObjects())
 
 
 def test_at_grpo_trains_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
@@ -708,9 +711,9 @@ def test_what_cannot_be_crossed_is_refused(tmp_path: Path) -> None:
     world = {"env_type": "matrix", "game": "climbing", "rounds": 2}
     cross = {"group_size": 4, "joint_mode": "cross"}
     with pytest.raises(ConfigError, match=r"'cross' combines .* one joint step.*joint_mode=align"):
-        plan_of(experiment(tmp_path, "magrpo", environments=[world], magrpo=cross), Parts())
+        plan_of(experiment(tmp_path, "magrpo", environments=[world], magrpo=cross), LiveObjects())
     with pytest.raises(ConfigError, match=r"17 \*\* 2 = 289 joint .* max_joint_actions=256"):
-        plan_of(experiment(tmp_path, "marloo", marloo={**cross, "group_size": 17}), Parts())
+        plan_of(experiment(tmp_path, "marloo", marloo={**cross, "group_size": 17}), LiveObjects())
     with pytest.raises(ConfigError, match=r"workflow\.name='cross' .* grpo compares .* magrpo"):
-        plan_of(experiment(tmp_path, "grpo", workflow={"name": "cross"}), Parts())
+        plan_of(experiment(tmp_path, "grpo", workflow={"name": "cross"}), LiveObjects())
     assert MAGRPO(joint_mode="align").joint_mode == "aligned"

@@ -13,7 +13,7 @@ import pytest
 
 from forking import Launcher
 from mrlm import MAGRPOTrainer
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import plan_of
 from mrlm.config import ExperimentConfig
 from mrlm.core.chat import Chat
@@ -25,9 +25,9 @@ from mrlm.engines.scripted import ScriptedEngine
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.environments.relay import RelayEnvironment
 from mrlm.experiment import run_experiment
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.play import Play
-from mrlm.play.sources.task_sampler import WorldSpec, count_tasks
+from mrlm.play.sources.task_sampler import EnvironmentSpec, count_tasks
 from mrlm.play.workflow import as_workflow
 from mrlm.workflows.single_turn import SingleTurn
 from mrlm.workflows.turns import Turns
@@ -53,10 +53,10 @@ class Echo(Environment):
         return StepResult({} if not self.left else seen, rewards, done=not self.left)
 
 
-def seats(tokenizer: Any, *names: str, **sampling: Any) -> dict[str, Seat]:
+def seats(tokenizer: Any, *names: str, **sampling: Any) -> dict[str, AgentSettings]:
     chat = Chat(tokenizer)
     params = SamplingParams(**{"max_new_tokens": 16, **sampling})
-    return {name: Seat(name, "policy", chat, params, 4096) for name in names}
+    return {name: AgentSettings(name, "policy", chat, params, 4096) for name in names}
 
 
 def play(
@@ -71,7 +71,7 @@ def play(
     engine = ScriptedEngine(script, tokenizer)
     template = as_environment(world)
     make = template.spawn if not callable(world) else lambda: as_environment(world)
-    where = WorldSpec("world", template, make, as_workflow(workflow or Turns()), **spec)
+    where = EnvironmentSpec("world", template, make, as_workflow(workflow or Turns()), **spec)
     return Play([where], seats(tokenizer, *names), {"policy": engine}, group_size, seed=0), engine
 
 
@@ -243,7 +243,9 @@ def test_an_engine_that_fails_or_hangs_is_named(tokenizer: Any) -> None:
 
 def test_a_prompt_that_is_too_long_truncates_the_episode(tokenizer: Any) -> None:
     source, _ = play(tokenizer, Echo(), ["x" * 15], ("a", "b"))
-    short = {n: Seat(n, "policy", Chat(tokenizer), SamplingParams(16), 60) for n in ("a", "b")}
+    short = {
+        n: AgentSettings(n, "policy", Chat(tokenizer), SamplingParams(16), 60) for n in ("a", "b")
+    }
     source.seats = short
     (group,) = run_async(source.take(1))
     assert {episode.status for episode in group} == {"truncated"}
@@ -380,7 +382,7 @@ if __name__ == "__main__":
 def test_a_world_of_weight_0_is_evaluated_and_never_trained_on(tokenizer: Any) -> None:
     engine = ScriptedEngine(lambda request: "hello", tokenizer)
     worlds = [
-        WorldSpec(name, RelayEnvironment(), RelayEnvironment, Turns(), weight)
+        EnvironmentSpec(name, RelayEnvironment(), RelayEnvironment, Turns(), weight)
         for name, weight in (("taught", 1.0), ("watched", 0.0), ("also", 0.5))
     ]
     source = Play(worlds, seats(tokenizer, "first", "second"), {"policy": engine}, 1, seed=0)
@@ -394,7 +396,9 @@ def test_a_world_of_weight_0_is_evaluated_and_never_trained_on(tokenizer: Any) -
 def test_an_evaluation_has_as_many_episodes_as_it_is_told(episodes: int, tokenizer: Any) -> None:
     """Whether or not the worlds divide them: the first have one more; samples multiply them."""
     engine = ScriptedEngine(lambda request: "hello", tokenizer)
-    worlds = [WorldSpec(name, RelayEnvironment(), RelayEnvironment, Turns()) for name in "abc"]
+    worlds = [
+        EnvironmentSpec(name, RelayEnvironment(), RelayEnvironment, Turns()) for name in "abc"
+    ]
     source = Play(worlds, seats(tokenizer, "first", "second"), {"policy": engine}, 1, seed=0)
     groups = run_async(source.evaluate(episodes, samples=2))
     assert len(groups) == episodes and {len(group) for group in groups} == {2}
@@ -406,7 +410,7 @@ def test_an_evaluation_has_as_many_episodes_as_it_is_told(episodes: int, tokeniz
 
 def build_plan(**data: Any) -> Any:
     world = {"env_type": "relay"}
-    return plan_of(ExperimentConfig(**{"environments": [world], **data}), Parts())
+    return plan_of(ExperimentConfig(**{"environments": [world], **data}), LiveObjects())
 
 
 def test_worlds_of_the_evaluation_are_named_weighted_and_never_learned_from() -> None:

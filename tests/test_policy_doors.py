@@ -35,9 +35,9 @@ from mrlm.serving.client import policies
 from mrlm.serving.client.policies import PolicyClient
 from mrlm.serving.environments.server import Settings
 from mrlm.serving.policies.http_server import HttpServer
-from mrlm.serving.policies.hub import Desk
+from mrlm.serving.policies.hub import PolicyHub
 from mrlm.serving.policies.openai_fields import spoken
-from mrlm.serving.policies.openai_http import Door
+from mrlm.serving.policies.openai_http import OpenAIHandler
 from mrlm.serving.policies.refusals import Refusal
 from policy_server import Doors
 
@@ -49,7 +49,7 @@ SAID = [{"role": "user", "content": "Say something."}]
 def doors(tiny_path: str) -> Iterator[Doors]:
     torch.set_num_threads(1)
     house = house_of({"base": tiny_path})
-    found = Doors(Desk(house.served(), takes_weights=True), TOKEN, max_body=100_000)
+    found = Doors(PolicyHub(house.served(), takes_weights=True), TOKEN, max_body=100_000)
     yield found
     found.close()
 
@@ -221,7 +221,7 @@ def test_bodies_that_are_none(http: httpx.Client, doors: Doors) -> None:
 
 def test_pages_in_a_browser_are_not_let_in(doors: Doors) -> None:
     """A server without a token listens to this machine, where browsers run what others wrote."""
-    open_door = HttpServer(Door(doors.desk)).start()
+    open_door = HttpServer(OpenAIHandler(doors.desk)).start()
     try:
         headers = {"origin": "https://example.org", "content-type": "text/plain"}
         reply = httpx.post(f"{open_door.url}/sleep", content=b"{}", headers=headers)
@@ -268,7 +268,7 @@ def test_the_folder_of_weights_is_not_left(tiny_path: str, tmp_path: Path) -> No
     root.mkdir()
     (root / "way out").symlink_to(tmp_path)
     (root / "in").mkdir()
-    desk = Desk(house_of({"base": tiny_path}).served(), weights_from=root)
+    desk = PolicyHub(house_of({"base": tiny_path}).served(), weights_from=root)
     try:
         assert desk.readable(str(root / "in")) == root / "in"
         for path in (tiny_path, str(root / ".." / "x"), str(root / "way out"), f"{root}x"):
@@ -491,7 +491,7 @@ def test_what_was_pushed_is_sampled_from_at_once(
 ) -> None:
     """The server's engine has copies of the weights: it takes new ones when it is told to."""
     root = tmp_path / "sync"
-    desk = Desk(house_of({"base": tiny_path}).served(), takes_weights=True, weights_from=root)
+    desk = PolicyHub(house_of({"base": tiny_path}).served(), takes_weights=True, weights_from=root)
     try:
         before = desk.ask(asked).result(60)
         with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.config import parse_config
 from mrlm.core.errors import CheckError
@@ -86,7 +86,7 @@ def make_run(folder: Path, engine: str = "lean", model: Any = None, **changes: A
     }
     data |= {key: changes.pop(key) for key in ("policies", "environments") if key in changes}
     config = parse_config(data, (), "test").merged(changes)
-    return build(config, Parts(models={"policy": (model, None)} if model is not None else {}))
+    return build(config, LiveObjects(models={"policy": (model, None)} if model is not None else {}))
 
 
 def withheld(run: Run, kept: str, times: int | None = None) -> Withholding:

@@ -304,7 +304,7 @@ def test_a_team_of_workers_trains_a_policy_as_one_does(
 
 @pytest.mark.slow
 def test_an_error_of_one_of_a_team_is_raised_and_nobody_waits_for_it(cluster: None) -> None:
-    from mrlm.distributed.on_ray.actor_calls import Post, begin
+    from mrlm.distributed.on_ray.actor_calls import WorkerSlot, begin
     from mrlm.distributed.on_ray.cluster import ActorPool, reserve
     from mrlm.distributed.on_ray.collective_calls import WorkerGroup
 
@@ -323,7 +323,7 @@ def test_an_error_of_one_of_a_team_is_raised_and_nobody_waits_for_it(cluster: No
 
     pool = ActorPool("both", {"CPU": 1})
     pool.members = 2
-    posts = [Post(f"worker {number}", Waits, (), pool, 1) for number in range(2)]
+    posts = [WorkerSlot(f"worker {number}", Waits, (), pool, 1) for number in range(2)]
     reserve([pool], 60.0)
     team = WorkerGroup(posts[0], posts[1:], 60.0)
     try:

@@ -21,7 +21,7 @@ from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, Role, StepResult
 from mrlm.serving.client.calling import SessionLost
 from mrlm.serving.client.environment import _settled
-from servers import Here, here
+from servers import InProcess, here
 
 COUNTING = "faults:Counting"
 
@@ -35,20 +35,20 @@ def own_worlds() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def all_is_closed(server: Here) -> Iterator[None]:
+def all_is_closed(server: InProcess) -> Iterator[None]:
     """Every session of a test ends with it."""
     yield
     until(lambda: server.sessions == 0)
 
 
 @pytest.fixture(scope="module")
-def server(own_worlds: None) -> Iterator[Here]:
+def server(own_worlds: None) -> Iterator[InProcess]:
     worlds = [COUNTING, "math", "relay", "remote_worlds:Dice", "remote_worlds:Failing"]
     with here(environments=worlds, lease=6.0, timeout=5.0) as made:
         yield made
 
 
-def world_on(*servers: Here, name: str = COUNTING, **settings: Any) -> RemoteEnvironment:
+def world_on(*servers: InProcess, name: str = COUNTING, **settings: Any) -> RemoteEnvironment:
     """A world on one server or several."""
     words = {"deadline": 60.0, "patience": 10.0, **settings}
     return RemoteEnvironment(name, server=[each.address for each in servers], **words)
@@ -78,7 +78,7 @@ def until(wanted: Any, seconds: float = 90.0) -> None:
 # -- one episode -----------------------------------------------------------------------------------
 
 
-def test_a_copy_goes_its_own_way_from_where_the_original_was(server: Here) -> None:
+def test_a_copy_goes_its_own_way_from_where_the_original_was(server: InProcess) -> None:
     world = world_on(server).spawn()
     begun(world)
     first = step(world, "a")
@@ -93,7 +93,7 @@ def test_a_copy_goes_its_own_way_from_where_the_original_was(server: Here) -> No
     until(lambda: server.sessions == 0)
 
 
-def test_a_copy_is_of_the_moment_at_which_it_was_made(server: Here) -> None:
+def test_a_copy_is_of_the_moment_at_which_it_was_made(server: InProcess) -> None:
     world = world_on(server)
 
     async def both() -> tuple[str, str]:
@@ -107,7 +107,7 @@ def test_a_copy_is_of_the_moment_at_which_it_was_made(server: Here) -> None:
     assert one == two and one.startswith("1 ")
 
 
-def test_a_session_that_is_idle_lives_and_one_that_vanished_is_freed(server: Here) -> None:
+def test_a_session_that_is_idle_lives_and_one_that_vanished_is_freed(server: InProcess) -> None:
     """The lease is six seconds."""
     idle, gone = world_on(server), world_on(server)
     begun(idle)
@@ -134,7 +134,7 @@ async def _vanish(world: RemoteEnvironment) -> None:
     await there(vanish())
 
 
-def test_what_a_world_raises_is_what_it_raises_here(server: Here) -> None:
+def test_what_a_world_raises_is_what_it_raises_here(server: InProcess) -> None:
     world = world_on(server, name="remote_worlds:Failing")
     begun(world)
     with pytest.raises(EpisodeError, match=r"remote_worlds:Failing.*on .*failed with ZeroDivision"):
@@ -151,7 +151,7 @@ def test_what_a_world_raises_is_what_it_raises_here(server: Here) -> None:
 
 
 def test_a_world_without_a_seed_is_reset_once_for_all_siblings(
-    server: Here, tokenizer: Any
+    server: InProcess, tokenizer: Any
 ) -> None:
     from test_play import play
 
@@ -169,7 +169,7 @@ def test_a_world_without_a_seed_is_reset_once_for_all_siblings(
 # -- several servers -------------------------------------------------------------------------------
 
 
-def test_a_transcript_does_not_depend_on_who_plays_it(server: Here, tokenizer: Any) -> None:
+def test_a_transcript_does_not_depend_on_who_plays_it(server: InProcess, tokenizer: Any) -> None:
     """The same run, also with a workflow that forks: in this process, on one server, on two."""
     from mrlm.environments.relay import RelayEnvironment
     from mrlm.workflows.tree import Tree
@@ -194,8 +194,8 @@ def test_a_transcript_does_not_depend_on_who_plays_it(server: Here, tokenizer: A
 
 
 @pytest.mark.slow
-def test_episodes_spread_and_move_when_a_server_fails(server: Here) -> None:
-    other = Here(environments=[COUNTING])
+def test_episodes_spread_and_move_when_a_server_fails(server: InProcess) -> None:
+    other = InProcess(environments=[COUNTING])
     template = world_on(server, other, patience=3.0)
     worlds = [template.spawn() for _ in range(6)]
     for world in worlds:
@@ -219,7 +219,7 @@ def test_episodes_spread_and_move_when_a_server_fails(server: Here) -> None:
     until(lambda: server.sessions == 0)
 
 
-def test_servers_are_replaced_while_episodes_go_on(server: Here) -> None:
+def test_servers_are_replaced_while_episodes_go_on(server: InProcess) -> None:
     with here(environments=[COUNTING]) as other:
         pool = ServerPool(server.address)
         template = RemoteEnvironment(COUNTING, server=pool)
@@ -240,7 +240,7 @@ def test_servers_are_replaced_while_episodes_go_on(server: Here) -> None:
             each.close()
 
 
-def test_a_full_server_is_asked_again_when_it_says_so(server: Here) -> None:
+def test_a_full_server_is_asked_again_when_it_says_so(server: InProcess) -> None:
     with here(environments=[COUNTING], max_sessions=1) as small:
         template = world_on(small)
         first, second = template.spawn(), template.spawn()
@@ -257,8 +257,8 @@ def test_a_full_server_is_asked_again_when_it_says_so(server: Here) -> None:
         second.close()
 
 
-def test_a_server_that_started_anew_loses_the_episode_and_takes_the_next(server: Here) -> None:
-    old = Here(environments=[COUNTING])
+def test_a_server_that_started_anew_loses_the_episode_and_takes_the_next(server: InProcess) -> None:
+    old = InProcess(environments=[COUNTING])
     world = world_on(old)
     begun(world)
     port = old.server.port
@@ -284,7 +284,7 @@ def test_a_server_may_have_an_address_of_six_parts() -> None:
 
 
 def test_what_will_never_work_ends_the_run_in_one_sentence(
-    server: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mrlm.serving.client.environment.STARTING", 1.0)
     address = server.address

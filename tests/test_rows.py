@@ -19,7 +19,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.types import SamplingParams
 from mrlm.experiment import dry_run, run_experiment
 from mrlm.learn.bases.preference import row_pairs
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.rows import Grouping, RowSource
 
 ROOT = Path(__file__).parent.parent
@@ -41,15 +41,15 @@ def tokenizer() -> Any:
 
 def seat(
     tokenizer: Any, name: str, policy: str = "p", template: str | None = None, **more: Any
-) -> Seat:
+) -> AgentSettings:
     chat = Chat(tokenizer)
     chat.template = template or chat.template
-    return Seat(
+    return AgentSettings(
         name, policy, chat, SamplingParams(max_new_tokens=8), **{"max_prompt_tokens": 90} | more
     )
 
 
-def rows(data: Any, *seats: Seat, **more: Any) -> RowSource:
+def rows(data: Any, *seats: AgentSettings, **more: Any) -> RowSource:
     return RowSource([data], Grouping({each.name: each for each in seats}, **more), seed=0)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mrlm import Callback, ExperimentConfig, run_experiment
-from mrlm.build.policies import Cast, Parts
+from mrlm.build.policies import LiveObjects, PolicyAssignment
 from mrlm.build.run import build, plan_of
 from mrlm.config import PolicyConfig, ScheduleConfig
 from mrlm.core.episodes import Episode
@@ -83,7 +83,7 @@ class Watch(Callback):
 
 def watched(config: ExperimentConfig) -> tuple[Watch, list[dict[str, Any]]]:
     watch = Watch()
-    return watch, run_to_end(build(config, Parts(callbacks=[watch]))).history
+    return watch, run_to_end(build(config, LiveObjects(callbacks=[watch]))).history
 
 
 # -- the schedule itself ---------------------------------------------------------------------------
@@ -136,7 +136,9 @@ def test_nobody_learns_while_the_algorithm_waits() -> None:
 def test_roles_are_swapped_every_five_steps() -> None:
     """Steps 0-4: A is the pioneer; 5-9: B; 10-14: A again."""
     schedule = Schedule(swap_every=5, roles=("pioneer", "observer"))
-    cast = Cast({"pioneer": "A", "observer": "B"}, {"A": PolicyConfig(), "B": PolicyConfig()})
+    cast = PolicyAssignment(
+        {"pioneer": "A", "observer": "B"}, {"A": PolicyConfig(), "B": PolicyConfig()}
+    )
     found = [
         cast.rotated(schedule.roles, schedule.rotation(step)).policy_of["pioneer"]
         for step in range(15)
@@ -146,7 +148,9 @@ def test_roles_are_swapped_every_five_steps() -> None:
 
 def test_three_roles_come_round_after_three_swaps() -> None:
     schedule = Schedule(swap_every=1, roles=tuple("xyz"))
-    cast = Cast(dict(zip("xyzj", "ABCJ", strict=True)), {name: PolicyConfig() for name in "ABCJ"})
+    cast = PolicyAssignment(
+        dict(zip("xyzj", "ABCJ", strict=True)), {name: PolicyConfig() for name in "ABCJ"}
+    )
     casts = [cast.rotated(schedule.roles, schedule.rotation(step)) for step in range(4)]
     assert ["".join(each.policy_of.values()) for each in casts] == ["ABCJ", "BCAJ", "CABJ", "ABCJ"]
 
@@ -174,7 +178,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(schedule, changes, said) ->
     config = settings("ippo").merged({"training.schedule": schedule})
     config = config if not changes else ExperimentConfig(**{**config.given(), **changes})
     with pytest.raises(ConfigError, match=said) as caught:
-        plan_of(config, Parts())
+        plan_of(config, LiveObjects())
     assert "\n" not in str(caught.value)
 
 
@@ -182,7 +186,7 @@ def test_rows_have_no_roles_to_swap() -> None:
     rows = [{"prompt": "2+2=", "chosen": "4", "rejected": "5"}] * 2
     config = settings("dpo", **{"training.schedule": {"swap_every": 1}, "data.dataset": rows})
     with pytest.raises(ConfigError, match="learns from a data set"):
-        plan_of(config, Parts())
+        plan_of(config, LiveObjects())
 
 
 def test_a_schedule_is_a_word() -> None:

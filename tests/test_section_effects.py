@@ -104,14 +104,14 @@ class Server(Given):
         super().__init__(**{k: v for k, v in locals().items() if k not in ("self", "__class__")})
 
 
-class Asked(Given):
+class ChildProcess(Given):
     """One that asks an endpoint."""
 
     def __init__(self, policy: str, base_url: str, **arguments: Any) -> None:
         super().__init__(base_url=base_url, **arguments)
 
 
-class AskedToo(Asked):
+class AskedToo(ChildProcess):
     """Another one."""
 
 
@@ -588,7 +588,7 @@ def test_a_process_joins_others_as_its_section_says(
     from mrlm.config import DistributedConfig
     from mrlm.config.sections import FsdpConfig
     from mrlm.distributed.buckets import pieces
-    from mrlm.distributed.sharded import Cut, mesh_of
+    from mrlm.distributed.sharded import ShardedModel, mesh_of
     from mrlm.learn.policy.policy import Policy
 
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -600,7 +600,9 @@ def test_a_process_joins_others_as_its_section_says(
         assert [len(each) for each in pieces(parts, world.bucket_bytes)] == [3, 3]
         policy = Policy("p", model, tokenizer)
         for dtype, expected in ((None, torch.float32), ("bfloat16", torch.bfloat16)):
-            cut = Cut(policy, FsdpConfig(reduce_dtype=dtype), mesh_of("full", 1, "cpu"), world)
+            cut = ShardedModel(
+                policy, FsdpConfig(reduce_dtype=dtype), mesh_of("full", 1, "cpu"), world
+            )
             blocks = [m for m in cut._model.modules() if isinstance(m, FSDPModule)]
             policies = [block._get_fsdp_state()._mp_policy for block in blocks]
             assert blocks and {each.reduce_dtype for each in policies} == {expected}

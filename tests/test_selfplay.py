@@ -28,9 +28,9 @@ from mrlm.learn.checkpoint import read_checkpoint, write_checkpoint
 from mrlm.learn.policy.lora import add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.policy.reference import load_reference, renew, save_reference
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.sources.rows import Grouping, RowSource
-from mrlm.play.sources.self_play_pairs import Opposed, parted
+from mrlm.play.sources.self_play_pairs import SelfPlayPairs, parted
 
 ROWS = [{"prompt": f"{i}+{i}=", "completion": str(2 * i)} for i in range(4)]
 TIMES = ("time", "tokens_per_second", "seconds/play", "seconds/learn")
@@ -177,15 +177,19 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(default_model())
 
 
-def opposed(tokenizer: Any, engine: Any, rows: Any = ROWS, rounds: Rounds | None = None) -> Opposed:
+def opposed(
+    tokenizer: Any, engine: Any, rows: Any = ROWS, rounds: Rounds | None = None
+) -> SelfPlayPairs:
     sampling = SamplingParams(max_new_tokens=4, temperature=0.5)
-    seat = Seat("agent", "policy", Chat(tokenizer), sampling, max_prompt_tokens=50)
+    seat = AgentSettings("agent", "policy", Chat(tokenizer), sampling, max_prompt_tokens=50)
     seats = {"agent": seat}
     source = RowSource(rows, Grouping(seats), seed=0, shuffle=False)
-    return Opposed(source, seats, {"policy": engine}, rounds or Rounds(len(rows), len(rows)), 0)
+    return SelfPlayPairs(
+        source, seats, {"policy": engine}, rounds or Rounds(len(rows), len(rows)), 0
+    )
 
 
-def taken(source: Opposed, count: int = 4) -> list[Group]:
+def taken(source: SelfPlayPairs, count: int = 4) -> list[Group]:
     return asyncio.run(source.take(count))
 
 

@@ -17,7 +17,7 @@ import yaml
 
 from forking import Launcher
 from mrlm import Callback, load_config, run_experiment
-from mrlm.build.served_policies import House, house_of
+from mrlm.build.served_policies import HostedPolicies, house_of
 from mrlm.core.errors import CheckError, ConfigError, EngineError
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.engines.lean.engine import LeanEngine
@@ -30,7 +30,7 @@ from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Request
 from mrlm.serving.client import policies as policies_module
-from mrlm.serving.policies.hub import Desk
+from mrlm.serving.policies.hub import PolicyHub
 from policy_server import Doors, Process, policy_process
 
 LORA = {"r": 4, "alpha": 8, "dropout": 0.0, "target_modules": "all-linear"}
@@ -231,7 +231,7 @@ def doors(tiny_path: str, tmp_path: Path) -> Any:
     house = house_of({"base": tiny_path})
     root = tmp_path / "sync"
     root.mkdir()
-    desk = Desk(
+    desk = PolicyHub(
         house.served(), add_adapter=house.add_adapter, takes_weights=True, weights_from=root
     )
     found = Doors(desk)
@@ -423,7 +423,7 @@ def test_a_house_of_a_run_keeps_adapters_apart(
     peft_model = add_adapter(add_adapter(model, "ann", LORA), "ben", LORA)
     for seed, name in enumerate(("ann", "ben")):
         moved(policy_of(peft_model, tokenizer, name, name), seed).save(tmp_path / name)
-    house: House = house_of({name: str(tmp_path / name) for name in ("ann", "ben")})
+    house: HostedPolicies = house_of({name: str(tmp_path / name) for name in ("ann", "ben")})
     assert house.policies["ann"].model is house.policies["ben"].model
     own = {name: policy_of(peft_model, tokenizer, name, name) for name in ("ann", "ben")}
     asked = requests("ann", "ben")

@@ -22,7 +22,7 @@ from mrlm.algorithms.reinforce import REINFORCE
 from mrlm.algorithms.rema import ReMA
 from mrlm.algorithms.remax import ReMax
 from mrlm.algorithms.router_r1 import RouterR1
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.core.episodes import Group
 from mrlm.core.errors import ConfigError, TrainingError
@@ -150,7 +150,7 @@ def test_a_turn_knows_what_its_reward_was_made_of(tmp_path: Path) -> None:
         "evaluation": {"episodes": 0},
         "output_dir": str(tmp_path),
     }
-    run = build(ExperimentConfig(**experiment), Parts())
+    run = build(ExperimentConfig(**experiment), LiveObjects())
     run.algorithm = Watching(group_size=2)
     run_to_end(run)
     turns = [turn for each in groups for e in each for turn in e.turns]

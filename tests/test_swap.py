@@ -19,7 +19,7 @@ from benchmarks.worlds import reward_of
 
 from mrlm import Callback, ExperimentConfig, Message
 from mrlm.build.environments import environment_factory
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build, plan_of
 from mrlm.config.play_sections import EnvironmentConfig
 from mrlm.core import registry
@@ -170,11 +170,11 @@ def test_any_algorithm_can_be_put_in_the_place_of_any_other(
     said = REFUSED.get((algorithm, binding)) or REFUSED.get((algorithm, "*"))
     if said is not None:
         with pytest.raises(ConfigError, match=re.escape(said)) as caught:
-            plan_of(ExperimentConfig(**given).merged(kept), Parts())
+            plan_of(ExperimentConfig(**given).merged(kept), LiveObjects())
         assert "\n" not in str(caught.value)
         return
     watch = Watch()
-    run = build(ExperimentConfig(**given).merged(kept), Parts(callbacks=[watch]))
+    run = build(ExperimentConfig(**given).merged(kept), LiveObjects(callbacks=[watch]))
     history = run_to_end(run).history
     assert [row["step"] for row in history if row.get("loss") is not None] == [1, 2]
     assert all(math.isfinite(row["loss"]) for row in history if row.get("loss") is not None)
@@ -199,10 +199,10 @@ def test_any_algorithm_learns_by_any_schedule(
     config = config.merged({"schedule": {"order": order, **swap}, "batch_size": 8 if rows else 2})
     if order not in config.algorithm_settings().spec.orders:
         with pytest.raises(ConfigError, match=r"training\.schedule\.order"):
-            plan_of(config, Parts())
+            plan_of(config, LiveObjects())
         return
     noted = Noted()
-    run_to_end(build(config, Parts(callbacks=[noted])))
+    run_to_end(build(config, LiveObjects(callbacks=[noted])))
     both = {"row", "column"}
     assert noted.moved == ([{"row"}, {"column"}] if order == "alternating" else [both, both])
     if swap:

@@ -145,7 +145,7 @@ def test_components_have_names_and_sum_to_the_reward() -> None:
 
 
 def test_slow_calls_end_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrlm.environments.tools.world.MAX_SECONDS", 0.15)
+    monkeypatch.setattr("mrlm.environments.tools.environment.MAX_SECONDS", 0.15)
 
     def nap() -> str:
         """Wait."""

@@ -14,7 +14,7 @@ from mrlm.core.environment import Environment
 from mrlm.core.types import Message, Role, Task
 from mrlm.serving.client.environment import RemoteEnvironment
 from mrlm.serving.environments.server import ServedEnvironment
-from servers import Here
+from servers import InProcess
 from test_contracts import Words, guesses
 from test_environments import ALL, NEEDS, make, settled
 
@@ -23,14 +23,14 @@ OWN = {"reward", "rescored", "difference"}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Here]:
+def server() -> Iterator[InProcess]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
         worlds = [
             ServedEnvironment(name, f"remote_worlds:{name}") if name in OWN else name
             for name in ALL
         ]
-        made = Here(environments=worlds)
+        made = InProcess(environments=worlds)
         yield made
         made.close()
 
@@ -82,7 +82,7 @@ def able(world: Environment, agent: str, messages: list[Message]) -> str:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_world_gives_the_same_transcript_through_a_server(name: str, server: Here) -> None:
+def test_a_world_gives_the_same_transcript_through_a_server(name: str, server: InProcess) -> None:
     local = make(name)
     arguments = {} if name in OWN else NEEDS.get(name, {})
     remote = RemoteEnvironment(name, server=server.address, arguments=arguments)

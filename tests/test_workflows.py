@@ -13,7 +13,7 @@ import yaml
 from benchmarks.worlds import reward_of
 
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.config import ExperimentConfig, parse_config
 from mrlm.core import registry
 from mrlm.core.environment import Environment
@@ -376,7 +376,7 @@ def test_hostile_problems_are_read_at_once() -> None:
 # -- turns -----------------------------------------------------------------------------------------
 
 
-class Table(Environment):
+class RowTable(Environment):
     """Two seats in turn, twice each; the first earns what the second loses."""
 
     agents = ("x", "o")
@@ -408,7 +408,7 @@ class Table(Environment):
 @pytest.mark.parametrize(("seed", "rotate"), [(0, True), (1, True), (1, False)])
 def test_players_change_seats_from_task_to_task(tokenizer: Any, seed: int, rotate: bool) -> None:
     script = {"x": ["1", "2"], "o": ["3", "4"]}
-    episode, heard = acted(tokenizer, SelfPlay(rotate=rotate), script, Table(seed))
+    episode, heard = acted(tokenizer, SelfPlay(rotate=rotate), script, RowTable(seed))
     first, second = ("o", "x") if seed and rotate else ("x", "o")
     assert [name for name, _ in heard] == [first, second] * 2
     assert heard[0][1] == ["you are x"] and heard[1][1] == ["move 1 of o"]
@@ -417,7 +417,7 @@ def test_players_change_seats_from_task_to_task(tokenizer: Any, seed: int, rotat
 
 
 def test_who_is_demonstrated_sits_where_it_sits(tokenizer: Any) -> None:
-    source, _ = play(tokenizer, Table(1), [""], ("x", "o"), SelfPlay(), group_size=1)
+    source, _ = play(tokenizer, RowTable(1), [""], ("x", "o"), SelfPlay(), group_size=1)
     source.demonstrate = True
     ((episode,),) = run_async(source.take(1))
     said = {
@@ -556,7 +556,7 @@ def configured(name: str, **settings: Any) -> ExperimentConfig:
 )
 def test_settings_that_cannot_be(name: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        make_worlds(configured(name, **settings), Parts())
+        make_worlds(configured(name, **settings), LiveObjects())
 
 
 def test_names_that_are_nobodys(tokenizer: Any) -> None:
@@ -567,7 +567,7 @@ def test_names_that_are_nobodys(tokenizer: Any) -> None:
 
 
 def test_settings_of_a_config_are_converted() -> None:
-    (world,) = make_worlds(configured("chain", reward={"a": "0.5"}, max_turns="3"), Parts())
+    (world,) = make_worlds(configured("chain", reward={"a": "0.5"}, max_turns="3"), LiveObjects())
     assert world.workflow == Chain(reward={"a": 0.5}, max_turns=3)
 
 
@@ -579,7 +579,7 @@ DOCUMENTED = [yaml.safe_load(text) for text in blocks("docs/workflows.md", "yaml
 @pytest.mark.parametrize("data", DOCUMENTED, ids=lambda data: data["workflow"]["name"])
 def test_every_line_of_the_docs_is_a_workflow(data: dict[str, Any]) -> None:
     config = parse_config({"environments": [{"env_type": "math"}], **data}, (), "docs/workflows.md")
-    (world,) = make_worlds(config, Parts())
+    (world,) = make_worlds(config, LiveObjects())
     assert type(world.workflow) is registry.load("workflows", config.workflow.name)
 
 

@@ -26,7 +26,7 @@ from mrlm import (
 )
 from mrlm.algorithms.sft import SFT, is_observation, with_observations
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import Parts, assign
+from mrlm.build.policies import LiveObjects, assign
 from mrlm.core import registry
 from mrlm.core.chat import Chat
 from mrlm.core.environment import check_environment
@@ -434,12 +434,12 @@ def frozen(tiny_path: str, **changes: Any) -> Any:
 
 def test_a_frozen_policy_of_the_run_may_be_the_world(tiny_path: str) -> None:
     config = frozen(tiny_path)
-    worlds = make_worlds(config, Parts())
+    worlds = make_worlds(config, LiveObjects())
     template: Any = worlds[0].template
     assert template._model.model == tiny_path
-    cast = assign(config, worlds, Parts())
+    cast = assign(config, worlds, LiveObjects())
     assert cast.policy_of == {"agent": "player"} and list(cast.policies) == ["player"]
     with pytest.raises(ConfigError, match=r"policies\.nature\.trainable: false"):
-        make_worlds(frozen(tiny_path, trainable=True), Parts())
+        make_worlds(frozen(tiny_path, trainable=True), LiveObjects())
     with pytest.raises(ConfigError, match="there is no policy 'nature'"):
-        make_worlds(config.model_copy(update={"policies": {}}), Parts())
+        make_worlds(config.model_copy(update={"policies": {}}), LiveObjects())

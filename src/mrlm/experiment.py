@@ -13,7 +13,7 @@ from typing import Any
 from mrlm.build.async_play import describe
 from mrlm.build.folder import run_folder, set_aside
 from mrlm.build.ineffective import Verdicts, refuse_idle, verdicts
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import arithmetic_of, build, plan_of
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig, diff, load_config, normalize
@@ -62,7 +62,9 @@ def run_experiment(
     stages = config.stage_configs()
     if len(stages) == 1 and not config.stages:
         _check_resumable(config, resume)
-        return closed(build(config, Parts(callbacks=callbacks), Path(resume) if resume else None))
+        return closed(
+            build(config, LiveObjects(callbacks=callbacks), Path(resume) if resume else None)
+        )
     folder = run_folder(config)
     refuse_idle(*[_check_stage(name, stage) for name, stage in stages])
     if resume is None:
@@ -75,7 +77,7 @@ def run_experiment(
         title = f"{config.experiment_name}-{name}"
         stage = stage.merged({"output_dir": str(place), "experiment_name": title, "stages": []})
         stage = _with_stages(stage, folder, [each for each, _ in stages[:index]])
-        parts = Parts(callbacks=callbacks, models=_inherited(stage, trained, before))
+        parts = LiveObjects(callbacks=callbacks, models=_inherited(stage, trained, before))
         last = index == len(stages) - 1
         if resume is not None and peers.first(partial(_finished, place, stage, last)):
             log.info("stage %s is finished", name)
@@ -109,7 +111,7 @@ def at_most(config: ExperimentConfig, steps: int) -> ExperimentConfig:
 
     def cut(stage: ExperimentConfig) -> int:
         if stage.training.num_iterations is None:
-            plan = plan_of(stage, Parts())
+            plan = plan_of(stage, LiveObjects())
             return min(steps, total_steps(stage.training, plan.spec, plan.num_tasks))
         return min(steps, stage.training.num_iterations)
 
@@ -133,7 +135,7 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
     for name, stage in config.stage_configs():
         title = f"stage {name}: " if config.stages else ""
         try:
-            plan = plan_of(stage, Parts())
+            plan = plan_of(stage, LiveObjects())
             text.append(f"{title}{plan.cast}\nschedule: {plan.schedule}")
             text += describe(plan)
             text.append(str(arithmetic_of(plan)))
@@ -155,7 +157,7 @@ def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
     return (place / "final").exists()
 
 
-def _note_models(folder: Path, parts: Parts) -> None:
+def _note_models(folder: Path, parts: LiveObjects) -> None:
     """Write down which models a stage begins with; its config does not say."""
     if parts.models:
         taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
@@ -170,7 +172,7 @@ def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
         ConfigError: it cannot; the message starts with the stage.
     """
     try:
-        plan = plan_of(stage, Parts())
+        plan = plan_of(stage, LiveObjects())
         for section in plan.cast.policies.values():
             if section.endpoint is not None:
                 continue

@@ -22,7 +22,7 @@ from mrlm.build.arguments import (
 )
 from mrlm.build.environments import make_worlds
 from mrlm.build.folder import open_log, run_folder
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.build.sources import total_steps
 from mrlm.config import ExperimentConfig
@@ -132,7 +132,7 @@ class Trainer:
         watched, known = listed(eval_envs), self.config.environments or self.config.data.dataset
         if not worlds and rows is None and not known:
             worlds, watched = watched, []
-        self._parts = Parts(callbacks=callbacks)
+        self._parts = LiveObjects(callbacks=callbacks)
         if isinstance(model, LLMEnvironment):
             model, tokenizer, worlds, watched = self._from_llm(model, tokenizer, worlds, watched)
         self._take_parts(workflow, wandb_config, external_transition)

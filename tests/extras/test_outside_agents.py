@@ -15,8 +15,8 @@ from mrlm import default_model
 from mrlm.build.served_policies import house_of
 from mrlm.core.errors import ConfigError
 from mrlm.serving.policies.http_server import HttpServer
-from mrlm.serving.policies.hub import Desk
-from mrlm.serving.policies.openai_http import Door
+from mrlm.serving.policies.hub import PolicyHub
+from mrlm.serving.policies.openai_http import OpenAIHandler
 
 pytest.importorskip("langchain_openai", reason="needs langchain-openai: make test-extras")
 pytest.importorskip("llama_index.llms.openai_like", reason="needs llama-index: make test-extras")
@@ -32,8 +32,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    desk = Desk(house_of({"base": default_model()}).served())
-    server = HttpServer(Door(desk)).start()
+    desk = PolicyHub(house_of({"base": default_model()}).served())
+    server = HttpServer(OpenAIHandler(desk)).start()
     yield f"{server.url}/v1"
     server.stop()
     desk.close()

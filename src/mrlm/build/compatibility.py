@@ -11,7 +11,7 @@ from mrlm.build.run_plan import RunPlan
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.learn.bases.spec import SamplingPlan
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 
 
 def check_plays(plan: RunPlan) -> None:
@@ -48,7 +48,7 @@ def check_plays(plan: RunPlan) -> None:
             )
 
 
-def crossed(plan: SamplingPlan, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
+def crossed(plan: SamplingPlan, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
     """The worlds, with every combination of answers played where the algorithm asks for that."""
     if plan.cross is None:
         return list(worlds)
@@ -96,7 +96,7 @@ def check_engines(plan: RunPlan) -> None:
             registry.load("engines", section.engine or "openai")
 
 
-def _check_cross(plan: RunPlan, most: int, world: WorldSpec) -> None:
+def _check_cross(plan: RunPlan, most: int, world: EnvironmentSpec) -> None:
     """Combinations are those of one joint step, and not too many."""
     size, agents = plan.algorithm.group_size, len(world.template.agents)
     if size**agents > most:
@@ -115,7 +115,7 @@ def _check_cross(plan: RunPlan, most: int, world: WorldSpec) -> None:
         )
 
 
-def _check_tree(plan: RunPlan, world: WorldSpec) -> None:
+def _check_tree(plan: RunPlan, world: EnvironmentSpec) -> None:
     """The same for a workflow that tries several answers from one state."""
     config, asked = plan.config, plan.spec.sampling
     name = config.training.algorithm

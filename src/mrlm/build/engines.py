@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mrlm.build.policies import Cast
+from mrlm.build.policies import PolicyAssignment
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
@@ -15,7 +15,7 @@ from mrlm.play.engine import Engine
 
 
 def make_engines(
-    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], size: int = 1
+    config: ExperimentConfig, cast: PolicyAssignment, policies: Mapping[str, Policy], size: int = 1
 ) -> dict[str, Engine]:
     """policy -> what samples for it: one engine for all that have weights here, and one for each
     behind an API, of whose limits each of `size` processes has its share."""

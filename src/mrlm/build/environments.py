@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.config import EnvironmentConfig, ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.environment import (
@@ -19,13 +19,13 @@ from mrlm.core.environment import (
 )
 from mrlm.core.errors import ConfigError
 from mrlm.core.language_model import LLMEnvironment
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow, as_workflow
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
+def make_worlds(config: ExperimentConfig, parts: LiveObjects) -> list[EnvironmentSpec]:
     """The worlds of a run, each with a name of its own and its workflow. Those that are evaluated
     and never trained on have the weight 0."""
     watched = [each.model_copy(update={"weight": 0.0}) for each in config.evaluation.environments]
@@ -34,7 +34,7 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
     made = [(world, live[0]) for world in parts.worlds]
     made += [(environment_factory(with_policy(config, parts, each)), each) for each in sections]
     made += [(world, live[1]) for world in parts.eval_worlds]
-    specs: list[WorldSpec] = []
+    specs: list[EnvironmentSpec] = []
     for world, section in made:
         template, make = _template(world)
         name = section.name or template.name or _class_name(template)
@@ -53,7 +53,7 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
         workflow = _workflow(config, parts, template, section)
         template, make, workflow = _with_turns(template, make, workflow)
         specs.append(
-            WorldSpec(
+            EnvironmentSpec(
                 name=name,
                 template=template,
                 make=make,
@@ -67,7 +67,7 @@ def make_worlds(config: ExperimentConfig, parts: Parts) -> list[WorldSpec]:
 
 
 def with_policy(
-    config: ExperimentConfig, parts: Parts, section: EnvironmentConfig
+    config: ExperimentConfig, parts: LiveObjects, section: EnvironmentConfig
 ) -> EnvironmentConfig:
     """A section whose `model` names a frozen policy of the run, with the model of that policy.
 
@@ -164,7 +164,7 @@ def _with_turns(
 
 
 def _workflow(
-    config: ExperimentConfig, parts: Parts, template: Environment, section: EnvironmentConfig
+    config: ExperimentConfig, parts: LiveObjects, template: Environment, section: EnvironmentConfig
 ) -> Workflow:
     given = parts.external_transition
     if parts.workflow is not None:

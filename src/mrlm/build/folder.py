@@ -9,7 +9,7 @@ from typing import Any
 from mrlm.config import ExperimentConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
-from mrlm.distributed.silent_log import Quiet
+from mrlm.distributed.silent_log import SilentLog
 from mrlm.learn.checkpoint import clear_temporaries, newest_verified, step_of, thin, writing
 from mrlm.tracking.run_log import RunLog
 from mrlm.training.input_digests import check_inputs, note_inputs
@@ -28,7 +28,7 @@ def open_log(
     """The log of a run, from its beginning or from where the state of a checkpoint left off. Of
     several processes one writes it."""
     if not peers.main:
-        return Quiet(folder)
+        return SilentLog(folder)
     with writing(folder):
         return RunLog(
             folder,

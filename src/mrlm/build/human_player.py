@@ -10,7 +10,7 @@ from typing import Literal
 
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import Cast, Parts, assign, load_policies, make_seats
+from mrlm.build.policies import LiveObjects, PolicyAssignment, assign, load_policies, make_seats
 from mrlm.build.sources import play_of
 from mrlm.config import ExperimentConfig
 from mrlm.core import tiny_model
@@ -18,9 +18,9 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError
 from mrlm.core.registry import unknown
 from mrlm.learn.policy.loading import load_tokenizer
-from mrlm.play.agent import Ask, Seat
+from mrlm.play.agent import AgentSettings, Ask
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.sources.play import Play
-from mrlm.play.world import EpisodeRunner
 
 Others = Literal["policy", "expert"]
 """Who speaks for the other agents: their policies, or the world's own player."""
@@ -48,7 +48,7 @@ def sit_down(
     Raises:
         ConfigError: there is no world, or no such agent.
     """
-    parts = Parts()
+    parts = LiveObjects()
     worlds = make_worlds(config, parts)
     if not worlds:
         raise ConfigError("there is no environment to play in; set environments:")
@@ -57,7 +57,7 @@ def sit_down(
     if name not in cast.policy_of:
         raise ConfigError(unknown(name, list(cast.policy_of), "seats"))
     left = {other: policy for other, policy in cast.policy_of.items() if other != name}
-    rest = Cast(left, {policy: cast.policies[policy] for policy in left.values()})
+    rest = PolicyAssignment(left, {policy: cast.policies[policy] for policy in left.values()})
     policies = load_policies(config, rest, parts) if others == "policy" else {}
     seats = make_seats(config, rest, policies, parts) if others == "policy" else {}
     chat = Chat(load_tokenizer(tiny_model.NAME))
@@ -70,10 +70,10 @@ def sit_down(
     return play_of(config, worlds, seats, engines, **how), name
 
 
-def _seat(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> Seat:
+def _seat(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> AgentSettings:
     """A seat that needs no model: nothing said there is too long."""
     section = config.agents.get(agent)
-    return Seat(
+    return AgentSettings(
         name=agent,
         policy=policy,
         chat=chat,

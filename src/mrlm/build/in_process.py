@@ -9,20 +9,20 @@ from typing import Any
 
 from mrlm.build.engines import make_engines
 from mrlm.build.learners import make_critics, make_learners
-from mrlm.build.policies import Cast, Parts, load_policies
+from mrlm.build.policies import LiveObjects, PolicyAssignment, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.distributed.learning_job import LearningJob
 from mrlm.learn.frozen import Frozen
 from mrlm.play.engine import Engine
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.training.run import Placement, Run
 
 TINY = 5_000_000
 """Parameters below which one thread is faster than several."""
 
 
-class Here(Placement):
+class InProcess(Placement):
     """Everything in this process.
 
     Args:
@@ -33,12 +33,16 @@ class Here(Placement):
     """
 
     def __init__(
-        self, config: ExperimentConfig, cast: Cast, parts: Parts, peers: Peers = ALONE
+        self,
+        config: ExperimentConfig,
+        cast: PolicyAssignment,
+        parts: LiveObjects,
+        peers: Peers = ALONE,
     ) -> None:
         self.peers: Peers = peers
         self.config: ExperimentConfig = config
-        self.cast: Cast = cast
-        self.parts: Parts = parts
+        self.cast: PolicyAssignment = cast
+        self.parts: LiveObjects = parts
 
     def load_policies(self) -> dict[str, Any]:
         """Every policy that has weights."""
@@ -66,7 +70,7 @@ class Here(Placement):
         """Those beside the policies, or the team's one."""
         return make_critics(self.config, self.cast, learners, policies, job, self.peers)
 
-    def worlds(self, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
+    def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
         """The worlds of a run, ready to be played."""
         return list(worlds)
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mrlm.build.engines import check_engine
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run_plan import RunPlan
 from mrlm.config import EnvironmentConfig, ExperimentConfig, normalize
 from mrlm.config.base import Section
@@ -18,7 +18,7 @@ from mrlm.config.errors import InvalidConfig, Problem
 from mrlm.config.plugins import accepted
 from mrlm.core import registry
 from mrlm.core.matters import RunFacts, conditions, judged
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import AnyWorkflow, Workflow, as_workflow
 
 Verdicts = Mapping[str, str | None]
@@ -80,7 +80,7 @@ def facts_of(plan: RunPlan) -> RunFacts:
     )
 
 
-def _one_turn(world: WorldSpec) -> bool:
+def _one_turn(world: EnvironmentSpec) -> bool:
     """Whether every episode has one joint step, in which every agent speaks at most once."""
     workflow = world.workflow
     limited = 1 in (workflow.max_turns, world.template.max_turns)
@@ -127,7 +127,7 @@ def _changed(section: Section) -> list[str]:
     ]
 
 
-def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: Parts) -> Verdicts:
+def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: LiveObjects) -> Verdicts:
     """Settings of the workflow, and the workflow itself where nothing is played."""
     given = list(config.workflow.parameters)
     named = given + ["name"] * (config.workflow.name != "turns")
@@ -145,7 +145,7 @@ def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: Parts) -> Ver
     return _of_instance(made, facts, parts)
 
 
-def _of_instance(workflow: Workflow, facts: RunFacts, parts: Parts) -> Verdicts:
+def _of_instance(workflow: Workflow, facts: RunFacts, parts: LiveObjects) -> Verdicts:
     if parts.external_transition is not None and workflow.spec.transitions:
         given = {"external_transition": parts.external_transition}
         workflow = workflow.with_turn_settings(given)

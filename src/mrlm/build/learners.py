@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mrlm.build.policies import Cast, load_with
+from mrlm.build.policies import PolicyAssignment, load_with
 from mrlm.config import ExperimentConfig, PolicyConfig
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.distributed.learning_job import LearningJob
@@ -21,7 +21,7 @@ from mrlm.play.agent import seed_of
 
 def make_learners(
     config: ExperimentConfig,
-    cast: Cast,
+    cast: PolicyAssignment,
     policies: Mapping[str, Policy],
     job: LearningJob,
     peers: Peers = ALONE,
@@ -37,7 +37,7 @@ def make_learners(
 
 def make_critics(
     config: ExperimentConfig,
-    cast: Cast,
+    cast: PolicyAssignment,
     learners: Sequence[Learner],
     policies: Mapping[str, Policy],
     job: LearningJob,

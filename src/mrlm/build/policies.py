@@ -18,14 +18,14 @@ from mrlm.core.errors import ConfigError
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.lora import BASE, add_adapter
 from mrlm.learn.policy.policy import Policy
-from mrlm.play.agent import Seat, seed_of
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.agent import AgentSettings, seed_of
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import Workflow
 from mrlm.training.run import Callback
 
 
 @dataclass(slots=True)
-class Parts:
+class LiveObjects:
     """What a program hands over alive, where a config file would name it.
 
     Args:
@@ -51,7 +51,7 @@ class Parts:
 
 
 @dataclass(slots=True)
-class Cast:
+class PolicyAssignment:
     """Who plays with what: agent -> policy, and the settings of each policy."""
 
     policy_of: dict[str, str]
@@ -62,11 +62,11 @@ class Cast:
         """agent -> policy, of those whose policies are trained."""
         return {a: name for a, name in self.policy_of.items() if self.policies[name].trainable}
 
-    def rotated(self, roles: Sequence[str], places: int) -> Cast:
+    def rotated(self, roles: Sequence[str], places: int) -> PolicyAssignment:
         """The cast after the policies have moved `places` places along `roles`."""
         names = [self.policy_of[role] for role in roles]
         moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
-        return Cast(self.policy_of | moved, self.policies)
+        return PolicyAssignment(self.policy_of | moved, self.policies)
 
     def __str__(self) -> str:
         lines = []
@@ -85,7 +85,9 @@ class Cast:
         return "; ".join(lines)
 
 
-def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) -> Cast:
+def assign(
+    config: ExperimentConfig, worlds: Sequence[EnvironmentSpec], parts: LiveObjects
+) -> PolicyAssignment:
     """Agents and policies: those the config names; else one agent per seat of the worlds, and one
     policy per agent. A workflow may name the agents it sends to a world."""
     wide = [world for world in worlds if len(world.agents) > 1 or not config.agents]
@@ -119,7 +121,7 @@ def assign(config: ExperimentConfig, worlds: Sequence[WorldSpec], parts: Parts) 
             f"policies.{idle[0]}: no agent uses it; name it in agents.<agent>.policy or remove it"
         )
     _check_seats(config, worlds, agents, parts)
-    return Cast(policy_of, policies)
+    return PolicyAssignment(policy_of, policies)
 
 
 def _lent(config: ExperimentConfig, agents: Sequence[str]) -> set[str]:
@@ -130,7 +132,10 @@ def _lent(config: ExperimentConfig, agents: Sequence[str]) -> set[str]:
 
 
 def _check_seats(
-    config: ExperimentConfig, worlds: Sequence[WorldSpec], agents: Sequence[str], parts: Parts
+    config: ExperimentConfig,
+    worlds: Sequence[EnvironmentSpec],
+    agents: Sequence[str],
+    parts: LiveObjects,
 ) -> None:
     """Every seat needs an agent of its name; a world with one seat takes the only agent, or whom
     the workflow sends."""
@@ -171,7 +176,9 @@ def _check_seats(
                 )
 
 
-def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[str, Policy]:
+def load_policies(
+    config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
+) -> dict[str, Policy]:
     """Every policy that has weights here, with bases shared where they can be: LoRA policies (and
     frozen ones) of one model use one copy of it."""
     bases: dict[tuple[str, str], Any] = {}
@@ -243,7 +250,9 @@ def load_policies(config: ExperimentConfig, cast: Cast, parts: Parts) -> dict[st
     return {name: policies[name] for name in here}
 
 
-def bases_of(config: ExperimentConfig, cast: Cast, parts: Parts) -> list[list[str]]:
+def bases_of(
+    config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
+) -> list[list[str]]:
     """The policies that have weights, those of one base together: as `load_policies` shares it."""
     model = config.model
     adapted = {_model_key(model, each) for each in cast.policies.values() if _lora(model, each)}
@@ -264,7 +273,7 @@ def bases_of(config: ExperimentConfig, cast: Cast, parts: Parts) -> list[list[st
     return list(found.values())
 
 
-def _borrows(section: PolicyConfig, parts: Parts, name: str) -> bool:
+def _borrows(section: PolicyConfig, parts: LiveObjects, name: str) -> bool:
     """Whether a policy is frozen and named by its path: whoever has the same model may lend it."""
     live, _ = parts.models.get(name, (None, None))
     return not section.trainable and (live is None or isinstance(live, str | os.PathLike))
@@ -293,17 +302,22 @@ def _lora(model: ModelConfig, policy: PolicyConfig) -> Any:
 
 
 def make_seats(
-    config: ExperimentConfig, cast: Cast, policies: Mapping[str, Policy], parts: Parts
-) -> dict[str, Seat]:
+    config: ExperimentConfig,
+    cast: PolicyAssignment,
+    policies: Mapping[str, Policy],
+    parts: LiveObjects,
+) -> dict[str, AgentSettings]:
     """What stays the same for every agent from episode to episode."""
-    seats: dict[str, Seat] = {}
+    seats: dict[str, AgentSettings] = {}
     for agent, policy_name in cast.policy_of.items():
         section = config.agents.get(agent)
         sampling = config.generation.sampling(**(section.generation if section else {}))
         prompt = section.system_prompt if section else None
         prompt = parts.system_prompt if prompt is None else prompt
         if cast.policies[policy_name].endpoint is not None:  # its server knows its tokens
-            seats[agent] = Seat(agent, policy_name, None, sampling, 0, prompt, trained=False)
+            seats[agent] = AgentSettings(
+                agent, policy_name, None, sampling, 0, prompt, trained=False
+            )
             continue
         policy = policies[policy_name]
         room = policy.max_context - sampling.max_new_tokens
@@ -320,7 +334,7 @@ def make_seats(
                 f"max_new_tokens={sampling.max_new_tokens} together "
                 f"exceed the {policy.max_context} positions of policy {policy_name!r}"
             )
-        seats[agent] = Seat(
+        seats[agent] = AgentSettings(
             name=agent,
             policy=policy_name,
             chat=policy.chat,

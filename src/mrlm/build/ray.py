@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.engines import make_engines
-from mrlm.build.in_process import Here
-from mrlm.build.policies import Cast, Parts, bases_of
+from mrlm.build.in_process import InProcess
+from mrlm.build.policies import LiveObjects, PolicyAssignment, bases_of
 from mrlm.build.ray_workers import Base, PolicyWorkerSpec
 from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayPolicyConfig
@@ -24,11 +24,11 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import ConfigError, WorkerLost
 from mrlm.core.timing import count
 from mrlm.distributed.learning_job import LearningJob
-from mrlm.distributed.on_ray.actor_calls import Post, begin
+from mrlm.distributed.on_ray.actor_calls import WorkerSlot, begin
 from mrlm.distributed.on_ray.cluster import ActorPool, connect, reserve, shares
 from mrlm.distributed.on_ray.collective_calls import WorkerGroup
 from mrlm.distributed.on_ray.engine import EngineGroup, RayEngine
-from mrlm.distributed.on_ray.environments import WorldPool, WorldWorker
+from mrlm.distributed.on_ray.environments import EnvironmentPool, EnvironmentWorker
 from mrlm.distributed.on_ray.proxies import (
     RemoteCritic,
     RemoteFrozen,
@@ -43,7 +43,7 @@ from mrlm.learn.data.batch import Sample
 from mrlm.learn.learner import Learner
 from mrlm.learn.policy.policy import Policy
 from mrlm.play.engine import Engine
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.training.run import Run
 from mrlm.training.saving import restore
 
@@ -52,17 +52,19 @@ log: logging.Logger = logging.getLogger("mrlm")
 KEY = "distributed.ray"
 
 
-class OnRay(Here):
+class OnRay(InProcess):
     """Policies in workers of a Ray cluster, and worlds too where that is asked for. The critic of a
     team, credit and the loop itself stay here."""
 
-    def __init__(self, config: ExperimentConfig, cast: Cast, parts: Parts) -> None:
+    def __init__(
+        self, config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
+    ) -> None:
         super().__init__(config, cast, parts)
         self.settings = config.distributed.ray
         self.bases: list[Base] = [self._base(names) for names in bases_of(config, cast, parts)]
         self._check()
         self.pools: list[ActorPool] = []
-        self.worlds_at: WorldPool | None = None
+        self.worlds_at: EnvironmentPool | None = None
         self._job: LearningJob | None = None
         self._start: dict[str, Any] = {}
         self._origin: Path | None = None
@@ -83,7 +85,7 @@ class OnRay(Here):
         policies = {name: self.cast.policies[name] for name in names}
         agents = {a: name for a, name in self.cast.policy_of.items() if name in policies}
         models = {name: self.parts.models[name] for name in names if name in self.parts.models}
-        recipe = PolicyWorkerSpec(self.config, Cast(agents, policies), models)
+        recipe = PolicyWorkerSpec(self.config, PolicyAssignment(agents, policies), models)
         trained = any(section.trainable for section in policies.values())
         return Base(names, recipe, sections[0] if sections else RayPolicyConfig(), trained)
 
@@ -111,12 +113,12 @@ class OnRay(Here):
         pools = {n: ActorPool(f"{KEY}.pools.{n}", each) for n, each in settings.pools.items()}
         alone: list[tuple[ActorPool, bool]] = []
 
-        def post(name: str, kind: type, arguments: tuple[Any, ...], pool: str | None) -> Post:
+        def post(name: str, kind: type, arguments: tuple[Any, ...], pool: str | None) -> WorkerSlot:
             if pool is None:
                 alone.append((ActorPool(name, {}), kind is RayWorker))
             chosen = alone[-1][0] if pool is None else pools[pool]
             chosen.members += 1
-            return Post(name, kind, arguments, chosen, settings.max_restarts)
+            return WorkerSlot(name, kind, arguments, chosen, settings.max_restarts)
 
         for base in self.bases:
             where = base.section
@@ -144,10 +146,15 @@ class OnRay(Here):
             base.engines = [base.home] if together else base.engines
             base.home = base.home if base.trained else base.engines[0]
         spread = [
-            post(f"the environment worker {number + 1}", WorldWorker, (), settings.environment_pool)
+            post(
+                f"the environment worker {number + 1}",
+                EnvironmentWorker,
+                (),
+                settings.environment_pool,
+            )
             for number in range(settings.environment_workers)
         ]
-        self.worlds_at = WorldPool(spread) if spread else None
+        self.worlds_at = EnvironmentPool(spread) if spread else None
         holding = sum(weights for _, weights in alone)
         mine, theirs = shares(holding, len(alone) - holding, list(pools.values()))
         for pool, weights in alone:
@@ -165,7 +172,7 @@ class OnRay(Here):
             raise
 
     @property
-    def _holding(self) -> list[Post]:
+    def _holding(self) -> list[WorkerSlot]:
         """The workers that hold weights."""
         return [post for base in self.bases for post in base.posts]
 
@@ -193,7 +200,7 @@ class OnRay(Here):
         """policy -> the group of workers that samples for it; APIs are asked from here."""
         section = self.cast.policies
         remote = {name: each for name, each in section.items() if each.endpoint is not None}
-        engines = make_engines(self.config, Cast(self.cast.policy_of, remote), {})
+        engines = make_engines(self.config, PolicyAssignment(self.cast.policy_of, remote), {})
         groups: dict[str, EngineGroup] = {}
         for base in self.bases:
             trains = base.trained and base.home in base.engines
@@ -245,7 +252,7 @@ class OnRay(Here):
             learners = [_Lent(base.recipe.load()[learners[0].policy])]
         return super().make_critics(job, learners, policies)
 
-    def worlds(self, worlds: Sequence[WorldSpec]) -> list[WorldSpec]:
+    def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
         """Worlds whose episodes live in workers, if there are any for them."""
         pool = self.worlds_at
         if pool is None:
@@ -265,12 +272,12 @@ class OnRay(Here):
         step: int,
     ) -> list[dict[str, float]]:
         """Learners of one base update together, those of several at the same time."""
-        places: dict[Post, list[int]] = {}
+        places: dict[WorkerSlot, list[int]] = {}
         for place, (learner, _, _) in enumerate(jobs):
             places.setdefault(learner.post, []).append(place)
         found: dict[int, dict[str, float]] = {}
 
-        async def at(post: Post, chosen: list[int]) -> None:
+        async def at(post: WorkerSlot, chosen: list[int]) -> None:
             work = [
                 (learner.policy, samples, seed, learner.settings.rate_factor)
                 for learner, samples, seed in (jobs[place] for place in chosen)
@@ -345,12 +352,12 @@ class _Lent:
     weights_of: Policy
 
 
-def _as_at_first(post: Post) -> None:
+def _as_at_first(post: WorkerSlot) -> None:
     """An engine that another takes the place of begins with the weights of the run's start."""
     post.ask_now("begin", True)
 
 
-def _release(posts: Sequence[Post], pools: Sequence[ActorPool]) -> None:
+def _release(posts: Sequence[WorkerSlot], pools: Sequence[ActorPool]) -> None:
     for post in posts:
         post.stop()
     for pool in pools:

@@ -11,13 +11,13 @@ import torch
 from mrlm.build.engines import make_engines
 from mrlm.build.in_process import TINY
 from mrlm.build.learners import make_learners
-from mrlm.build.policies import Cast, Parts, load_policies
+from mrlm.build.policies import LiveObjects, PolicyAssignment, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.config.ray_section import RayPolicyConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import Peers
 from mrlm.distributed.learning_job import LearningJob
-from mrlm.distributed.on_ray.actor_calls import Post
+from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.workers import About
 from mrlm.learn.fast.cpu_backends import keep_freed_memory
 from mrlm.learn.learner import Learner
@@ -36,12 +36,12 @@ class PolicyWorkerSpec:
     """
 
     config: ExperimentConfig
-    cast: Cast
+    cast: PolicyAssignment
     models: dict[str, tuple[Any, Any]]
 
     def load(self) -> dict[str, Policy]:
         """The policies as they are at the start of the run."""
-        return load_policies(self.config, self.cast, Parts(models=dict(self.models)))
+        return load_policies(self.config, self.cast, LiveObjects(models=dict(self.models)))
 
     def policies(self) -> dict[str, Policy]:
         """The same, in a process that is theirs."""
@@ -85,8 +85,8 @@ class Base:
     recipe: PolicyWorkerSpec
     section: RayPolicyConfig
     trained: bool
-    home: Post = field(init=False)
-    engines: list[Post] = field(default_factory=list)
+    home: WorkerSlot = field(init=False)
+    engines: list[WorkerSlot] = field(default_factory=list)
     about: dict[str, About] = field(default_factory=dict)
 
     @property
@@ -95,7 +95,7 @@ class Base:
         return " and ".join(map(repr, self.names))
 
     @property
-    def posts(self) -> list[Post]:
+    def posts(self) -> list[WorkerSlot]:
         """Its workers."""
         return list(dict.fromkeys([self.home, *self.engines]))
 

@@ -22,10 +22,10 @@ from mrlm.build.compatibility import (
 from mrlm.build.engines import make_engines
 from mrlm.build.environments import make_worlds
 from mrlm.build.folder import checkpoint_of, open_log, prepare_folder
-from mrlm.build.in_process import TINY, Here
+from mrlm.build.in_process import TINY, InProcess
 from mrlm.build.ineffective import refuse_idle, verdicts
 from mrlm.build.opponents import check_opponents, population_of, stand_ins_of
-from mrlm.build.policies import Parts, assign, load_policies, make_seats
+from mrlm.build.policies import LiveObjects, assign, load_policies, make_seats
 from mrlm.build.run_plan import RunPlan
 from mrlm.build.schedule import casts_of
 from mrlm.build.sources import play_of, rows_of, source_of, total_steps
@@ -56,7 +56,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 def build(
     config: ExperimentConfig,
-    parts: Parts | None = None,
+    parts: LiveObjects | None = None,
     resume: Path | None = None,
     checked: bool = True,
 ) -> Run:
@@ -74,7 +74,7 @@ def build(
     """
     peers = join(config.distributed)
     check_processes(config, peers)
-    plan = plan_of(config, parts or Parts())
+    plan = plan_of(config, parts or LiveObjects())
     if checked and resume is None:
         refuse_idle(verdicts(plan))
     log.info("%s", plan.cast)
@@ -135,7 +135,7 @@ def build(
     return run
 
 
-def placement_of(plan: RunPlan, peers: Peers) -> Here:
+def placement_of(plan: RunPlan, peers: Peers) -> InProcess:
     """Where the parts of a run go."""
     section, given = plan.config.distributed, (plan.config, plan.cast, plan.parts)
     if section.enabled and section.strategy == "ray":
@@ -147,7 +147,7 @@ def placement_of(plan: RunPlan, peers: Peers) -> Here:
                 "use ddp or fsdp"
             )
         return OnRay(*given)
-    return Here(*given, peers)
+    return InProcess(*given, peers)
 
 
 def _continue(run: Run, checkpoint: Path) -> None:
@@ -195,7 +195,7 @@ CHECKS: tuple[Callable[[RunPlan], None], ...] = (
 """What must hold between the sections of a config, in the order in which it is reported."""
 
 
-def plan_of(config: ExperimentConfig, parts: Parts) -> RunPlan:
+def plan_of(config: ExperimentConfig, parts: LiveObjects) -> RunPlan:
     """The plan of a run, with everything checked that can be checked before a model is loaded.
 
     Raises:
@@ -225,7 +225,7 @@ def plan_of(config: ExperimentConfig, parts: Parts) -> RunPlan:
 def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
     """The worlds, agents and models of a config, ready to play; nothing is trained and nothing is
     written."""
-    parts = Parts()
+    parts = LiveObjects()
     worlds = make_worlds(config, parts)
     if not worlds:
         raise ConfigError("there is no environment to play in; set environments:")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mrlm.build.policies import Cast, Parts
+from mrlm.build.policies import LiveObjects, PolicyAssignment
 from mrlm.build.schedule import schedule_of
 from mrlm.config import ExperimentConfig
 from mrlm.data.tasks import Reading
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.bases.spec import Spec
 from mrlm.learn.schedule import Schedule
-from mrlm.play.sources.task_sampler import WorldSpec, count_tasks
+from mrlm.play.sources.task_sampler import EnvironmentSpec, count_tasks
 
 Data = list[dict[str, Any]] | Reading
 """The rows of a run, or how they are read while it goes on."""
@@ -34,11 +34,11 @@ class RunPlan:
     """
 
     config: ExperimentConfig
-    parts: Parts
+    parts: LiveObjects
     algorithm: Algorithm
-    worlds: Sequence[WorldSpec]
+    worlds: Sequence[EnvironmentSpec]
     rows: Data | None
-    cast: Cast
+    cast: PolicyAssignment
 
     @cached_property
     def spec(self) -> Spec:
@@ -51,7 +51,7 @@ class RunPlan:
         return schedule_of(self.config, self.algorithm, self.cast)
 
     @property
-    def trained_worlds(self) -> list[WorldSpec]:
+    def trained_worlds(self) -> list[EnvironmentSpec]:
         """The worlds that are trained on, and not only evaluated."""
         return [world for world in self.worlds if world.trained]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrlm.build.policies import Cast, Parts, make_seats
+from mrlm.build.policies import LiveObjects, PolicyAssignment, make_seats
 from mrlm.config import ExperimentConfig, ScheduleConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
 from mrlm.learn.bases.algorithm import Algorithm
 from mrlm.learn.policy.policy import Policy
 from mrlm.learn.schedule import Order, Schedule
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 
 KEY = "training.schedule"
 
 
-def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: Cast) -> Schedule:
+def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: PolicyAssignment) -> Schedule:
     """The schedule of a run.
 
     Raises:
@@ -50,11 +50,11 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: Cast) -> S
 
 def casts_of(
     config: ExperimentConfig,
-    cast: Cast,
+    cast: PolicyAssignment,
     policies: Mapping[str, Policy],
-    parts: Parts,
+    parts: LiveObjects,
     schedule: Schedule,
-) -> list[dict[str, Seat]]:
+) -> list[dict[str, AgentSettings]]:
     """The seats of a run for every rotation of its roles, the one it begins with first."""
     rotations = range(1 if schedule.swap_every is None else len(schedule.roles))
     casts = [cast.rotated(schedule.roles, places) for places in rotations]
@@ -79,7 +79,7 @@ def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str]
 
 
 def _swap(
-    section: ScheduleConfig, own: int | None, cast: Cast
+    section: ScheduleConfig, own: int | None, cast: PolicyAssignment
 ) -> tuple[int | None, tuple[str, ...]]:
     """How often which agents exchange their policies. What an algorithm asks for by itself is left
     out where there is nothing to exchange."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.environments import make_worlds
-from mrlm.build.policies import Parts, assign, load_policies
+from mrlm.build.policies import LiveObjects, assign, load_policies
 from mrlm.config import ExperimentConfig
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError, ModelError
@@ -79,7 +79,7 @@ class Sampled:
         return self.inner.tolerance(policy)
 
 
-class House:
+class HostedPolicies:
     """Policies that live in this process, and the engine that samples for all of them.
 
     Args:
@@ -191,7 +191,7 @@ def house_of(
     precision: Any = "fp32",
     engine: str = "lean",
     settings: Mapping[str, Any] | None = None,
-) -> House:
+) -> HostedPolicies:
     """Policies from folders, hub ids or runs: an adapter folder stays an adapter, and those of one
     base share it.
 
@@ -221,16 +221,16 @@ def house_of(
             bases[base] = load_model(base, dtype, device=device)
         bases[base] = with_adapter(bases[base], name, Path(folder))
         policies[name] = Policy(name, bases[base], tokenizer, adapter=name, precision=precision)
-    return House(policies, named, engine, settings)
+    return HostedPolicies(policies, named, engine, settings)
 
 
-def house_of_config(config: ExperimentConfig) -> House:
+def house_of_config(config: ExperimentConfig) -> HostedPolicies:
     """The policies of an experiment that have weights, as they are before it begins.
 
     Raises:
         ConfigError: they cannot be cast or loaded.
     """
-    parts = Parts()
+    parts = LiveObjects()
     cast = assign(config, make_worlds(config, parts), parts)
     policies = load_policies(config, cast, parts)
     if not policies:
@@ -238,4 +238,4 @@ def house_of_config(config: ExperimentConfig) -> House:
     models = {
         name: cast.policies[name].model or config.model.model_name_or_path for name in policies
     }
-    return House(policies, models, settings={"batch_size": config.engine.batch_size})
+    return HostedPolicies(policies, models, settings={"batch_size": config.engine.batch_size})

@@ -7,26 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrlm.build.async_play import surplus_of
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run_plan import Data, RunPlan
 from mrlm.config import ExperimentConfig, TrainingConfig
 from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.data.tasks import Reading
 from mrlm.learn.bases.spec import Spec
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Engine
 from mrlm.play.sources.ahead import Ahead
 from mrlm.play.sources.collected import Collected
 from mrlm.play.sources.play import Play, Sit
 from mrlm.play.sources.rows import Grouping, RowSource
-from mrlm.play.sources.self_play_pairs import Opposed
+from mrlm.play.sources.self_play_pairs import SelfPlayPairs
 from mrlm.play.sources.source import EpisodeSource
-from mrlm.play.sources.streaming import Streamed
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.streaming import StreamedRows
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 
 
-def rows_of(config: ExperimentConfig, parts: Parts, spec: Spec) -> Data | None:
+def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | None:
     """The rows a run learns from, read or ready to be; `None` if it learns from none.
 
     Raises:
@@ -63,8 +63,8 @@ def rows_of(config: ExperimentConfig, parts: Parts, spec: Spec) -> Data | None:
 
 def play_of(
     config: ExperimentConfig,
-    worlds: Sequence[WorldSpec],
-    seats: Mapping[str, Seat],
+    worlds: Sequence[EnvironmentSpec],
+    seats: Mapping[str, AgentSettings],
     engines: Mapping[str, Engine],
     peers: Peers = ALONE,
     group_size: int = 1,
@@ -77,8 +77,8 @@ def play_of(
 
 def source_of(
     plan: RunPlan,
-    worlds: Sequence[WorldSpec],
-    seats: Mapping[str, Seat],
+    worlds: Sequence[EnvironmentSpec],
+    seats: Mapping[str, AgentSettings],
     engines: Mapping[str, Engine],
     peers: Peers,
     sit: Sit | None,
@@ -99,13 +99,13 @@ def source_of(
         grouping = Grouping(seats, spec.sampling.pairs, where, config.data.on_long_row)
         seed, shuffle = config.training.seed, config.data.shuffle
         if isinstance(rows, Reading):
-            return Streamed(rows, grouping, seed, config.data.shuffle_buffer if shuffle else 1)
+            return StreamedRows(rows, grouping, seed, config.data.shuffle_buffer if shuffle else 1)
         found = RowSource(rows, grouping, seed, shuffle)
         if spec.sampling.rounds is None:
             return found
         rounds = spec.sampling.rounds.over(len(rows), config.training.batch_size)
         channel = peers.channel()
-        return Opposed(found, seats, engines, rounds, seed, config.engine.timeout, channel)
+        return SelfPlayPairs(found, seats, engines, rounds, seed, config.engine.timeout, channel)
     given = (config, worlds, seats, engines, peers)
     asked = spec.sampling.collection
     if asked is not None:

@@ -35,7 +35,9 @@ Worlds = Annotated[
     list[str] | None,
     typer.Option("--environment", "-e", help="A world by name; may be given several times."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
+SilentLog = Annotated[
+    bool, typer.Option("--quiet", help="Print nothing but the result and errors.")
+]
 
 
 def _set_verbose(value: bool) -> None:

@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mrlm.serving.environments.server import Settings
-    from mrlm.serving.policies.hub import Desk
+    from mrlm.serving.policies.hub import PolicyHub
 
 PolicyOption = Annotated[
     list[str] | None,
@@ -49,7 +49,7 @@ def open_desk(
     device: str,
     dtype: str,
     timeout: float,
-) -> Desk | None:
+) -> PolicyHub | None:
     """The desk of the policies that are to be served; `None` for none.
 
     Raises:
@@ -66,7 +66,7 @@ def open_desk(
     from mrlm.build.served_policies import house_of, house_of_config
     from mrlm.config import load_config
     from mrlm.runs import TINY
-    from mrlm.serving.policies.hub import Desk
+    from mrlm.serving.policies.hub import PolicyHub
 
     if of is not None:
         house = house_of_config(load_config(of).stage_configs()[-1][1])
@@ -74,7 +74,7 @@ def open_desk(
         house = house_of(_by_name(named or []), dtype, device)
     if all(policy.size < TINY for policy in house.policies.values()):
         torch.set_num_threads(1)
-    return Desk(
+    return PolicyHub(
         house.served(),
         timeout=timeout,
         add_adapter=house.add_adapter,
@@ -84,7 +84,7 @@ def open_desk(
 
 
 @contextmanager
-def open_door(desk: Desk, settings: Settings, port: int | None) -> Iterator[str | None]:
+def open_door(desk: PolicyHub, settings: Settings, port: int | None) -> Iterator[str | None]:
     """The HTTP door of a server, guarded as the server is; its address, or `None` where no port is
     asked for."""
     if port is None:
@@ -92,12 +92,12 @@ def open_door(desk: Desk, settings: Settings, port: int | None) -> Iterator[str 
         return
     from mrlm.serving.policies.admission import AdmissionLimits
     from mrlm.serving.policies.http_server import HttpServer
-    from mrlm.serving.policies.openai_http import Door
+    from mrlm.serving.policies.openai_http import OpenAIHandler
     from mrlm.serving.protocol.security import check_exposure
 
     check_exposure(settings.host, settings.token, settings.tls_cert is not None)
     door = HttpServer(
-        Door(desk, settings.token, AdmissionLimits(body=settings.max_message_bytes)),
+        OpenAIHandler(desk, settings.token, AdmissionLimits(body=settings.max_message_bytes)),
         settings.host,
         port,
         settings.tls_cert,

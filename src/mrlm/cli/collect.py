@@ -13,7 +13,7 @@ from mrlm.cli._options import (
     ConfigFile,
     Model,
     Overrides,
-    Quiet,
+    SilentLog,
     Worlds,
     config_to_play,
     write_json,
@@ -32,7 +32,7 @@ def collect(
     filter_reward: Annotated[
         float | None, typer.Option(help="Keep only rollouts of at least this reward.")
     ] = None,
-    quiet: Quiet = False,
+    quiet: SilentLog = False,
 ) -> None:
     """Play episodes with the agents of an experiment and write down what was said."""
     from mrlm.core.records import message_record

@@ -122,7 +122,7 @@ def _counts(
     model: tuple[str | None, int | None, int | None, int | None],
 ) -> tuple[Plan, Lengths, Any]:
     """The counts of a stage, how long its texts are taken to be, and what its algorithm needs."""
-    from mrlm.build.policies import Parts
+    from mrlm.build.policies import LiveObjects
     from mrlm.build.run import arithmetic_of, plan_of
     from mrlm.planning.estimate import Needs
     from mrlm.planning.models import parameters_of, shape_of_size, similar
@@ -146,7 +146,7 @@ def _counts(
         raise ConfigError("--layers, --hidden and --vocab describe the model of --params; give it")
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
-    run = plan_of(stage, Parts())
+    run = plan_of(stage, LiveObjects())
     plan, cast = arithmetic_of(run, shape=shape, parameters=weights), run.cast
     here = [name for name, policy in cast.policies.items() if policy.endpoint is None]
     unknown = set(here) - {each.name for each in plan.weights if each.shape is not None}

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mrlm.cli._options import ConfigFile, Model, Overrides, config_to_play
-from mrlm.core.errors import Left
+from mrlm.core.errors import PlayerLeft
 
 if TYPE_CHECKING:
     from mrlm.config import ExperimentConfig
     from mrlm.core.episodes import Episode
     from mrlm.core.types import Message
-    from mrlm.play.world import EpisodeRunner
+    from mrlm.play.episode_runner import EpisodeRunner
 
 HELP = """\
 A line is an answer; empty lines are not sent. /long begins an answer of several lines, and so does
@@ -71,7 +71,7 @@ def play(
     with _interruptible():
         try:
             run_async(sit())
-        except Left:
+        except PlayerLeft:
             terminal.say("You have left.")
 
 
@@ -149,7 +149,7 @@ class Terminal:
             line = self._line(f"{self.name}> ")
             word = line.strip().lower()
             if word == "/quit":
-                raise Left
+                raise PlayerLeft
             if word == "/help":
                 self.say(HELP)
             elif word == "/again":
@@ -167,7 +167,7 @@ class Terminal:
         while True:
             try:
                 line = self._line("... ")
-            except Left:
+            except PlayerLeft:
                 if not lines:
                     raise
                 break
@@ -182,7 +182,7 @@ class Terminal:
             line = input(prompt)
         except EOFError:
             print()
-            raise Left from None
+            raise PlayerLeft from None
         if self._piped:  # so that a transcript is whole
             self.say(line)
         return line

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mrlm.cli._options import Quiet, write_json
+from mrlm.cli._options import SilentLog, write_json
 
 
 def replay(
@@ -25,7 +25,7 @@ def replay(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if it is not what the log says.")
     ] = False,
-    quiet: Quiet = False,
+    quiet: SilentLog = False,
 ) -> None:
     """Play an episode of a run again and compare it with what the log says."""
     from mrlm.replays.replay import replay as play_again

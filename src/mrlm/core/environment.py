@@ -149,7 +149,7 @@ class SimulatedEnvironment:
         raise NotImplementedError
 
 
-class SingleSeat(Environment):
+class SingleAgentEnvironment(Environment):
     """An adapter of a `SimulatedEnvironment` to an `Environment` with the single agent `agent`."""
 
     def __init__(self, world: SimulatedEnvironment) -> None:
@@ -226,7 +226,7 @@ def as_environment(world: Any) -> Environment:
     if isinstance(world, Environment):
         return world
     if isinstance(world, SimulatedEnvironment):
-        return SingleSeat(world)
+        return SingleAgentEnvironment(world)
     if isinstance(world, LLMEnvironment):
         return _world_model(world)
     if callable(world):
@@ -383,7 +383,7 @@ def _check_result(result: Any, environment: Environment, where: str) -> None:
 
 
 def _title(world: Any) -> str:
-    if isinstance(world, SingleSeat):
+    if isinstance(world, SingleAgentEnvironment):
         return type(world.world).__name__
     return (
         world.__name__

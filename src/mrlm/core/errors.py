@@ -41,7 +41,7 @@ class EpisodeError(MRLMError):
     """One episode failed. It is recorded with `status="error"`, never with reward 0."""
 
 
-class Left(BaseException):
+class PlayerLeft(BaseException):
     """The human player at the terminal quits. Not an `Exception`, so that it ends the run instead
     of failing an episode."""
 

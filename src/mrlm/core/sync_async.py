@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from mrlm.core.errors import EpisodeError, Left
+from mrlm.core.errors import EpisodeError, PlayerLeft
 from mrlm.core.user_errors import in_user_code, title
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def is_interrupt(error: BaseException) -> bool:
         return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):
         return not in_user_code(error)
-    if isinstance(error, Left):
+    if isinstance(error, PlayerLeft):
         return True
     if not isinstance(error, KeyboardInterrupt):
         return False

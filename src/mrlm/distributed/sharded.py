@@ -46,7 +46,7 @@ def shard(
     kind = bodies[0].device.type
     mesh = mesh_of(section.sharding, peers.size, kind)
     for policy in bodies:
-        policy.shards = Cut(policy, section, mesh, peers)
+        policy.shards = ShardedModel(policy, section, mesh, peers)
         policy.lean = False
         policy.forget_pass("own")
         policy.forget_pass("reference")
@@ -92,7 +92,7 @@ def blocks_of(model: Any) -> list[nn.Module]:
     return list(max(lists, key=len, default=[]))
 
 
-class Cut:
+class ShardedModel:
     """A policy's sharded model; see `learn.policy.shards.Shards`.
 
     Args:

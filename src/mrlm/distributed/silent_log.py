@@ -11,7 +11,7 @@ from mrlm.core.episodes import Episode
 from mrlm.tracking.run_log import RunLog
 
 
-class Quiet(RunLog):
+class SilentLog(RunLog):
     """A log that writes nothing; the main process writes the log of the run.
 
     Args:

@@ -18,7 +18,7 @@ from mrlm.core.types import Message, Role, SamplingParams, Turn
 from mrlm.core.user_turn import UserTurnOpening, open_user_turn
 from mrlm.learn.policy.loading import load_model, load_tokenizer
 from mrlm.learn.policy.policy import Policy
-from mrlm.play.engine import Batcher, Pulse, Request
+from mrlm.play.engine import Batcher, ExternalCalls, Request
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class WorldModel:
         loop = asyncio.get_running_loop()
         if loop not in self._batchers:
             engines = {"world_model": self._engine}
-            self._batchers[loop] = Batcher(engines, self.timeout, Pulse())
+            self._batchers[loop] = Batcher(engines, self.timeout, ExternalCalls())
         return self._batchers[loop]
 
     @property

@@ -9,7 +9,7 @@ from mrlm.core.environment import Split
 from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Role, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoSeats, penalty
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, penalty
 from mrlm.environments.shared.kuhn import CARDS, DEALS, SEEN, equilibrium
 from mrlm.environments.shared.kuhn import exploitability as exploitability
 from mrlm.environments.shared.rows import at_least
@@ -28,7 +28,7 @@ def words_after(said: str) -> tuple[str, str]:
     return ("fold", "call") if "b" in said else ("check", "bet")
 
 
-class KuhnPokerEnvironment(TwoSeats):
+class KuhnPokerEnvironment(TwoPlayerGame):
     """A game of poker with three cards (Kuhn 1950). Both players put in a chip and get a card that
     the other never sees; the first checks or bets one chip, and against a bet a player folds or
     calls. The reward is the number of chips won: 1 or 2, or -1 or -2.

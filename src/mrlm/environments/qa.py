@@ -13,7 +13,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import Table, answered, others, seats
+from mrlm.environments.shared.rows import RowTable, answered, others, seats
 from mrlm.environments.shared.text import exact_match, f1
 
 SYSTEM_PROMPT = "Answer the question in as few words as possible."
@@ -67,9 +67,9 @@ class QASolverEnv(Environment):
         self.agents: tuple[str, ...] = seats(agents, 1)
         self.system_prompt: str = SYSTEM_PROMPT if custom_sys_prompt is None else custom_sys_prompt
         self.reward = reward
-        self._table: Table | None = None
+        self._table: RowTable | None = None
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,
@@ -138,7 +138,7 @@ class QASolverEnv(Environment):
     def expert(self, agent: str, messages: list[Message]) -> str | None:
         return self._state["answer"][0]
 
-    def _rows(self) -> Table:
+    def _rows(self) -> RowTable:
         if self._table is None:
             raise ConfigError("environment qa: dataset is missing; give a list, a file or a hub id")
         return self._table

@@ -15,7 +15,7 @@ from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.registry import unknown
 from mrlm.core.types import Message, Observation, Reward, Role, StepResult, Task
-from mrlm.environments.shared.asked import Asked, TooLate, answering
+from mrlm.environments.shared.child_process import ChildProcess, TooLate, answering
 from mrlm.environments.shared.expressions import is_literal, is_mathematics
 from mrlm.environments.shared.generators import attempts
 from mrlm.environments.shared.libraries import needed, said, seed_of
@@ -178,7 +178,7 @@ def stated(text: str, tags: bool) -> str | None:
     return answer.strip() if closed and opened else None
 
 
-_library = Asked("mrlm.environments.reasoning_gym", "reasoning_gym")
+_library = ChildProcess("mrlm.environments.reasoning_gym", "reasoning_gym")
 
 
 # -- in the child ----------------------------------------------------------------------------------

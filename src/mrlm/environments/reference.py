@@ -10,7 +10,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import DataError
 from mrlm.core.types import Message, Role, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
-from mrlm.environments.shared.rows import Table, others
+from mrlm.environments.shared.rows import RowTable, others
 from mrlm.environments.shared.text import f1
 from mrlm.environments.shared.texts import COPIED, TextEnvironment
 from mrlm.environments.writing.presets import LengthSpan
@@ -65,7 +65,7 @@ class ReferenceEnvironment(TextEnvironment):
         seed: int = 0,
         agents: str | Sequence[str] = "agent",
     ) -> None:
-        self._table: Table = Table(
+        self._table: RowTable = RowTable(
             dataset,
             eval_dataset=eval_dataset,
             split=split,

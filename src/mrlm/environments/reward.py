@@ -13,7 +13,7 @@ from mrlm.core.matters import Matters
 from mrlm.core.registry import load
 from mrlm.core.types import JSON, Message, Observation, Reward, Role, StepResult, Task
 from mrlm.data.tasks import OnBadRow, row_messages
-from mrlm.environments.shared.rows import Table, at_least, seats
+from mrlm.environments.shared.rows import RowTable, at_least, seats
 from mrlm.environments.shared.scoring import JointSample, Scorers
 from mrlm.environments.shared.scoring import RewardProcessors as RewardProcessors
 from mrlm.play.external_transition import Dialogue, Mode, Transition, Turning, observed
@@ -122,7 +122,7 @@ class RewardEnvironment(Environment):
         self._formatters = _formatters(formatters, self.agents)
         self._scorers = Scorers(reward_func, self.agents)
         self._processor = _function(reward_processor, "reward_processor")
-        self._table = Table(
+        self._table = RowTable(
             dataset,
             eval_dataset=eval_dataset,
             split=split,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoSeats, penalty
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, penalty
 from mrlm.environments.shared.rows import at_least, is_held_out
 from mrlm.environments.shared.text import only_word
 
@@ -26,7 +26,7 @@ RULES = (
 )
 
 
-class TicTacToeEnvironment(TwoSeats):
+class TicTacToeEnvironment(TwoPlayerGame):
     """A game of tic-tac-toe. The reward is 1 for the winner and -1 for the loser; for a draw, both
     get `draw`.
 

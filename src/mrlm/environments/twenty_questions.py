@@ -9,7 +9,7 @@ from typing import Literal
 from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
-from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoSeats, one_of, penalty
+from mrlm.environments.shared.games import Opponent, Style, Teaches, TwoPlayerGame, one_of, penalty
 from mrlm.environments.shared.rows import at_least, is_held_out
 from mrlm.environments.shared.text import only_word
 from mrlm.environments.shared.things import ATTRIBUTES, TRUE
@@ -24,7 +24,7 @@ SHORT = {word: code for code, word in CODES.items()}
 ASKER, ANSWERER = 0, 1
 
 
-class TwentyQuestionsEnvironment(TwoSeats):
+class TwentyQuestionsEnvironment(TwoPlayerGame):
     """A game in which the asker has to find one of 86 things, each described by 26 binary
     attributes. The asker names an attribute and learns whether the thing has it, or names a thing
     as its guess. A right guess ends the game, as does the last of `max_questions` messages:

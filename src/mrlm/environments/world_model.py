@@ -23,7 +23,7 @@ from mrlm.core.types import (
     Task,
 )
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import RowTasks, Table, at_least, others, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, at_least, others, seats
 from mrlm.environments.shared.scoring import JointSample, Scorers
 
 
@@ -99,7 +99,7 @@ class WorldModelEnvironment(RowTasks):
         self.max_turns: int | None = max_turns
         self.system_prompt = system_prompt
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,

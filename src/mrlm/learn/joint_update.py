@@ -41,7 +41,7 @@ class Member(Protocol):
         algorithm: Algorithm,
         step: int,
         seed: int,
-        meeting: Meeting,
+        meeting: JointUpdate,
     ) -> dict[str, float]:
         """Update, with micro-batches that are computed where other learners bring theirs."""
         ...
@@ -141,7 +141,7 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
     return losses
 
 
-class Meeting:
+class JointUpdate:
     """Where the learners of a stage bring their micro-batches. Once all that are still at work have
     brought one, they are computed together. Where several processes compute gradients together,
     those of all that have brought everything of a step are added up at once, in order of their
@@ -235,7 +235,7 @@ async def update_together(
         step: iteration, for the learning rates.
     """
     peers = jobs[0][0].settings.peers if jobs else ALONE
-    meeting = Meeting(len(jobs), peers)
+    meeting = JointUpdate(len(jobs), peers)
 
     async def one(learner: Member, samples: Sequence[Sample], seed: int) -> dict[str, float]:
         try:

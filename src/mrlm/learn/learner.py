@@ -33,7 +33,7 @@ from mrlm.learn.data.batch import Batch, Loss, Sample, Totals, pack
 from mrlm.learn.data.data_parallel import exchange_columns, nothing, parts, rounds, write_column
 from mrlm.learn.data.first_pass import FirstPass
 from mrlm.learn.data.samples import minibatches, openings, samples_of
-from mrlm.learn.joint_update import Meeting, Work, update_together
+from mrlm.learn.joint_update import JointUpdate, Work, update_together
 from mrlm.learn.loss_tensor import LossTensor
 from mrlm.learn.mismatch import FEW, FirstLook, drops, loss_mismatch, raw
 from mrlm.learn.optimizer import LearnerSettings, Stepper, seed_dropout
@@ -277,7 +277,7 @@ class Learner:
         algorithm: Algorithm,
         step: int,
         seed: int,
-        meeting: Meeting,
+        meeting: JointUpdate,
     ) -> dict[str, float]:
         """`update`, with micro-batches that are computed where other learners bring theirs; the
         model is in training mode already."""
@@ -325,7 +325,7 @@ class Learner:
         self,
         samples: Sequence[Sample],
         algorithm: Algorithm,
-        meeting: Meeting,
+        meeting: JointUpdate,
         look: FirstLook | None = None,
     ) -> dict[str, float]:
         """One step on one mini-batch, whatever number of micro-batches it takes; in the first one

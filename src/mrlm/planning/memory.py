@@ -26,7 +26,7 @@ REDUCING = ("buckets",)
 """Parts that exist only while gradients are reduced."""
 PASSING = (*LEARNING, *PLAYING, *REDUCING)
 
-Parts = dict[str, int]
+LiveObjects = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class ShardCounts:
 WHOLE = ShardCounts()
 
 
-def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE) -> Parts:
+def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE) -> LiveObjects:
     """Bytes of one policy on one device, by part."""
     width, shape = job.width, weights.shape
     own = ADAPTER_BYTES if weights.lora is not None else width
-    parts: Parts = {"weights": weights.count * width // shards.weights if weights.owns else 0}
+    parts: LiveObjects = {"weights": weights.count * width // shards.weights if weights.owns else 0}
     if weights.lora is not None:
         parts["adapter"] = weights.adapter * own // shards.weights
     if weights.trainable:
@@ -151,9 +151,9 @@ def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
 
 def _passing(
     weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: ShardCounts
-) -> Parts:
+) -> LiveObjects:
     """Bytes that are needed during a forward and backward pass."""
-    parts: Parts = {}
+    parts: LiveObjects = {}
     if weights.trainable:
         parts["activations"] = activations(shape, job.tokens, job.computed, job.checkpointing)
         parts["logits"] = logits(shape, job.tokens, job.lean)

@@ -30,7 +30,7 @@ class PromptTooLong(MRLMError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class AgentSettings:
     """The configuration of an agent, constant over episodes.
 
     Args:
@@ -52,7 +52,7 @@ class Seat:
     system_prompt: str | None = None
     trained: bool = True
 
-    def greedy(self) -> Seat:
+    def greedy(self) -> AgentSettings:
         """A copy with greedy decoding."""
         return replace(self, sampling=replace(self.sampling, temperature=0.0))
 
@@ -72,7 +72,9 @@ class Agent:
         key: randomness key of the episode.
     """
 
-    def __init__(self, seat: Seat, episode: Episode, batcher: Batcher | None, key: Key) -> None:
+    def __init__(
+        self, seat: AgentSettings, episode: Episode, batcher: Batcher | None, key: Key
+    ) -> None:
         self.seat = seat
         self.name: str = seat.name
         self.place: str = seat.name
@@ -241,7 +243,7 @@ class Agent:
         return None
 
 
-class Told(Agent):
+class TextAgent(Agent):
     """An agent whose messages are tokenised text instead of samples."""
 
     async def act(self, messages: Sequence[Message], **sampling: object) -> Message:
@@ -265,10 +267,12 @@ class Told(Agent):
         return turn
 
 
-class Demonstrator(Told):
+class Demonstrator(TextAgent):
     """An agent that plays the actions of the environment's expert."""
 
-    def __init__(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> None:
+    def __init__(
+        self, seat: AgentSettings, episode: Episode, environment: Environment, key: Key
+    ) -> None:
         super().__init__(seat, episode, None, key)
         self._environment = environment
 
@@ -282,7 +286,7 @@ class Demonstrator(Told):
         return text
 
 
-class Person(Told):
+class Person(TextAgent):
     """A human player or another external function.
 
     Args:
@@ -291,7 +295,7 @@ class Person(Told):
             prompt.
     """
 
-    def __init__(self, seat: Seat, episode: Episode, key: Key, ask: Ask) -> None:
+    def __init__(self, seat: AgentSettings, episode: Episode, key: Key, ask: Ask) -> None:
         super().__init__(seat, episode, None, key)
         self._ask = ask
 

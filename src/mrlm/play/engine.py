@@ -65,7 +65,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class Copies(Engine, Protocol):
+class ReplicatedEngine(Engine, Protocol):
     """An engine with several copies of a policy's weights; the request determines which copy
     answers."""
 
@@ -75,7 +75,7 @@ class Copies(Engine, Protocol):
 
 
 @runtime_checkable
-class Eager(Engine, Protocol):
+class ConcurrentEngine(Engine, Protocol):
     """An engine whose server batches concurrent requests itself: every request is sent at once, and
     a failure affects no other request. It retries by itself."""
 
@@ -89,7 +89,7 @@ class Eager(Engine, Protocol):
 
 
 @runtime_checkable
-class Rests(Protocol):
+class SleepingEngine(Protocol):
     """An engine that can release memory between batches."""
 
     async def rest(self) -> None:
@@ -100,7 +100,7 @@ class Rests(Protocol):
 async def rest(engines: Mapping[str, Engine]) -> None:
     """Let engines release memory that learning can use, until the next request."""
     for engine in {id(each): each for each in engines.values()}.values():
-        if isinstance(engine, Rests):
+        if isinstance(engine, SleepingEngine):
             await engine.rest()
 
 
@@ -128,7 +128,7 @@ class RemoteEngine(Engine, Protocol):
 
 
 @dataclass(slots=True)
-class Pulse:
+class ExternalCalls:
     """Counts external calls in progress (`busy`): a batch waits for them, so that its content
     depends only on the episodes and never on timing."""
 
@@ -185,7 +185,7 @@ class Batcher:
     """Iterations of the event loop after which a resumed agent has reached its next call, or its
     end."""
 
-    def __init__(self, engines: Mapping[str, Engine], timeout: float, pulse: Pulse) -> None:
+    def __init__(self, engines: Mapping[str, Engine], timeout: float, pulse: ExternalCalls) -> None:
         self.engines = engines
         self.timeout = timeout
         self.pulse = pulse
@@ -246,7 +246,7 @@ class Batcher:
             async with self.pulse.working():
                 with span("sampling", request.policy):
                     return await engine.answer(request)
-        if isinstance(engine, Eager):
+        if isinstance(engine, ConcurrentEngine):
             return await self._at_once(engine, request)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
@@ -254,7 +254,7 @@ class Batcher:
             self._pump = asyncio.create_task(self._run())
         return await future
 
-    async def _at_once(self, engine: Eager, request: Request) -> Completion:
+    async def _at_once(self, engine: ConcurrentEngine, request: Request) -> Completion:
         self.calls += 1
         try:
             async with self.pulse.working(), asyncio.timeout(self.timeout):

@@ -13,7 +13,7 @@ from mrlm.core.environment import TURN_SETTINGS
 from mrlm.core.errors import ConfigError, EpisodeError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import EpisodeRunner
+from mrlm.play.episode_runner import EpisodeRunner
 
 WorkflowFunction = Callable[[Task, Agents, EpisodeRunner], Awaitable[object]]
 """`async def my_workflow(task, agents, env)`."""

@@ -12,10 +12,10 @@ from mrlm.core.episodes import Episode
 from mrlm.core.errors import ConfigError
 from mrlm.core.sync_async import run_async
 from mrlm.core.types import Message, SamplingParams
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.failure_log import AllFailedError
 from mrlm.play.sources.play import Play
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import (
     AnyWorkflow,
     FunctionWorkflow,
@@ -106,10 +106,10 @@ def _played(
         return made
 
     name = template.name or type(template).__name__
-    world = WorldSpec(name, template, make, workflow)
+    world = EnvironmentSpec(name, template, make, workflow)
     names = tuple(agents or world.agents)
     sampling = SamplingParams(max_new_tokens=1)
-    seats = {each: Seat(each, each, None, sampling, 0, trained=False) for each in names}
+    seats = {each: AgentSettings(each, each, None, sampling, 0, trained=False) for each in names}
     play = Play([world], seats, {}, 1, seed, persons=dict.fromkeys(names, _asked(answers)))
     try:
         (group,) = run_async(play.take(1))

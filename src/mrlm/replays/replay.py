@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mrlm.build.async_play import beside_play
-from mrlm.build.policies import Parts
+from mrlm.build.policies import LiveObjects
 from mrlm.build.run import build
 from mrlm.config import ExperimentConfig, load_config
 from mrlm.core.episodes import Episode
@@ -107,7 +107,7 @@ def replay(
     episode: str,
     step: int | None = None,
     *,
-    parts: Parts | None = None,
+    parts: LiveObjects | None = None,
 ) -> Replay:
     """Re-execute an episode of a run, with the weights it was played with, and compare it with the
     log. The run's folder is not changed.
@@ -128,7 +128,7 @@ def replay(
     if parts is None and not config.environments and config.data.dataset is None:
         raise ConfigError(
             f"{folder}: the environments or rows of this run were live objects of a program; call "
-            "mrlm.replay(..., parts=mrlm.build.policies.Parts(worlds=[...])) with them"
+            "mrlm.replay(..., parts=mrlm.build.policies.LiveObjects(worlds=[...])) with them"
         )
     origin = _origin(folder, number if evaluated else number - 1)
     if config.distributed.enabled:
@@ -310,9 +310,9 @@ def _quiet(config: ExperimentConfig, place: Path, evaluates: bool) -> Experiment
     return config.merged(changes)
 
 
-def _with_models(folder: Path, parts: Parts | None, watch: Callback) -> Parts:
+def _with_models(folder: Path, parts: LiveObjects | None, watch: Callback) -> LiveObjects:
     """Parts of the run, with the models that a stage took over from the previous one."""
-    known = parts or Parts()
+    known = parts or LiveObjects()
     taken: dict[str, Any] = {}
     if (folder / MODELS).is_file():
         for name, path in json.loads((folder / MODELS).read_text(encoding="utf-8")).items():

@@ -11,7 +11,7 @@ from typing import Literal
 
 from mrlm.core.environment import Environment
 from mrlm.core.episodes import Episode
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 
 Matchmaking = Literal["latest", "uniform", "pfsp"]
 
@@ -37,7 +37,7 @@ class MatchResult:
 
 def heroes(
     world: Environment,
-    seats: Mapping[str, Seat],
+    seats: Mapping[str, AgentSettings],
     players: Collection[str],
     stands_in: Mapping[str, str],
 ) -> list[str]:
@@ -52,8 +52,8 @@ def heroes(
 
 
 def seated(
-    world: Environment, seats: Mapping[str, Seat], hero: str, stands_in: Mapping[str, str]
-) -> dict[str, Seat]:
+    world: Environment, seats: Mapping[str, AgentSettings], hero: str, stands_in: Mapping[str, str]
+) -> dict[str, AgentSettings]:
     """The seats of a match: the hero's policy plays as it is, the policies of the other agents are
     replaced, where they have a stand-in, and nobody learns from what that one says.
 
@@ -72,7 +72,10 @@ def seated(
 
 
 def _guests(
-    names: Sequence[str], hero: str, seats: Mapping[str, Seat], stands_in: Mapping[str, str]
+    names: Sequence[str],
+    hero: str,
+    seats: Mapping[str, AgentSettings],
+    stands_in: Mapping[str, str],
 ) -> list[str]:
     return [name for name in names if name != hero and seats[name].policy in stands_in]
 

@@ -36,10 +36,10 @@ from mrlm.learn.checkpoint import (
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.policy.copies import adopt
 from mrlm.learn.policy.policy import Policy
-from mrlm.play.agent import Seat, seed_of
+from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.engine import Engine
 from mrlm.play.sources.play import Play
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.selfplay.matchmaking import MatchResult, drawn, heroes, match_number, results_of, seated
 from mrlm.selfplay.ratings import MovingRatings, Results, fitted, record, report
 
@@ -50,7 +50,7 @@ MEMORY = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastPlayer:
     """A player of the past.
 
     Args:
@@ -95,7 +95,7 @@ class Population:
         self.trained: dict[str, Policy] = dict(trained or {})
         self.stand_ins: dict[str, Sequence[Policy]] = dict(stand_ins or {})
         self.engines: dict[str, Engine] = dict(engines or {})
-        self.past: dict[str, list[Past]] = {name: [] for name in self.stand_ins}
+        self.past: dict[str, list[PastPlayer]] = {name: [] for name in self.stand_ins}
         """policy -> its past players, the first taken first."""
         self.results: Results = Results()
         """Of evaluations: games between players whose weights do not change."""
@@ -108,7 +108,7 @@ class Population:
         """Players whom nobody meets any more, with the last ratings they had."""
         self.form: dict[str, dict[str, list[float]]] = {name: {} for name in self.trained}
         """policy -> past player -> games against that one and their score, older ones fading."""
-        self.facing: dict[str, list[Past]] = {}
+        self.facing: dict[str, list[PastPlayer]] = {}
         """policy -> whom its stand-ins stand for now."""
         self.exchange: Callable[[Sequence[Frozen]], Awaitable[None]] = self._exchange
         """Gives the engines the weights of stand-ins; a run also proves that they arrived."""
@@ -118,7 +118,9 @@ class Population:
 
     # -- who plays ---------------------------------------------------------------------------------
 
-    def sit(self, world: WorldSpec, task: int, seats: Mapping[str, Seat]) -> Mapping[str, Seat]:
+    def sit(
+        self, world: EnvironmentSpec, task: int, seats: Mapping[str, AgentSettings]
+    ) -> Mapping[str, AgentSettings]:
         """Who plays a training task: past players have all seats but one in every match, and that
         one moves on from match to match."""
         players = {seat.policy for seat in seats.values() if seat.trained}
@@ -142,7 +144,7 @@ class Population:
 
     async def meet(self, step: int) -> None:
         """Draw the opponents of an iteration and load them."""
-        wanted: dict[str, list[Past]] = {}
+        wanted: dict[str, list[PastPlayer]] = {}
         for name, past in self.past.items():
             rng = random.Random(seed_of((self.seed, "opponents", name, step)))
             losses = {each.name: self._losses(each.name) for each in past}
@@ -168,7 +170,7 @@ class Population:
         games, score = (sum(each[i] for each in known) for i in (0, 1))
         return 1.0 - (score + 0.5) / (games + 1.0)
 
-    async def _load(self, wanted: Mapping[str, Sequence[Past]]) -> None:
+    async def _load(self, wanted: Mapping[str, Sequence[PastPlayer]]) -> None:
         """Let stand-ins stand for past players, policy by policy: whom they stood for before is
         overwritten."""
         loaded: list[Frozen] = []
@@ -286,10 +288,10 @@ class Population:
         settings = self.settings
         for name in self.past:
             if settings.every is not None and step % settings.every == 0:
-                self._enter(Past(self._as_of(name, step), name, step))
+                self._enter(PastPlayer(self._as_of(name, step), name, step))
             for place, source in enumerate(settings.source if step == 0 else ()):
                 label = "source" if place == 0 else f"source-{place + 1}"
-                self._enter(Past(f"{name}@{label}", name, None), source)
+                self._enter(PastPlayer(f"{name}@{label}", name, None), source)
             self._thin(name)
         self.tidy()
 
@@ -298,7 +300,7 @@ class Population:
         if self:
             self.peers.first(self._tidy)
 
-    def _enter(self, past: Past, source: str | None = None) -> None:
+    def _enter(self, past: PastPlayer, source: str | None = None) -> None:
         members = self.past[past.policy]
         if past in members:
             return
@@ -377,7 +379,9 @@ class Population:
         Raises:
             CheckpointError: a snapshot is damaged or gone.
         """
-        self.past = {name: [Past(**row) for row in rows] for name, rows in state["past"].items()}
+        self.past = {
+            name: [PastPlayer(**row) for row in rows] for name, rows in state["past"].items()
+        }
         self.results.load_state_dict(state["results"])
         self.moving.load_state_dict(state["moving"])
         settled = state.get("settled", {})

@@ -11,7 +11,7 @@ from typing import Any
 from mrlm.core.timing import OTHER, PHASES, Profile, profiling
 from mrlm.training.run import Callback, Run
 
-Table = dict[str, dict[str, float]]
+RowTable = dict[str, dict[str, float]]
 """Phase, or what is counted -> for whom -> how much."""
 
 ABOUT = {
@@ -110,11 +110,11 @@ class Report:
 
     name: str
     steps: int = 0
-    seconds: Table = field(default_factory=dict)
-    tokens: Table = field(default_factory=dict)
+    seconds: RowTable = field(default_factory=dict)
+    tokens: RowTable = field(default_factory=dict)
     before: float = 0.0
     """Seconds before the first step."""
-    beside: dict[str, Table] = field(default_factory=dict)
+    beside: dict[str, RowTable] = field(default_factory=dict)
     """Seconds of what went on beside the steps, which are no part of theirs."""
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -208,8 +208,8 @@ class Report:
         return ["  " + ", ".join(speeds)] if speeds else []
 
 
-def _nested(table: Mapping[tuple[str, str], float]) -> Table:
-    found: Table = {}
+def _nested(table: Mapping[tuple[str, str], float]) -> RowTable:
+    found: RowTable = {}
     for (first, second), value in table.items():
         found.setdefault(first, {})[second] = round(value, 6)
     return found

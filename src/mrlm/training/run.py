@@ -19,7 +19,7 @@ from mrlm.learn.frozen import Frozen
 from mrlm.learn.joint_update import update_together
 from mrlm.learn.learner import Learner
 from mrlm.learn.schedule import Schedule
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 from mrlm.play.engine import Engine
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.source import EpisodeSource
@@ -129,7 +129,7 @@ class Run:
     total_steps: int
     critics: Sequence[Critic] = ()
     schedule: Schedule = field(default_factory=Schedule)
-    casts: Sequence[Mapping[str, Seat]] = ()
+    casts: Sequence[Mapping[str, AgentSettings]] = ()
     population: Population = field(default_factory=Population)
     peers: Peers = ALONE
     placement: Placement = field(default_factory=Placement)

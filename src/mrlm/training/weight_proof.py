@@ -22,7 +22,7 @@ from mrlm.learn.data.batch import as_column
 from mrlm.learn.frozen import Frozen
 from mrlm.learn.learner import Learner
 from mrlm.play.agent import seed_of
-from mrlm.play.engine import Copies, Engine, Request
+from mrlm.play.engine import Engine, ReplicatedEngine, Request
 from mrlm.training.checks import report
 from mrlm.training.run import Run
 
@@ -161,7 +161,7 @@ def _requests(
 async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
     """What every copy of the weights answers."""
     copies: list[list[Completion]]
-    if isinstance(engine, Copies):
+    if isinstance(engine, ReplicatedEngine):
         copies = await engine.everywhere(requests)
     else:
         copies = [await engine.generate(requests)]

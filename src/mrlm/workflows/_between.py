@@ -12,9 +12,9 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import SEVERAL_TURNS, Matters
 from mrlm.core.types import Message, Observation, Task
 from mrlm.data.tasks import row_messages
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.external_transition import Dialogue, Mode, Transition, check_mode, observed
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.play.world import EpisodeRunner
 
 Seen = dict[str, list[Message]]
 

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
+from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.play.world import EpisodeRunner, Share
 from mrlm.workflows._between import hear
 
 Paid = Literal["team", "last"] | dict[str, float]

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.play.world import EpisodeRunner
 
 Order = Literal["simultaneous", "sequential"]
 Topology = Literal["all", "ring", "star"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.play.world import EpisodeRunner
 from mrlm.workflows._team import check_seat
 
 

@@ -12,8 +12,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agent, Agents
+from mrlm.play.episode_runner import EpisodeRunner, Share
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.play.world import EpisodeRunner, Share
 from mrlm.workflows._posed import Checker, read_posed
 from mrlm.workflows._team import Conference, ConferringTeam, Paid
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import EpisodeRunner
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.workflows.turns import Turns
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.workflow import Workflow, WorkflowSpec
-from mrlm.play.world import EpisodeRunner
 
 
 @dataclass

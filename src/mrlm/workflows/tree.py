@@ -13,9 +13,9 @@ from typing import Literal
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.external_transition import Dialogue
 from mrlm.play.workflow import WorkflowSpec
-from mrlm.play.world import EpisodeRunner
 from mrlm.workflows._between import Between, Seen, hear
 
 

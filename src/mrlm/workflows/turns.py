@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mrlm.core.types import Task
 from mrlm.play.agent import Agents
-from mrlm.play.world import EpisodeRunner
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.workflows._between import Between, Seen, hear
 
 

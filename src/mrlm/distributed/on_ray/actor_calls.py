@@ -16,7 +16,7 @@ STARTED = 300.0
 """Seconds in which the process of a worker with reserved resources has to answer."""
 
 
-class Post:
+class WorkerSlot:
     """A worker and its replacements.
 
     Args:
@@ -35,20 +35,20 @@ class Post:
         arguments: tuple[Any, ...],
         pool: ActorPool,
         max_restarts: int,
-        taught: Callable[[Post], None] | None = None,
+        taught: Callable[[WorkerSlot], None] | None = None,
     ) -> None:
         self.name: str = name
         self.kind: type = kind
         self.arguments: tuple[Any, ...] = arguments
         self.pool: ActorPool = pool
         self.max_restarts: int = max_restarts
-        self.taught: Callable[[Post], None] | None = taught
+        self.taught: Callable[[WorkerSlot], None] | None = taught
         self.restarts: int = 0
         """Times that its worker was lost."""
         self.handle: Any = None
 
     @property
-    def members(self) -> list[Post]:
+    def members(self) -> list[WorkerSlot]:
         """The workers behind this one: itself, unless it is a worker group."""
         return [self]
 
@@ -161,7 +161,7 @@ class Post:
         raise error
 
 
-def begin(posts: list[Post]) -> None:
+def begin(posts: list[WorkerSlot]) -> None:
     """Start workers in parallel, and wait until their processes answer."""
     for post in posts:
         post.start()

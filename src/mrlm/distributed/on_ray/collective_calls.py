@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from mrlm.core.errors import PeerError, WorkerLost
 from mrlm.core.sync_async import in_thread
-from mrlm.distributed.on_ray.actor_calls import STARTED, Post
+from mrlm.distributed.on_ray.actor_calls import STARTED, WorkerSlot
 from mrlm.distributed.on_ray.cluster import import_ray
 
 TOGETHER = frozenset(
@@ -30,7 +30,7 @@ GRACE = 10.0
 """Seconds that the other workers have to report their errors after one has failed."""
 
 
-class WorkerGroup(Post):
+class WorkerGroup(WorkerSlot):
     """A group of workers, called like its first worker.
 
     Args:
@@ -39,13 +39,13 @@ class WorkerGroup(Post):
         timeout: seconds that one worker waits for another.
     """
 
-    def __init__(self, first: Post, others: Sequence[Post], timeout: float) -> None:
+    def __init__(self, first: WorkerSlot, others: Sequence[WorkerSlot], timeout: float) -> None:
         super().__init__(first.name, first.kind, first.arguments, first.pool, first.max_restarts)
-        self.others: list[Post] = list(others)
+        self.others: list[WorkerSlot] = list(others)
         self.timeout: float = timeout
 
     @property
-    def members(self) -> list[Post]:
+    def members(self) -> list[WorkerSlot]:
         return [self, *self.others]
 
     def start(self) -> None:
@@ -62,20 +62,20 @@ class WorkerGroup(Post):
         """Create the process group of the workers."""
         for post in self.others:
             post.ask_now("ready", timeout=STARTED)
-        where = Post.ask_now(self, "address")
+        where = WorkerSlot.ask_now(self, "address")
         size = len(self.members)
         told = [
-            (post, Post.send(post, "join", rank, size, where, self.timeout))
+            (post, WorkerSlot.send(post, "join", rank, size, where, self.timeout))
             for rank, post in enumerate(self.members)
         ]
         for post, answer in told:
-            Post.collect(post, answer)
+            WorkerSlot.collect(post, answer)
 
     @property
     def alive(self) -> bool:
         for post in self.members:
             try:
-                Post.ask_now(post, "ready")
+                WorkerSlot.ask_now(post, "ready")
             except WorkerLost:
                 return False
         return True
@@ -85,7 +85,7 @@ class WorkerGroup(Post):
             return super().send(method, *arguments, answers=answers)
         ray = import_ray()
         shared = [ray.put(each) for each in arguments]  # put into the object store once
-        return [Post.send(post, method, *shared) for post in self.members]
+        return [WorkerSlot.send(post, method, *shared) for post in self.members]
 
     async def ask_all(self, method: str, *arguments: Any) -> list[Any]:
         references = self.send(method, *arguments)
@@ -121,7 +121,7 @@ class WorkerGroup(Post):
 
     def _error(self, place: int, reference: Any) -> Exception | None:
         try:
-            Post.collect(self.members[place], reference)
+            WorkerSlot.collect(self.members[place], reference)
         except Exception as error:
             return error
         return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from mrlm.core.errors import WorkerLost
 from mrlm.core.types import Completion
-from mrlm.distributed.on_ray.actor_calls import Post
+from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.proxies import WeightTransfer
 from mrlm.play.engine import Key, Request
 
@@ -94,8 +94,8 @@ class EngineGroup:
         trains: whether the worker (a single one then) also trains the policies.
     """
 
-    def __init__(self, posts: Sequence[Post], trains: bool) -> None:
-        self.posts: list[Post] = list(posts)
+    def __init__(self, posts: Sequence[WorkerSlot], trains: bool) -> None:
+        self.posts: list[WorkerSlot] = list(posts)
         self.trains: bool = trains
         self._given: dict[str, tuple[Any, int]] = {}
         self._asked: list[list[list[Request]]] = [[] for _ in posts]

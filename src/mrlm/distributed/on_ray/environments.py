@@ -17,10 +17,10 @@ from mrlm.core.errors import EpisodeError, WorkerLost
 from mrlm.core.stepping import is_async, is_pending
 from mrlm.core.sync_async import in_thread
 from mrlm.core.types import Message, StepResult, Task
-from mrlm.distributed.on_ray.actor_calls import Post
+from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.weight_transfer import opened
 from mrlm.distributed.on_ray.workers import find_modules
-from mrlm.play.sources.task_sampler import WorldSpec
+from mrlm.play.sources.task_sampler import EnvironmentSpec
 
 log: logging.Logger = logging.getLogger("mrlm")
 
@@ -30,7 +30,7 @@ Seats = tuple[tuple[str, ...], int | None]
 """Description of an environment: its agents, and its limit of steps."""
 
 
-class WorldWorker:
+class EnvironmentWorker:
     """Holds the environments of many episodes, which run concurrently.
 
     Args:
@@ -77,28 +77,28 @@ class WorldWorker:
             await in_thread(world.close)
 
 
-class WorldPool:
+class EnvironmentPool:
     """The workers that hold environments.
 
     Args:
         posts: the workers.
     """
 
-    def __init__(self, posts: Sequence[Post]) -> None:
-        self.posts: list[Post] = list(posts)
+    def __init__(self, posts: Sequence[WorkerSlot]) -> None:
+        self.posts: list[WorkerSlot] = list(posts)
         self.numbers: itertools.count[int] = itertools.count()
 
-    def spread(self, spec: WorldSpec) -> WorldSpec:
+    def spread(self, spec: EnvironmentSpec) -> EnvironmentSpec:
         """The environment spec of a run with its episodes played in workers, and again if a worker
         is lost."""
         name = spec.name
 
         def elsewhere() -> Environment:
-            return RemoteWorld(self, name, spec.template)
+            return RayEnvironment(self, name, spec.template)
 
         return replace(spec, make=elsewhere, retries=max(1, spec.retries))
 
-    def post(self, number: int) -> Post:
+    def post(self, number: int) -> WorkerSlot:
         """The worker of an environment."""
         return self.posts[number % len(self.posts)]
 
@@ -124,7 +124,7 @@ class WorldPool:
         except WorkerLost as lost:
             self._replace(post, handle, lost)
 
-    def _replace(self, post: Post, handle: Any, lost: WorkerLost) -> NoReturn:
+    def _replace(self, post: WorkerSlot, handle: Any, lost: WorkerLost) -> NoReturn:
         """Replace a lost worker, once, whichever caller notices first."""
         if post.handle is handle:
             log.warning("%s; another is started", lost)
@@ -132,7 +132,7 @@ class WorldPool:
         raise EpisodeError(f"{lost}, and the environment of the episode with it") from lost
 
 
-class RemoteWorld(Environment):
+class RayEnvironment(Environment):
     """The environment of an episode, in a worker.
 
     Args:
@@ -143,8 +143,8 @@ class RemoteWorld(Environment):
 
     blocking = False
 
-    def __init__(self, pool: WorldPool, name: str, template: Environment) -> None:
-        self.pool: WorldPool = pool
+    def __init__(self, pool: EnvironmentPool, name: str, template: Environment) -> None:
+        self.pool: EnvironmentPool = pool
         self.name: str = name
         self.agents: tuple[str, ...] = tuple(template.agents)
         self.max_turns: int | None = template.max_turns
@@ -173,8 +173,8 @@ class RemoteWorld(Environment):
         )
         return answer
 
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> RemoteWorld:
-        twin = RemoteWorld(self.pool, self.name, self)
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> RayEnvironment:
+        twin = RayEnvironment(self.pool, self.name, self)
         while self.pool.post(twin.number) is not self.pool.post(self.number):  # it is copied there
             twin.number = next(self.pool.numbers)
         if self._open:

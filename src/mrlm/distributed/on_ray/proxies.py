@@ -14,7 +14,7 @@ from torch import Tensor
 from mrlm.core.chat import Chat
 from mrlm.core.episodes import Group
 from mrlm.core.errors import CheckError
-from mrlm.distributed.on_ray.actor_calls import Post
+from mrlm.distributed.on_ray.actor_calls import WorkerSlot
 from mrlm.distributed.on_ray.weight_transfer import (
     packed,
     read_folder,
@@ -36,7 +36,7 @@ class RemotePolicy:
         post: the worker.
     """
 
-    def __init__(self, name: str, about: About, chat: Chat, post: Post) -> None:
+    def __init__(self, name: str, about: About, chat: Chat, post: WorkerSlot) -> None:
         self.name: str = name
         self.tokenizer: Any = about.tokenizer
         self.max_context: int = about.max_context
@@ -88,7 +88,7 @@ class WeightTransfer:
         policy: name of the policy.
     """
 
-    post: Post
+    post: WorkerSlot
     policy: str
 
     async def begin(self) -> Any:
@@ -118,9 +118,9 @@ class RemoteFrozen:
         post: the worker.
     """
 
-    def __init__(self, policy: RemotePolicy, post: Post) -> None:
+    def __init__(self, policy: RemotePolicy, post: WorkerSlot) -> None:
         self.weights_of: RemotePolicy = policy
-        self.post: Post = post
+        self.post: WorkerSlot = post
         self.version: int = 0
 
     @property
@@ -151,7 +151,7 @@ class RemoteLearner(RemoteFrozen):
         self,
         policy: RemotePolicy,
         algorithm: Algorithm,
-        post: Post,
+        post: WorkerSlot,
         critic: RemoteCritic | None = None,
     ) -> None:
         super().__init__(policy, post)
@@ -192,7 +192,7 @@ class RemoteCritic:
         post: the worker.
     """
 
-    def __init__(self, name: str, post: Post) -> None:
+    def __init__(self, name: str, post: WorkerSlot) -> None:
         self.name: str = name
         self.settings: ProxyPace = ProxyPace()
         self.nonfinite: int = 0

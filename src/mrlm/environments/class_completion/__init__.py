@@ -1,14 +1,14 @@
 """Class completion: the methods of one class are written by several agents at the same time.
 
-The environment is in `world.py`; `problems.py` reads rows in the form of ClassEval (Du et al. 2023,
-arXiv 2308.01861), `dividing.py` assigns methods to writers, `merging.py` joins the writers' code,
-`scoring.py` computes rewards, `grading.py` runs the tests, `generator.py` and `plans.py` generate
-problems.
+The environment is in `environment.py`; `problems.py` reads rows in the form of ClassEval (Du et al.
+2023, arXiv 2308.01861), `dividing.py` assigns methods to writers, `merging.py` joins the writers'
+code, `scoring.py` computes rewards, `grading.py` runs the tests, `generator.py` and `plans.py`
+generate problems.
 """
 
 from __future__ import annotations
 
-from mrlm.environments.class_completion.world import ClassCompletionEnvironment
+from mrlm.environments.class_completion.environment import ClassCompletionEnvironment
 
 __all__ = ["ClassCompletionEnvironment"]
 

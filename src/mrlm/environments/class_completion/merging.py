@@ -20,7 +20,7 @@ from mrlm.environments.code_collaboration.structure import parsed
 
 
 @dataclass(slots=True)
-class Part:
+class SubmittedCode:
     """The code that one writer submitted.
 
     Args:
@@ -34,11 +34,11 @@ class Part:
     before: list[ast.stmt] = field(default_factory=list)
 
 
-def read(code: str, problem: ClassProblem) -> Part | None:
+def read(code: str, problem: ClassProblem) -> SubmittedCode | None:
     """Parse a writer's code: a class of this name, or methods alone, indented or not; an empty part
     for empty code, `None` if it is not valid Python."""
     if not code.strip():
-        return Part()
+        return SubmittedCode()
     if refusal(code):
         return None
     tree = parsed(code) or parsed(textwrap.dedent(code))
@@ -46,7 +46,7 @@ def read(code: str, problem: ClassProblem) -> Part | None:
         tree = parsed(f"class {problem.name}:\n    {code.lstrip()}")
     if tree is None:
         return None
-    part, asked = Part(), {method.name for method in problem.methods}
+    part, asked = SubmittedCode(), {method.name for method in problem.methods}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == problem.name:
             part.methods |= functions(node)
@@ -65,7 +65,7 @@ def is_valid(method: Method, node: FunctionNode | None) -> bool:
     return num_params(node) in (method.params, -1) or method.params == -1
 
 
-def overlaps(parts: Sequence[Part], division: Sequence[Sequence[str]]) -> list[set[str]]:
+def overlaps(parts: Sequence[SubmittedCode], division: Sequence[Sequence[str]]) -> list[set[str]]:
     """For each writer, the methods it wrote that are assigned to another."""
     every = {name for names in division for name in names}
     return [
@@ -74,7 +74,7 @@ def overlaps(parts: Sequence[Part], division: Sequence[Sequence[str]]) -> list[s
 
 
 def merged(
-    problem: ClassProblem, parts: Sequence[Part], division: Sequence[Sequence[str]]
+    problem: ClassProblem, parts: Sequence[SubmittedCode], division: Sequence[Sequence[str]]
 ) -> str | None:
     """The whole class: the given constructor, every method from the writer it is assigned to, and
     the writers' own helpers, the first where two have the same name. A writer's version of another

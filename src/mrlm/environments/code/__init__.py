@@ -1,16 +1,16 @@
 """Code: programs that are run against tests in a sandbox, for problems that are generated or come
 from a data set.
 
-The environment is in `world.py`, generated problems in `generator.py`, `templates.py` and
+The environment is in `environment.py`, generated problems in `generator.py`, `templates.py` and
 `families/`, data sets in `formats.py`, rewards and feedback in `scoring.py`.
 """
 
 from __future__ import annotations
 
 from mrlm.environments.code.answers import extract_code
+from mrlm.environments.code.environment import CodeExecutionEnvironment
 from mrlm.environments.code.generator import CodeProblemGenerator
 from mrlm.environments.code.problems import CodeProblem
-from mrlm.environments.code.world import CodeExecutionEnvironment
 
 __all__ = ["CodeExecutionEnvironment", "CodeProblem", "CodeProblemGenerator", "extract_code"]
 

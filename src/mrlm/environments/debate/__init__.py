@@ -1,12 +1,13 @@
 """Debate: speakers for and against a topic, judged by rules, a model, a panel or the truth.
 
-The environment is in `world.py`, its rewards in `paying.py`, its prompts in `prompts.py`; topics
-are in `topics.py` and `motions.jsonl`. The judge interface is in `judging.py`, judges are there, in
-`rules.py` and in `llm.py`, and `bench.py` builds them from a config.
+The environment is in `environment.py`, its rewards in `rewards.py`, its prompts in `prompts.py`;
+topics are in `topics.py` and `motions.jsonl`. The judge interface is in `judging.py`, judges are
+there, in `rules.py` and in `llm.py`, and `bench.py` builds them from a config.
 """
 
 from __future__ import annotations
 
+from mrlm.environments.debate.environment import DebateEnvironment
 from mrlm.environments.debate.judging import (
     DebateRecord,
     DebateVerdict,
@@ -18,7 +19,6 @@ from mrlm.environments.debate.judging import (
 from mrlm.environments.debate.llm import LLMJudge
 from mrlm.environments.debate.rules import RuleBasedJudge, score_debate
 from mrlm.environments.debate.topics import Arithmetic, RowTopics, Topic
-from mrlm.environments.debate.world import DebateEnvironment
 
 __all__ = [
     "Arithmetic",

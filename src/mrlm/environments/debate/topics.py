@@ -16,7 +16,7 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.types import JSON
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.shared.generators import chosen
-from mrlm.environments.shared.rows import Table, at_least, is_held_out
+from mrlm.environments.shared.rows import RowTable, at_least, is_held_out
 from mrlm.environments.shared.text import exact_match
 
 Side = Literal["pro", "con"]
@@ -167,7 +167,7 @@ class RowTopics:
             topic = _topic(row, where, seed)
             return {"prompt": topic.claim, "topic": topic}
 
-        self._table = Table(
+        self._table = RowTable(
             dataset,
             eval_dataset=eval_dataset,
             split=split,

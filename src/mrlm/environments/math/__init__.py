@@ -1,6 +1,6 @@
 """Math: questions with one right answer, generated or from a data set, checked as mathematics.
 
-The environment is in `world.py`, problems in `generator.py`, checking in `answers.py` (text),
+The environment is in `environment.py`, problems in `generator.py`, checking in `answers.py` (text),
 `verifier.py` and `worker.py` (computer algebra in killable processes), the reward over rollouts in
 `boxed.py`.
 """
@@ -8,9 +8,9 @@ The environment is in `world.py`, problems in `generator.py`, checking in `answe
 from __future__ import annotations
 
 from mrlm.environments.math.boxed import BoxedReward
+from mrlm.environments.math.environment import MathReasoningEnvironment
 from mrlm.environments.math.generator import MathProblem, MathProblemGenerator
 from mrlm.environments.math.verifier import verify
-from mrlm.environments.math.world import MathReasoningEnvironment
 
 __all__ = [
     "BoxedReward",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrlm.environments.search_qa.world import STOPS, SearchQAEnvironment
+from mrlm.environments.search_qa.environment import STOPS, SearchQAEnvironment
 from mrlm.environments.shared.routing import blocks, form, routing_reward
 
 PLUGIN = SearchQAEnvironment

@@ -19,7 +19,7 @@ Teaches = Literal["best", "any"]
 Style = Literal["full", "short"]
 
 
-class TwoSeats(Environment):
+class TwoPlayerGame(Environment):
     """A game of two roles, 0 and 1, which move in turn.
 
     A game sets `roles` and implements `begin` (sets up the game; role 0 moves first), `question`

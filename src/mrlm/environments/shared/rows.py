@@ -63,7 +63,7 @@ def row_matters(
     return dict.fromkeys((*ROW_SETTINGS, *rows), read) | dict.fromkeys(generated, drawn)
 
 
-class Table:
+class RowTable:
     """Rows by split; never copied with the environment that reads it.
 
     Args:
@@ -122,7 +122,7 @@ class Table:
     def __len__(self) -> int:
         return len(self._rows["train"])
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Table:
+    def __deepcopy__(self, memo: dict[int, Any]) -> RowTable:
         return self
 
     def count(self, split: Split) -> int:
@@ -138,7 +138,7 @@ class Table:
 class RowTasks(Environment):
     """An environment whose tasks are the rows of a data set, where it has one."""
 
-    _table: Table | None = None
+    _table: RowTable | None = None
 
     def num_tasks(self, split: Split = "train") -> int | None:
         return None if self._table is None else self._table.count(split)

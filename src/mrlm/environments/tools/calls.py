@@ -43,14 +43,14 @@ class Malformed:
     reason: str
 
 
-Asked = list[ToolCall | Malformed]
+ChildProcess = list[ToolCall | Malformed]
 
 
 class _Refused(ValueError):
     """A call cannot be parsed."""
 
 
-def calls_in(text: str) -> Asked:
+def calls_in(text: str) -> ChildProcess:
     """The calls of a message, in order, in the first of these forms that it has:
 
     - `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Qwen and Hermes write it;
@@ -114,8 +114,8 @@ def _quoted(value: Any) -> str:
 # -- the three forms -------------------------------------------------------------------------------
 
 
-def _tagged(text: str) -> Asked:
-    found: Asked = []
+def _tagged(text: str) -> ChildProcess:
+    found: ChildProcess = []
     for part in text.split(OPENS)[1:]:
         inside, closed, _ = part.partition(CLOSES)
         if not closed:
@@ -125,8 +125,8 @@ def _tagged(text: str) -> Asked:
     return found
 
 
-def _bare(text: str) -> Asked:
-    found: Asked = []
+def _bare(text: str) -> ChildProcess:
+    found: ChildProcess = []
     place = 0
     while place < len(text):
         try:
@@ -140,12 +140,12 @@ def _bare(text: str) -> Asked:
     return found
 
 
-def _lines(text: str) -> Asked:
+def _lines(text: str) -> ChildProcess:
     if "\n" in text and _BEGINS.match(text) and text.endswith(")"):
         call = _read(lambda: _python_call(text))
         if isinstance(call, ToolCall):
             return [call]
-    found: Asked = []
+    found: ChildProcess = []
     for line in text.splitlines():
         line = line.strip().strip("`")
         if line and _LINE.fullmatch(line):

@@ -12,7 +12,7 @@ from mrlm.core.environment import Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, question_of, row_messages
-from mrlm.environments.shared.rows import Table, answered, others
+from mrlm.environments.shared.rows import RowTable, answered, others
 from mrlm.environments.tools.generator import KINDS, ToolProblem, ToolTaskGenerator
 
 ANSWERS = ("answer", "answers", "final_answer")
@@ -46,7 +46,7 @@ class ToolTasks:
         on_bad_row: OnBadRow = "raise",
     ) -> None:
         self.generator: ToolTaskGenerator | None = None
-        self._table: Table | None = None
+        self._table: RowTable | None = None
         kinds = (*KINDS, "mixed")
         if isinstance(tasks, ToolTaskGenerator):
             self.generator = tasks
@@ -55,7 +55,7 @@ class ToolTasks:
         elif isinstance(tasks, str) and (near := get_close_matches(tasks, kinds, 1)):
             raise ConfigError(f"tasks: unknown kind {tasks!r}; did you mean {near[0]!r}?")
         else:
-            self._table = Table(
+            self._table = RowTable(
                 _rows(tasks),
                 eval_dataset=None if eval_tasks is None else _rows(eval_tasks),
                 split=split,

@@ -1,14 +1,14 @@
 """Writing: several agents write about one text at once, rewarded for how their texts fit together.
 
-The environment is in `world.py`, its rewards in `gates.py`, measures against reward hacking in
-`quality.py`, based on `words.py` and on word order (`order.py`); the parameters of each kind of
+The environment is in `environment.py`, its rewards in `gates.py`, measures against reward hacking
+in `quality.py`, based on `words.py` and on word order (`order.py`); the parameters of each kind of
 work are in `presets.py`, the built-in texts in `posts.py` and `abstracts.py`.
 """
 
 from __future__ import annotations
 
+from mrlm.environments.writing.environment import WritingEnvironment
 from mrlm.environments.writing.presets import PRESETS, LengthSpan, WritingRules
-from mrlm.environments.writing.world import WritingEnvironment
 
 __all__ = ["PRESETS", "LengthSpan", "WritingEnvironment", "WritingRules"]
 

@@ -24,7 +24,7 @@ Masks = Mapping[tuple[int, int | None], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class PackedTree:
     """A tree in a forest: the packed tokens of one policy.
 
     Args:
@@ -58,7 +58,7 @@ class LeanForward:
         self.anatomy = anatomy
         self.dtype = dtype
 
-    def hidden(self, forest: Sequence[Plot], checkpointing: bool = False) -> list[Tensor]:
+    def hidden(self, forest: Sequence[PackedTree], checkpointing: bool = False) -> list[Tensor]:
         """The hidden states (N, H) that the head reads at each tree's `predictors`.
 
         Args:
@@ -222,7 +222,7 @@ class LeanForward:
         return F.linear(low, (lora.up * lora.scaling).to(x.dtype))
 
 
-def _owners(forest: Sequence[Plot], sizes: Sequence[int]) -> list[_Owned]:
+def _owners(forest: Sequence[PackedTree], sizes: Sequence[int]) -> list[_Owned]:
     found: list[_Owned] = []
     start = 0
     for plot, size in zip(forest, sizes, strict=True):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mrlm.learn.data.batch import Batch
-from mrlm.learn.fast.lm_head import Head, Stretch, rows_at_once
+from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
 
 
@@ -34,5 +34,5 @@ def full_kl(own: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
     return found
 
 
-def _stretch(head: Head, hidden: Tensor, batch: Batch, here: slice) -> Stretch:
-    return Stretch(head, hidden[here], batch.tokens[here], batch.temperature[here])
+def _stretch(head: Head, hidden: Tensor, batch: Batch, here: slice) -> TokenChunk:
+    return TokenChunk(head, hidden[here], batch.tokens[here], batch.temperature[here])

@@ -33,7 +33,7 @@ class Head:
     softcap: float | None = None
 
 
-class Stretch:
+class TokenChunk:
     """The distributions of M tokens, for as long as it lives.
 
     Args:
@@ -127,7 +127,7 @@ def _stretches(head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) 
     size = rows_at_once(head.weight.shape[0])
     for start in range(0, len(tokens), size):
         here = slice(start, start + size)
-        yield Stretch(head, hidden[here], tokens[here], temperature[here])
+        yield TokenChunk(head, hidden[here], tokens[here], temperature[here])
 
 
 def scores(

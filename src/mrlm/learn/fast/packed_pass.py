@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mrlm.learn.data.batch import Batch, Loss, Outputs
-from mrlm.learn.fast.forward import LeanForward, Plot
+from mrlm.learn.fast.forward import LeanForward, PackedTree
 from mrlm.learn.fast.llama_modules import Anatomy, NotLean, anatomy_of
-from mrlm.learn.fast.lm_head import Head, Stretch, rows_at_once, scores
+from mrlm.learn.fast.lm_head import Head, TokenChunk, rows_at_once, scores
 from mrlm.learn.policy.loading import is_checkpointing
 from mrlm.learn.policy.wrapped_modules import Structure
 
@@ -96,7 +96,7 @@ class LeanPass:
                 loss.total.backward()
             else:
                 with torch.no_grad():
-                    stretch = Stretch(head, piece, part.tokens, part.temperature)
+                    stretch = TokenChunk(head, piece, part.tokens, part.temperature)
                 stretch.logprobs.requires_grad_()
                 stretch.entropy.requires_grad_(entropy_gradient)
                 loss = loss_of(part, Outputs(stretch.logprobs, stretch.entropy, values))
@@ -111,7 +111,7 @@ class LeanPass:
         return Loss(total, sums), back
 
     @torch.no_grad()
-    def _through_stretch(self, stretch: Stretch, back: Tensor) -> None:
+    def _through_stretch(self, stretch: TokenChunk, back: Tensor) -> None:
         """Carry the gradient of a stretch to the hidden states and to the head's weight."""
         slope = stretch.logprobs.grad
         if slope is None:
@@ -134,5 +134,5 @@ def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]]) -> list[Tensor]:
     first = jobs[0][0]
     model = first.anatomy.model
     again = model.training and is_checkpointing(model)
-    forest = [Plot(batch.tree, lean.adapter) for lean, batch in jobs]
+    forest = [PackedTree(batch.tree, lean.adapter) for lean, batch in jobs]
     return first.forward.hidden(forest, checkpointing=again)

@@ -72,7 +72,7 @@ class PrefixTree:
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _TokenChunk:
     """Tokens `start:stop` of a sample, which no sample before it has."""
 
     sample: int
@@ -128,14 +128,14 @@ def plant(
     )
 
 
-def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_Stretch], list[list[int]]]:
+def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:
     """Cut sequences where others leave them; returns the stretches, and those of each sequence.
 
     In sorted order a sequence shares most with the one before it, so that one walk with the path of
     the sequence before is enough.
     """
     order = sorted(range(len(arrays)), key=lambda i: arrays[i].tolist())
-    stretches: list[_Stretch] = []
+    stretches: list[_TokenChunk] = []
     paths: list[list[int]] = [[] for _ in arrays]
     path: list[int] = []
     done: list[int] = []
@@ -147,7 +147,7 @@ def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_Stretch], list[list[int]]
             _cut(stretches, path[-1], common, paths, done)
         if common < len(arrays[number]):
             parent = path[-1] if path else -1
-            stretches.append(_Stretch(number, common, len(arrays[number]), parent))
+            stretches.append(_TokenChunk(number, common, len(arrays[number]), parent))
             path = [*path, len(stretches) - 1]
         paths[number] = list(path)
         done.append(number)
@@ -155,11 +155,11 @@ def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_Stretch], list[list[int]]
 
 
 def _cut(
-    stretches: list[_Stretch], index: int, at: int, paths: list[list[int]], done: list[int]
+    stretches: list[_TokenChunk], index: int, at: int, paths: list[list[int]], done: list[int]
 ) -> None:
     """Divide a stretch; its second half stays with the sequences that have come through it."""
     first = stretches[index]
-    rest = _Stretch(first.sample, at, first.stop, index)
+    rest = _TokenChunk(first.sample, at, first.stop, index)
     first.stop = at
     stretches.append(rest)
     new = len(stretches) - 1
@@ -172,7 +172,7 @@ def _cut(
         paths[number].insert(paths[number].index(index) + 1, new)
 
 
-def _places(stretches: Sequence[_Stretch], path: Sequence[int]) -> np.ndarray:
+def _places(stretches: Sequence[_TokenChunk], path: Sequence[int]) -> np.ndarray:
     """Packed places of the tokens of a path."""
     parts = [
         np.arange(stretches[i].place, stretches[i].place + stretches[i].stop - stretches[i].start)
@@ -181,7 +181,7 @@ def _places(stretches: Sequence[_Stretch], path: Sequence[int]) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _similar(stretches: Sequence[_Stretch]) -> list[list[int]]:
+def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
     """Groups of stretches that can be computed together without much padding."""
     order = sorted(
         range(len(stretches)),
@@ -208,7 +208,7 @@ def _similar(stretches: Sequence[_Stretch]) -> list[list[int]]:
     return groups
 
 
-def _piece(stretches: Sequence[_Stretch], group: Sequence[int], device: Any) -> PrefixPiece:
+def _piece(stretches: Sequence[_TokenChunk], group: Sequence[int], device: Any) -> PrefixPiece:
     chosen = [stretches[index] for index in group]
     sizes = np.array([each.stop - each.start for each in chosen])
     before = np.array([each.start for each in chosen])

@@ -22,7 +22,7 @@ from mrlm.core.timing import beside, span
 from mrlm.play.engine import Key
 from mrlm.play.sources.play import Play
 from mrlm.play.sources.source import EpisodeSource
-from mrlm.play.sources.staleness import Age
+from mrlm.play.sources.staleness import Staleness
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class PendingGroup:
 
 
 @dataclass(slots=True)
-class Marks:
+class PlayProgress:
     """How far play has come, in groups and in rounds.
 
     Args:
@@ -115,12 +115,12 @@ class Ahead(EpisodeSource):
         self.versions: dict[str, int] = {}
         """Policy -> version of the weights that engines have."""
         play.batcher.answers, play.batcher.gate = play.ledger, self._gate
-        self._marks = Marks()
+        self._marks = PlayProgress()
         self._jobs: deque[PendingGroup] = deque()
         self._saved: dict[str, Any] | None = None
         self._thread: Background | None = None
         self._failure: BaseException | None = None
-        self._age = Age()
+        self._age = Staleness()
 
     # -- what sources do ---------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Ahead(EpisodeSource):
         self.play.load_state_dict(state["play"])
         self.play.ledger.load_state_dict(state["answers"])
         self.play.batcher.rounds = state["rounds"]
-        self._marks = Marks(**state["marks"])
+        self._marks = PlayProgress(**state["marks"])
         self.versions = dict(state["versions"])
         self._jobs.clear()
         self._failure, self._saved = None, state

@@ -35,7 +35,7 @@ class LoggedAnswer:
     completion: Completion
 
 
-class Ledger:
+class AnswerLog:
     """Notes answers, and gives those that were loaded once more."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ Family = list[Episode]
 """An episode, with those that a workflow forked from it."""
 
 
-class Race:
+class OversampledTask:
     """Plays of one task, begun at the same time.
 
     The first are those that needed the fewest rounds of the engine; of equals those with the lowest

@@ -19,20 +19,20 @@ from mrlm.core.stepping import is_pending
 from mrlm.core.sync_async import as_failure, in_thread, is_interrupt
 from mrlm.core.timing import span
 from mrlm.core.types import StepResult, Task
-from mrlm.play.agent import Agent, Agents, Ask, Demonstrator, Person, Seat
-from mrlm.play.engine import Batcher, Engine, Key, Pulse
+from mrlm.play.agent import Agent, Agents, AgentSettings, Ask, Demonstrator, Person
+from mrlm.play.engine import Batcher, Engine, ExternalCalls, Key
+from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.failure_log import Failures
-from mrlm.play.sources.answer_log import Ledger
-from mrlm.play.sources.oversampling import Race
+from mrlm.play.sources.answer_log import AnswerLog
+from mrlm.play.sources.oversampling import OversampledTask
 from mrlm.play.sources.source import EpisodeSource
-from mrlm.play.sources.task_sampler import Deck, PlannedTask, WorldSpec, count_tasks
+from mrlm.play.sources.task_sampler import EnvironmentSpec, PlannedTask, TaskSampler, count_tasks
 from mrlm.play.workflow import silent
-from mrlm.play.world import EpisodeRunner
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 
-Sit = Callable[[WorldSpec, int, Mapping[str, Seat]], Mapping[str, Seat]]
+Sit = Callable[[EnvironmentSpec, int, Mapping[str, AgentSettings]], Mapping[str, AgentSettings]]
 """(world, number of its task, who plays otherwise) -> who plays this task."""
 
 
@@ -59,8 +59,8 @@ class Play(EpisodeSource):
 
     def __init__(
         self,
-        worlds: Sequence[WorldSpec],
-        seats: Mapping[str, Seat],
+        worlds: Sequence[EnvironmentSpec],
+        seats: Mapping[str, AgentSettings],
         engines: Mapping[str, Engine],
         group_size: int,
         seed: int,
@@ -76,9 +76,9 @@ class Play(EpisodeSource):
     ) -> None:
         self.persons: dict[str, Ask] = dict(persons or {})
         self.told = told
-        self.worlds: list[WorldSpec] = list(worlds)
-        self.deck: Deck = Deck(worlds, seed)
-        self.seats: dict[str, Seat] = dict(seats)
+        self.worlds: list[EnvironmentSpec] = list(worlds)
+        self.deck: TaskSampler = TaskSampler(worlds, seed)
+        self.seats: dict[str, AgentSettings] = dict(seats)
         self.group_size = group_size
         self.demonstrate = demonstrate
         self.watched = watched
@@ -86,13 +86,13 @@ class Play(EpisodeSource):
         self.sit: Sit | None = sit
         self.peers: Peers = peers
         self._length: dict[str, float] = {}
-        self.pulse: Pulse = Pulse()
+        self.pulse: ExternalCalls = ExternalCalls()
         self.batcher: Batcher = Batcher(engines, engine_timeout, self.pulse)
         self.surplus = surplus
-        self.ledger: Ledger = Ledger()
+        self.ledger: AnswerLog = AnswerLog()
         self.failures: Failures = Failures()
         self._warned: set[str] = set()
-        self._races: list[Race] = []
+        self._races: list[OversampledTask] = []
         if surplus:
             self.batcher.answers, self.batcher.gate = self.ledger, self._judged
         for world in worlds:
@@ -107,7 +107,7 @@ class Play(EpisodeSource):
     def num_tasks(self) -> int | None:
         return count_tasks(self.worlds)
 
-    def assign(self, seats: Mapping[str, Seat]) -> None:
+    def assign(self, seats: Mapping[str, AgentSettings]) -> None:
         self.seats = dict(seats)
 
     async def take(self, count: int) -> list[Group]:
@@ -164,7 +164,11 @@ class Play(EpisodeSource):
         self._warned.add(world)
 
     async def matches(
-        self, world: WorldSpec, lineups: Sequence[Mapping[str, Seat]], tasks: int, greedy: bool
+        self,
+        world: EnvironmentSpec,
+        lineups: Sequence[Mapping[str, AgentSettings]],
+        tasks: int,
+        greedy: bool,
     ) -> list[Group]:
         """Play held-out tasks of a world, always the same ones, each with every one of `lineups`:
         the episodes of a group differ in who sits where."""
@@ -215,7 +219,7 @@ class Play(EpisodeSource):
                 whole[-1].episodes = sorted(together, key=lambda episode: episode.path)
         return self.failures.checked(whole)
 
-    def _note(self, world: WorldSpec, group: Group) -> None:
+    def _note(self, world: EnvironmentSpec, group: Group) -> None:
         """Take account of how many tokens an episode of a world has."""
         tokens = sum(len(turn) for episode in group for turn in episode.turns)
         each = tokens / max(1, len(group))
@@ -255,7 +259,9 @@ class Play(EpisodeSource):
     ) -> list[Episode]:
         """Of the plays of a task the first that are complete."""
         plays = [asyncio.create_task(job) for job in jobs]
-        race = Race(plays, keep, lambda number: self.ledger.rounds.get((*key, number), 0))
+        race = OversampledTask(
+            plays, keep, lambda number: self.ledger.rounds.get((*key, number), 0)
+        )
         self._races.append(race)
         try:
             families = await race.won
@@ -290,11 +296,11 @@ class Play(EpisodeSource):
 
     async def _episode(
         self,
-        world: WorldSpec,
+        world: EnvironmentSpec,
         task: Task,
         opening: tuple[Environment, StepResult] | None,
         key: Key,
-        seats: Mapping[str, Seat],
+        seats: Mapping[str, AgentSettings],
         siblings: int = 1,
     ) -> list[Episode]:
         number = key[-1]
@@ -346,7 +352,9 @@ class Play(EpisodeSource):
                 self.failures.note(each.episode, each.failure)
         return [each.episode for each in scene.family]
 
-    def _agent(self, seat: Seat, episode: Episode, environment: Environment, key: Key) -> Agent:
+    def _agent(
+        self, seat: AgentSettings, episode: Episode, environment: Environment, key: Key
+    ) -> Agent:
         if seat.name in self.persons:
             return Person(seat, episode, key, self.persons[seat.name])
         if self.demonstrate:
@@ -358,7 +366,7 @@ class Play(EpisodeSource):
         return Agent(seat, episode, self.batcher, key)
 
 
-async def _opened(world: WorldSpec, task: Task) -> tuple[Environment, StepResult]:
+async def _opened(world: EnvironmentSpec, task: Task) -> tuple[Environment, StepResult]:
     """A world that was reset once for all siblings, who play copies of it."""
     environment = world.make()
 

@@ -13,7 +13,7 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.transcripts import transcript_turns
 from mrlm.core.types import Message, Role, Rollout, Task, Turn
 from mrlm.data.tasks import row_messages
-from mrlm.play.agent import Seat, seed_of
+from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.sources.source import EpisodeSource
 
 ROW_FORMS: list[tuple[str, ...]] = [
@@ -42,7 +42,7 @@ class Grouping:
 
     def __init__(
         self,
-        seats: Mapping[str, Seat],
+        seats: Mapping[str, AgentSettings],
         pairs: bool = False,
         where: str = "the data set",
         on_long_row: OnLongRow = "raise",
@@ -111,7 +111,9 @@ class Grouping:
         ]
         return Group(episodes, name)
 
-    def _speakers(self, row: Mapping[str, Any], sides: Sequence[list[Message]]) -> list[Seat]:
+    def _speakers(
+        self, row: Mapping[str, Any], sides: Sequence[list[Message]]
+    ) -> list[AgentSettings]:
         """Whose words of a row are trained: those of the agent it is for, or of the trained agents
         that its messages name, or of one agent of every trained policy."""
         if row.get("agent") is not None:
@@ -119,7 +121,7 @@ class Grouping:
         named = {message.agent for messages in sides for message in messages}
         return [seat for seat in self._trained if seat.name in named] or self._default
 
-    def _fit(self, index: int, seat: Seat, sides: Sequence[list[Turn]]) -> None:
+    def _fit(self, index: int, seat: AgentSettings, sides: Sequence[list[Turn]]) -> None:
         """Make what is too long fit: all sides lose the same tokens, from the beginning.
 
         Raises:
@@ -211,7 +213,7 @@ class RowSource(EpisodeSource):
         return self._grouping.group(self.rows[index], index)
 
 
-def _view(messages: list[Message], seat: Seat) -> list[Message]:
+def _view(messages: list[Message], seat: AgentSettings) -> list[Message]:
     """A conversation as an agent sees it: what other agents say is read as a user's."""
     seen = [
         replace(each, role=Role.USER)

@@ -16,8 +16,8 @@ from mrlm.core.errors import ConfigError
 from mrlm.core.process_group import ALONE, Peers
 from mrlm.core.rounds import Rounds
 from mrlm.core.types import Completion, Message, Role, Rollout, SamplingParams, Turn
-from mrlm.play.agent import Seat, seed_of
-from mrlm.play.engine import Batcher, Engine, Pulse, Request
+from mrlm.play.agent import AgentSettings, seed_of
+from mrlm.play.engine import Batcher, Engine, ExternalCalls, Request
 from mrlm.play.sources.rows import RowSource
 from mrlm.play.sources.source import EpisodeSource
 
@@ -27,7 +27,7 @@ Said = dict[int, dict[str, list[int]]]
 """row -> agent -> the ids it answered with."""
 
 
-class Opposed(EpisodeSource):
+class SelfPlayPairs(EpisodeSource):
     """Pairs of a row's answer (chosen, reward 1) and a sampled one (rejected, reward 0).
 
     At the start of a round the policies, as they are then, answer the round's rows; the pairs of
@@ -47,7 +47,7 @@ class Opposed(EpisodeSource):
     def __init__(
         self,
         rows: RowSource,
-        seats: Mapping[str, Seat],
+        seats: Mapping[str, AgentSettings],
         engines: Mapping[str, Engine],
         rounds: Rounds,
         seed: int,
@@ -55,11 +55,11 @@ class Opposed(EpisodeSource):
         peers: Peers = ALONE,
     ) -> None:
         self.rows = rows
-        self.seats: dict[str, Seat] = dict(seats)
+        self.seats: dict[str, AgentSettings] = dict(seats)
         self.rounds = rounds
         self.seed = seed
         self.peers: Peers = peers
-        self.batcher: Batcher = Batcher(engines, timeout, Pulse())
+        self.batcher: Batcher = Batcher(engines, timeout, ExternalCalls())
         self.calls: int = 0
         self.said: dict[int, Said] = {}
         """round -> its answers; of the current round and the one before."""
@@ -126,7 +126,7 @@ class Opposed(EpisodeSource):
             for agent, completion in zip(asked, said, strict=True)
         }
 
-    async def _answer(self, number: int, row: int, seat: Seat, turn: Turn) -> Completion:
+    async def _answer(self, number: int, row: int, seat: AgentSettings, turn: Turn) -> Completion:
         if len(turn.prompt_ids) > seat.max_prompt_tokens:
             raise ConfigError(
                 f"{self.rows.where}, row {row + 1}: a prompt of {len(turn.prompt_ids)} tokens, but "

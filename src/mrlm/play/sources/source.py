@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrlm.core.episodes import Group
-from mrlm.play.agent import Seat
+from mrlm.play.agent import AgentSettings
 
 
 class EpisodeSource:
@@ -26,7 +26,7 @@ class EpisodeSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def assign(self, seats: Mapping[str, Seat]) -> None:
+    def assign(self, seats: Mapping[str, AgentSettings]) -> None:
         """Set who plays the tasks of the next iteration."""
 
     def plan(self, iterations: int) -> None:

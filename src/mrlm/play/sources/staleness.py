@@ -11,7 +11,7 @@ from mrlm.core.episodes import Group
 from mrlm.core.timing import span
 
 
-class Age:
+class Staleness:
     """Dates groups, and counts until it is asked."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from mrlm.play.sources.rows import Grouping
 from mrlm.play.sources.source import EpisodeSource
 
 
-class Streamed(EpisodeSource):
+class StreamedRows(EpisodeSource):
     """Groups made of the rows of a data set that is read row after row; when it ends, it begins
     anew. Every epoch has another order: a buffer is filled, and each row that is taken from it, at
     random, makes place for the next one. A run that goes on reads the epoch it is in again, up to

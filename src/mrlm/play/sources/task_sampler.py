@@ -12,13 +12,13 @@ import numpy as np
 from mrlm.core.environment import Environment, Split
 from mrlm.core.errors import ConfigError
 from mrlm.core.types import Task
-from mrlm.play.agent import Seat, seed_of
+from mrlm.play.agent import AgentSettings, seed_of
 from mrlm.play.engine import Key
 from mrlm.play.workflow import Workflow
 
 
 @dataclass(slots=True)
-class WorldSpec:
+class EnvironmentSpec:
     """One of the worlds of a run.
 
     Args:
@@ -59,7 +59,7 @@ class WorldSpec:
         return self.template.seeded
 
 
-def count_tasks(worlds: Sequence[WorldSpec]) -> int | None:
+def count_tasks(worlds: Sequence[EnvironmentSpec]) -> int | None:
     """Training tasks of all worlds; `None` if those of any never end."""
     counts = [world.template.num_tasks("train") for world in worlds if world.trained]
     return None if None in counts else sum(count or 0 for count in counts)
@@ -70,10 +70,10 @@ class PlannedTask:
     """A task to be played with every one of `lineups`; of which these `numbers` are played here, or
     all where that is not said. The first `keep` to be complete are kept, or all."""
 
-    world: WorldSpec
+    world: EnvironmentSpec
     split: Split
     index: int
-    lineups: Sequence[Mapping[str, Seat]]
+    lineups: Sequence[Mapping[str, AgentSettings]]
     part: range | None = None
     keep: int | None = None
 
@@ -106,7 +106,7 @@ def _order(key: int, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key)).permutation(count)
 
 
-class Deck:
+class TaskSampler:
     """The training tasks of some worlds, one after another.
 
     Args:
@@ -114,18 +114,18 @@ class Deck:
         seed: of the run; the order of tasks follows from it.
     """
 
-    def __init__(self, worlds: Sequence[WorldSpec], seed: int) -> None:
-        self.worlds: list[WorldSpec] = list(worlds)
+    def __init__(self, worlds: Sequence[EnvironmentSpec], seed: int) -> None:
+        self.worlds: list[EnvironmentSpec] = list(worlds)
         self.seed: int = seed
         self.taken: dict[str, int] = {world.name: 0 for world in worlds}
         """World -> how many of its tasks were dealt."""
 
-    def deal(self) -> tuple[WorldSpec, int]:
+    def deal(self) -> tuple[EnvironmentSpec, int]:
         """The world that is furthest behind its share, and the number of its next task."""
         total = sum(self.taken.values()) + 1
         weights = sum(world.weight for world in self.worlds)
 
-        def behind(world: WorldSpec) -> float:
+        def behind(world: EnvironmentSpec) -> float:
             return world.weight / weights * total - self.taken[world.name]
 
         world = max((world for world in self.worlds if world.trained), key=behind)

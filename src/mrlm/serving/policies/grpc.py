@@ -21,7 +21,7 @@ from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.policies.admission import checked_sampling, count_repeated
-from mrlm.serving.policies.hub import RETRY_AFTER, Desk, ServedPolicy
+from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
 from mrlm.serving.policies.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -46,7 +46,7 @@ PROMPTS = 2
 """Number of the `GenerateRequest` field that holds its prompts."""
 
 
-def add_policies(desk: Desk) -> Callable[[grpc.aio.Server], None]:
+def add_policies(desk: PolicyHub) -> Callable[[grpc.aio.Server], None]:
     """A function that adds the service to a server: `Server(settings, [add_policies(desk)])`."""
     return Policies(desk).add_to
 
@@ -54,7 +54,7 @@ def add_policies(desk: Desk) -> Callable[[grpc.aio.Server], None]:
 class Policies:
     """The gRPC service of policies."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: PolicyHub) -> None:
         self.desk = desk
 
     def add_to(self, server: grpc.aio.Server) -> None:

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from mrlm.core.errors import ConfigError
-from mrlm.serving.policies.openai_http import Door
+from mrlm.serving.policies.openai_http import OpenAIHandler
 
 
 class HttpServer:
@@ -26,7 +26,7 @@ class HttpServer:
 
     def __init__(
         self,
-        door: Door,
+        door: OpenAIHandler,
         host: str = "127.0.0.1",
         port: int = 0,
         cert: str | Path | None = None,

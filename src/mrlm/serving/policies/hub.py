@@ -23,7 +23,7 @@ from mrlm.core.chat import Chat
 from mrlm.core.errors import MRLMError
 from mrlm.core.types import Completion
 from mrlm.core.weight_lock import WeightLock
-from mrlm.play.engine import Batcher, Engine, Pulse, Request
+from mrlm.play.engine import Batcher, Engine, ExternalCalls, Request
 from mrlm.serving.policies.refusals import Refusal
 
 log: logging.Logger = logging.getLogger("mrlm")
@@ -91,7 +91,7 @@ class ServedPolicy:
         return self.seen[1]
 
 
-class Desk:
+class PolicyHub:
     """Dispatches requests to the policies of a server. Its engines run on an event loop in a thread
     of its own, so that every protocol may call it, from a thread or from another loop.
 
@@ -135,7 +135,7 @@ class Desk:
         self._weight_lock = WeightLock()
         engines: dict[str, Engine] = {name: each.engine for name, each in self.served.items()}
         self._engines = engines
-        self._batcher = Batcher(engines, timeout, Pulse())
+        self._batcher = Batcher(engines, timeout, ExternalCalls())
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True, name="mrlm-desk")
         self._thread.start()

@@ -14,9 +14,9 @@ from typing import Any
 
 from mrlm.core.errors import ChatTemplateError, ConfigError
 from mrlm.core.types import Completion, Message
-from mrlm.play.engine import Request as Asked
+from mrlm.play.engine import Request as ChildProcess
 from mrlm.serving.policies.admission import AdmissionLimits, check_size, parsed
-from mrlm.serving.policies.hub import RETRY_AFTER, Desk, ServedPolicy
+from mrlm.serving.policies.hub import RETRY_AFTER, PolicyHub, ServedPolicy
 from mrlm.serving.policies.openai_fields import (
     JSON,
     Fields,
@@ -59,7 +59,7 @@ Route = Callable[[JSON, Any], Awaitable[Any]]
 """`route(body, request)` returns an `HTTPAnswer` or its body."""
 
 
-class Door:
+class OpenAIHandler:
     """The routes of the OpenAI protocol over a dispatcher.
 
     Args:
@@ -69,7 +69,7 @@ class Door:
     """
 
     def __init__(
-        self, desk: Desk, token: str | None = None, limits: AdmissionLimits | None = None
+        self, desk: PolicyHub, token: str | None = None, limits: AdmissionLimits | None = None
     ) -> None:
         self.desk = desk
         self.limits: AdmissionLimits = limits or AdmissionLimits()
@@ -122,14 +122,14 @@ class Door:
         tools = fields.tools()
         streamed, logprobs = fields.flag("stream"), fields.flag("logprobs")
 
-        def asked() -> list[Asked]:
+        def asked() -> list[ChildProcess]:
             prompt = _rendered(served, fields.messages(served.max_context))
             room = max(1, served.max_context - len(prompt))
             limit = fields.whole("max_tokens", min(room, DEFAULT_TOKENS), 1, 1 << 31)
             limit = fields.whole("max_completion_tokens", limit, 1, 1 << 31)
             return _requests(served, fields, [prompt], limit)
 
-        def answer(sent: list[Asked], found: list[Completion]) -> HTTPAnswer:
+        def answer(sent: list[ChildProcess], found: list[Completion]) -> HTTPAnswer:
             choices: list[JSON] = []
             for place, each in enumerate(found):
                 message, reason = spoken(each, tools)
@@ -155,7 +155,7 @@ class Door:
         scored = body.get("logprobs") is not None and fields.whole("logprobs", 0, 0, 5) >= 0
         shows_ids, streamed = fields.flag("return_token_ids"), fields.flag("stream")
 
-        def answer(sent: list[Asked], found: list[Completion]) -> HTTPAnswer:
+        def answer(sent: list[ChildProcess], found: list[Completion]) -> HTTPAnswer:
             choices: list[JSON] = []
             for place, (each, one) in enumerate(zip(found, sent, strict=True)):
                 choice: JSON = {
@@ -185,8 +185,8 @@ class Door:
     async def _answered(
         self,
         count: int,
-        asked: Callable[[], list[Asked]],
-        answer: Callable[[list[Asked], list[Completion]], HTTPAnswer],
+        asked: Callable[[], list[ChildProcess]],
+        answer: Callable[[list[ChildProcess], list[Completion]], HTTPAnswer],
     ) -> HTTPAnswer:
         """Reserve capacity, read the requests, answer them; slow work runs on other threads."""
         with self.desk.room(count):
@@ -310,10 +310,10 @@ def _model(served: ServedPolicy) -> JSON:
 
 def _requests(
     served: ServedPolicy, fields: Fields, prompts: list[list[int]], limit: int
-) -> list[Asked]:
+) -> list[ChildProcess]:
     sampling, seed, count = fields.sampling(limit), fields.seed(), fields.choices()
     return [
-        Asked(served.name, prompt, sampling, _another(seed, place * count + choice))
+        ChildProcess(served.name, prompt, sampling, _another(seed, place * count + choice))
         for place, prompt in enumerate(prompts)
         for choice in range(count)
     ]

@@ -10,7 +10,7 @@ from typing import Any
 from mrlm.core.types import Completion, SamplingParams
 from mrlm.play.engine import Request
 from mrlm.serving.policies.admission import checked_sampling
-from mrlm.serving.policies.hub import Desk, ServedPolicy
+from mrlm.serving.policies.hub import PolicyHub, ServedPolicy
 from mrlm.serving.policies.openai_fields import JSON, Fields
 from mrlm.serving.policies.refusals import Refusal
 
@@ -18,7 +18,7 @@ PARTS = frozenset({"weights", "kv_cache"})
 """The parts that can sleep and wake."""
 
 
-def trainer_routes(desk: Desk) -> dict[tuple[str, str], Callable[[JSON, Any], Awaitable[Any]]]:
+def trainer_routes(desk: PolicyHub) -> dict[tuple[str, str], Callable[[JSON, Any], Awaitable[Any]]]:
     """Map (method, path) to route."""
     sleep_mode = SleepMode(desk)
     vllm, sglang = Vllm(desk, sleep_mode), Sglang(desk, sleep_mode)
@@ -47,7 +47,7 @@ class SleepMode:
     """The sleep mode of a server, part by part. While any part sleeps, no request is answered;
     weights can be changed once the weights are awake."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: PolicyHub) -> None:
         self.desk = desk
         self.asleep: set[str] = set()
         self.mark: str = ""
@@ -77,7 +77,7 @@ class SleepMode:
         return parts or sorted(PARTS)
 
 
-def whole_model(desk: Desk) -> ServedPolicy:
+def whole_model(desk: PolicyHub) -> ServedPolicy:
     """The only policy that is not an adapter.
 
     Raises:
@@ -92,8 +92,8 @@ def whole_model(desk: Desk) -> ServedPolicy:
 class Vllm:
     """Routes of vLLM's server."""
 
-    def __init__(self, desk: Desk, sleep_mode: SleepMode) -> None:
-        self.desk: Desk = desk
+    def __init__(self, desk: PolicyHub, sleep_mode: SleepMode) -> None:
+        self.desk: PolicyHub = desk
         self.sleep_mode: SleepMode = sleep_mode
 
     async def load_adapter(self, body: JSON, request: Any) -> str:
@@ -153,8 +153,8 @@ PATH = "weights_path"
 class Sglang:
     """Routes of SGLang's server."""
 
-    def __init__(self, desk: Desk, sleep_mode: SleepMode) -> None:
-        self.desk: Desk = desk
+    def __init__(self, desk: PolicyHub, sleep_mode: SleepMode) -> None:
+        self.desk: PolicyHub = desk
         self.sleep_mode: SleepMode = sleep_mode
 
     async def generate(self, body: JSON, request: Any) -> Any:

@@ -24,7 +24,7 @@ class TooLate(EpisodeError):
     """The child did not answer in time."""
 
 
-class Asked:
+class ChildProcess:
     """A child process, started at the first request.
 
     Args:
@@ -40,7 +40,7 @@ class Asked:
         self._lock = threading.Lock()
         atexit.register(self.close)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Asked:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ChildProcess:
         return self
 
     @property

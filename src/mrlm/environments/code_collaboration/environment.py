@@ -14,13 +14,13 @@ from mrlm.core.types import Message, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.code.answers import fenced
 from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.grading import Bench
+from mrlm.environments.code.grading import TestRunner
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code_collaboration.feedback import told
 from mrlm.environments.code_collaboration.generator import problem as generated
 from mrlm.environments.code_collaboration.scoring import CollaborationScore, worth
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments.shared.rows import Table, at_least, others, row_matters
+from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
 
 CODES = "codes"
@@ -109,9 +109,9 @@ class CodeCollaborationEnvironment(Writers):
         self.num_visible: int = num_visible
         self.num_hidden: int = num_hidden
         self.seed: int = seed
-        self._bench = Bench(isolation, sandbox)
+        self._bench = TestRunner(isolation, sandbox)
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,

@@ -20,7 +20,7 @@ from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, c
 from mrlm.environments.class_completion.scoring import CompletionScore, told, worth
 from mrlm.environments.code.answers import fenced
 from mrlm.environments.shared.program import INSTRUCTION, Mode, Pay, Writers
-from mrlm.environments.shared.rows import Table, at_least, others, row_matters
+from mrlm.environments.shared.rows import RowTable, at_least, others, row_matters
 from mrlm.sandbox.types import Sandbox
 
 
@@ -106,7 +106,7 @@ class ClassCompletionEnvironment(Writers):
             max_tests=max_tests,
         )
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,

@@ -19,7 +19,7 @@ from mrlm.environments.math.answers import before_answer, gold_of, number, state
 from mrlm.environments.math.generator import MathProblemGenerator
 from mrlm.environments.math.verifier import TIMEOUT, verify
 from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import RowTasks, Table, answered, others, row_matters, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, answered, others, row_matters, seats
 
 CORRECT, WRONG, UNPARSEABLE, REASONED = 1.0, 0.0, -0.3, 0.2
 INSTRUCTION = "Put the final answer in \\boxed{}."
@@ -105,7 +105,7 @@ class MathReasoningEnvironment(RowTasks):
             difficulty_range or (1, 3), seed or 0, families
         )
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,

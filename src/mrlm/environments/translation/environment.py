@@ -10,7 +10,7 @@ from mrlm.core.errors import ConfigError, DataError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.shared.rows import Table, row_matters
+from mrlm.environments.shared.rows import RowTable, row_matters
 from mrlm.environments.shared.texts import TextEnvironment, plain, row_task, several, task_name
 from mrlm.environments.translation.phrasebook import RULES, pair
 from mrlm.environments.writing.presets import LengthSpan
@@ -99,7 +99,7 @@ class TranslationEnvironment(TextEnvironment):
         self.instruction: str = wanted
         self.seed: int = seed
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,

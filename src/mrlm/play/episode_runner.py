@@ -19,7 +19,7 @@ from mrlm.core.timing import span
 from mrlm.core.types import Message, Reward, StepResult, Task, Turn
 from mrlm.core.user_errors import explain
 from mrlm.play.agent import Agents, PromptTooLong
-from mrlm.play.engine import Pulse
+from mrlm.play.engine import ExternalCalls
 
 Share = Literal["own", "team"] | Mapping[str, float]
 
@@ -46,7 +46,7 @@ class EpisodeRunner:
         episode: Episode,
         agents: Agents,
         timeout: float,
-        pulse: Pulse,
+        pulse: ExternalCalls,
         opening: StepResult | None = None,
         watched: bool = False,
         forking: bool = True,

@@ -17,8 +17,8 @@ from mrlm.data.tasks import OnBadRow
 from mrlm.environments.debate.bench import judge_of
 from mrlm.environments.debate.judging import DebateRecord, DebateVerdict, Judge, Speech, TruthJudge
 from mrlm.environments.debate.llm import LONGEST, Hearing
-from mrlm.environments.debate.paying import Pay, Share, pay
 from mrlm.environments.debate.prompts import Style, between, honest, opening
+from mrlm.environments.debate.rewards import Pay, Share, pay
 from mrlm.environments.debate.rules import RuleBasedJudge
 from mrlm.environments.debate.topics import SIDES, Side, Topic, topics_of
 from mrlm.environments.shared.rows import at_least, row_matters, seats

@@ -16,11 +16,11 @@ from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.generator import CodeProblemGenerator
-from mrlm.environments.code.grading import Bench
+from mrlm.environments.code.grading import TestRunner
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.environments.shared.generators import attempts
-from mrlm.environments.shared.rows import RowTasks, Table, at_least, others, row_matters, seats
+from mrlm.environments.shared.rows import RowTable, RowTasks, at_least, others, row_matters, seats
 from mrlm.sandbox.grading import GradingVerdict
 from mrlm.sandbox.types import Limits, Sandbox
 
@@ -115,13 +115,13 @@ class CodeExecutionEnvironment(RowTasks):
         self.max_attempts: int = tries
         self.max_turns: int | None = tries
         self.instruction = instruction
-        self._bench = Bench(isolation, sandbox)
+        self._bench = TestRunner(isolation, sandbox)
         self.generator: CodeProblemGenerator | None = None
         source = sources[0] if sources else drawn
         if isinstance(source, CodeProblemGenerator | Mapping):
             self.generator = _generator(source, seed)
         else:
-            self._table = Table(
+            self._table = RowTable(
                 source,
                 eval_dataset=eval_dataset,
                 split=split,

@@ -15,7 +15,14 @@ from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Observation, Reward, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row, question_of, row_messages
 from mrlm.environments.shared.generators import chosen
-from mrlm.environments.shared.rows import RowTasks, Table, is_held_out, others, row_matters, seats
+from mrlm.environments.shared.rows import (
+    RowTable,
+    RowTasks,
+    is_held_out,
+    others,
+    row_matters,
+    seats,
+)
 from mrlm.environments.writing.gates import GATES, gates
 from mrlm.environments.writing.posts import PostPiece
 from mrlm.environments.writing.presets import PRESETS, WritingPreset, WritingRules
@@ -98,7 +105,7 @@ class WritingEnvironment(RowTasks):
         self.seed = seed
         self._label = f"writing-{name}"
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,

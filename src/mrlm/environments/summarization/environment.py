@@ -11,7 +11,7 @@ from mrlm.core.errors import DataError
 from mrlm.core.matters import Matters
 from mrlm.core.types import Message, Task
 from mrlm.data.tasks import OnBadRow, Row
-from mrlm.environments.shared.rows import Table, at_least, row_matters
+from mrlm.environments.shared.rows import RowTable, at_least, row_matters
 from mrlm.environments.shared.texts import TextEnvironment, plain, row_task, several, task_name
 from mrlm.environments.summarization.notices import notice
 from mrlm.environments.writing.presets import LengthSpan
@@ -88,7 +88,7 @@ class SummarizationEnvironment(TextEnvironment):
         self.instruction: str = instruction.replace("{words}", str(self.max_words))
         self.seed: int = seed
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,

@@ -35,7 +35,7 @@ from mrlm.environments.shared.routing import (
     route,
     routing_reward,
 )
-from mrlm.environments.shared.rows import Table, answered, at_least, others, row_matters
+from mrlm.environments.shared.rows import RowTable, answered, at_least, others, row_matters
 from mrlm.environments.shared.text import exact_match, f1
 from mrlm.environments.tools.search import Document, LocalIndex, Search, source_of
 
@@ -143,9 +143,9 @@ class SearchQAEnvironment(Environment):
         self.max_observation = max_observation
         self.prompts: Style = prompts
         self.hops: tuple[int, ...] = _hops(hops)
-        self._table: Table | None = None
+        self._table: RowTable | None = None
         if dataset is not None:
-            self._table = Table(
+            self._table = RowTable(
                 dataset,
                 eval_dataset=eval_dataset,
                 split=split,
