@@ -17,7 +17,7 @@ from mrlm.core.types import Rollout, Task, Turn
 from mrlm.environments.matrix import MatrixEnvironment
 from mrlm.learn.credit.groups import sibling_metrics
 from mrlm.learn.ops import approx_kl
-from mrlm.training.metrics import by_policy, credit_metrics, episode_metrics
+from mrlm.training.metrics import by_policy, component_sums, credit_metrics, episode_metrics
 
 
 def _turn(agent: str, tokens: int, reward: float = 0.0, step: int = 0, **fields) -> Turn:
@@ -90,6 +90,12 @@ def test_a_missing_reward_is_in_no_mean():
     assert "sums/reward/mean" not in found, "of one environment it is `reward/mean`"
     assert found["reward/missing"] == 2.0
     assert found["reward/mean"] == 1.0 and found["reward/one/mean"] == 1.0
+
+
+def test_components_of_one_episode_add_up_by_agent():
+    parts = [{"right": 1.0, "short": 0.25}, {}, {"right": 0.5}]
+    turns = [_turn(agent, 1, components=each) for agent, each in zip("aba", parts, strict=True)]
+    assert component_sums(_episode("e", *turns)) == {"a": {"right": 1.5, "short": 0.25}, "b": {}}
 
 
 def test_components_are_means_over_episodes():

@@ -485,6 +485,22 @@ def test_of_a_pipeline_the_policies_of_the_last_stage_are_served(
     assert open_desk(None, None, False, None, "cpu", "float32", 60.0) is None
 
 
+@pytest.mark.parametrize("take", [False, True])
+@pytest.mark.parametrize("folder", [False, True])
+def test_weights_are_taken_by_either_option(
+    take: bool, folder: bool, tmp_path: Path, tiny_path: str
+) -> None:
+    source = tmp_path if folder else None
+    hub = open_desk([f"base={tiny_path}"], None, take, source, "cpu", "float32", 60.0)
+    assert hub is not None
+    try:
+        assert hub.takes_weights is (take or folder) and hub.weights_from == (
+            tmp_path if folder else None
+        )
+    finally:
+        hub.close()
+
+
 @pytest.mark.parametrize("door", ["grpc", "folder"])
 def test_what_was_pushed_is_sampled_from_at_once(
     door: str, asked: list[Request], tiny_path: str, model: Any, tokenizer: Any, tmp_path: Path

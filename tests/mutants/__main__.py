@@ -114,7 +114,7 @@ class Trial:
     def __init__(self, mutant: Mutant, tests: list[str], seconds: float) -> None:
         self.mutant, self.tests = mutant, tests
         self.child = 0
-        self.ends = time.monotonic() + 60.0 + 10.0 * seconds
+        self.ends = time.monotonic() + 40.0 + 4.0 * seconds
 
     def in_this_state(self, session: pytest.Session, functions: Functions, folder: Path) -> None:
         """Run what is collected in a fork of this process, with the code of functions exchanged."""
