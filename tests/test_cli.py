@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -420,6 +421,9 @@ def test_a_model_takes_the_place_of_those_that_the_config_names(tmp_path: Path) 
     assert alone.model.model_name_or_path == str(folder) and not alone.policies
     hub = cli._options.config_to_play(path, None, "some/model", ["math"])
     assert hub.model.model_name_or_path == "some/model"
+    for place, where in [(None, "the command line"), (path, str(path))]:
+        with pytest.raises(ConfigError, match=f"^{re.escape(where)}: .*no_such"):
+            cli._options.config_to_play(place, ["no_such.setting=1"], str(folder), ["math"])
     with pytest.raises(ConfigError, match=r"--model some/model: folder 'some/model' does not"):
         cli._options.config_to_play(None, None, "some/model", None)
 

@@ -34,7 +34,7 @@ from mrlm.learn.credit.joint_steps import joint_steps, joint_texts
 from mrlm.learn.critics import critic as critic_module
 from mrlm.learn.critics.critic import AnswerCritic, CentralCritic, Critic, beside
 from mrlm.learn.critics.mixing_critic import frozen_beside
-from mrlm.learn.data.batch import Batch, merge, pack
+from mrlm.learn.data.batch import Batch, Sample, merge, pack
 from mrlm.learn.data.data_parallel import rounds
 from mrlm.learn.data.samples import minibatches, samples_of
 from mrlm.learn.optimizer import LearnerSettings
@@ -621,7 +621,7 @@ def test_an_update_is_so_many_steps_on_mini_batches(
 
 @pytest.mark.parametrize("own", [None, 3])
 def test_losses_one_by_one_are_those_of_an_update(
-    own: int | None, model: Any, tokenizer: Any
+    own: int | None, model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop of one's own that steps between them learns what `update` does."""
     policy, groups = Policy("a", model, tokenizer), learned(tokenizer)
@@ -643,6 +643,17 @@ def test_losses_one_by_one_are_those_of_an_update(
     with torch.no_grad():
         error = (other.body.values(batch) - batch.returns).square().mean() / 2
     assert float(whole.detach()) == pytest.approx(float(error), rel=1e-4)
+    read: list[Turn] = []
+
+    def one(samples: list[Sample], *_: Any) -> list[list[Sample]]:
+        read.extend(turn for sample in samples for turn in sample.turns)
+        return [samples]
+
+    monkeypatch.setattr("mrlm.learn.critics.critic.minibatches", one)
+    list(critic.losses(groups, algorithm, random.Random(7)))
+    other.update(groups, algorithm, 0, 7)
+    assert len(read) == 2 * (own or 2) * 5
+    assert all(turn.advantages is not None for turn in read)
 
 
 def test_dropout_of_an_update_follows_its_seed(gpt2_path: str) -> None:

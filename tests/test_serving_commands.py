@@ -104,6 +104,8 @@ def test_worlds_are_served_where_there_is_no_torch(
         "lease 30 s",
         "epoch",
         "policies      none",
+        "workers       1",
+        "messages      up to",
     ):
         assert words in told.out
     with Client(served.address, "abc") as client:

@@ -15,6 +15,7 @@ are no different are named in `equivalent.txt`, by the same keys.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import importlib
 import os
@@ -37,7 +38,9 @@ from tests.mutants.swapping import Functions
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
 SURVIVORS = RECORD / "survivors.txt"
 MOST_TESTS = 120
-"""Tests that are run against a mutant."""
+"""Tests that are run against a mutant at first."""
+WIDER = 6.0
+"""How much longer the tests may take, with no limit to their number, that a survivor meets next."""
 DEFAULTS = "tests/test_defaults.py::test_defaults_are_those_of_the_table"
 SETTINGS = {
     "algorithms/": [
@@ -49,6 +52,8 @@ SETTINGS = {
     "cli/": [f"{DEFAULTS}[options]"],
 }
 """Run against every mutant of a folder: defaults are read at import, before any test."""
+FEW, MANY, ALONE = range(3)
+"""The ways to try a mutant, one after the other."""
 UNTRIED = 99
 """Exit code where a mutant cannot be put into a running process."""
 
@@ -82,6 +87,16 @@ def candidates(rooms: list[str]) -> list[Mutant]:
     return found
 
 
+def at_import(file: str) -> set[int]:
+    """The lines of a file outside of functions, which run when it is imported."""
+    tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
+    return set(range(1, tree.body[-1].end_lineno or 0)) - inside
+
+
 def chosen_tests(tests: list[str], reached_by: Reached, most: float) -> list[str]:
     """Of the seconds that there are, half go to the shortest ones; the rest to those that reach the
     fewest lines, which is where a line is looked at most closely, first one of every file of tests,
@@ -105,7 +120,7 @@ def chosen_tests(tests: list[str], reached_by: Reached, most: float) -> list[str
         if test not in kept and (not kept or total + seconds[test] <= most):
             kept.add(test)
             total += seconds[test]
-    return sorted(kept, key=lambda test: seconds[test])[:MOST_TESTS]
+    return sorted(kept, key=lambda test: seconds[test])
 
 
 class Trial:
@@ -176,24 +191,25 @@ def _fails(item: pytest.Item, following: pytest.Item | None) -> bool:
 
 
 class Trials:
-    """Pytest plug-in that tries mutants instead of running what is collected: each in a fork, and
-    once more in a process of its own if nothing was noticed there or it could not be tried.
+    """Pytest plug-in that tries mutants instead of running what is collected: each in a fork, once
+    more with many more tests if nothing was noticed there, and at last in a process of its own, as
+    those are that cannot be tried in a fork.
 
     Args:
         sample: the mutants.
-        tests: those that run against a mutant, and the seconds they take.
+        tests: those that run against a mutant, a few or many, and the seconds they take.
         jobs: how many at once.
-        sure: whether survivors are tried once more.
+        sure: whether survivors are tried in a process of their own.
     """
 
     def __init__(
         self,
         sample: list[Mutant],
-        tests: Callable[[Mutant], tuple[list[str], float]],
+        tests: Callable[[Mutant, bool], tuple[list[str], float]],
         jobs: int,
         sure: bool,
     ) -> None:
-        self.waiting = [(mutant, False) for mutant in reversed(sample)]
+        self.waiting = [(mutant, FEW) for mutant in reversed(sample)]
         self.tests, self.sure, self.total = tests, sure, len(sample)
         self.trees = copies(jobs)
         self.survivors: list[Trial] = []
@@ -203,24 +219,25 @@ class Trials:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._import()
         functions = Functions(SOURCE)
-        running: list[tuple[Trial, bool, Path]] = []
+        running: list[tuple[Trial, int, Path]] = []
         while self.waiting or running:
             while self.waiting and self.trees:
-                mutant, alone = self.waiting.pop()
-                trial, tree = Trial(mutant, *self.tests(mutant)), self.trees.pop()
-                if alone:
+                mutant, way = self.waiting.pop()
+                tests, seconds = self.tests(mutant, way != FEW)
+                trial, tree = Trial(mutant, tests, seconds), self.trees.pop()
+                if way == ALONE:
                     trial.on_its_own(tree)
                 else:
                     trial.in_this_state(session, functions, tree / "tmp")
-                running.append((trial, alone, tree))
+                running.append((trial, way, tree))
             time.sleep(0.01)
             for each in list(running):
-                trial, alone, tree = each
+                trial, way, tree = each
                 code = trial.end()
                 if code is not None:
                     running.remove(each)
                     self.trees.append(tree)
-                    self.over(trial, code, alone, tree)
+                    self.over(trial, code, way, tree)
         return True
 
     def _import(self) -> None:
@@ -230,12 +247,12 @@ class Trials:
         for file in sorted(files):
             importlib.import_module(f"mrlm.{file.removesuffix('.py').replace('/', '.')}")
 
-    def over(self, trial: Trial, code: int, alone: bool, tree: Path) -> None:
-        """Count a mutant, or let it wait for its own process."""
-        if alone:
+    def over(self, trial: Trial, code: int, way: int, tree: Path) -> None:
+        """Count a mutant, or let it wait for the next way to try it."""
+        if way == ALONE:
             shutil.copy(SOURCE / trial.mutant.file, tree / "mrlm" / trial.mutant.file)
-        elif code == UNTRIED or (code == 0 and self.sure):
-            self.waiting.append((trial.mutant, True))
+        elif code == UNTRIED or (code == 0 and (way == FEW or self.sure)):
+            self.waiting.append((trial.mutant, ALONE if code == UNTRIED else way + 1))
             return
         self.done += 1
         if code == 0:
@@ -303,9 +320,15 @@ def main() -> None:
         listed = set(given.again.read_text(encoding="utf-8").splitlines())
         sample = [each for each in every if each.key in listed]
 
-    def tests(mutant: Mutant) -> tuple[list[str], float]:
-        found = lines.get(mutant.file, {}).get(mutant.line, [])
-        chosen = chosen_tests(found, reached_by, given.seconds)
+    imported = {file: at_import(file) for file in {mutant.file for mutant in sample}}
+
+    def tests(mutant: Mutant, many: bool) -> tuple[list[str], float]:
+        here = lines.get(mutant.file, {})
+        found = here.get(mutant.line, [])
+        if mutant.line in imported[mutant.file]:
+            found = list(dict.fromkeys(test for tests in here.values() for test in tests))
+        seconds = given.seconds * (WIDER if many else 1.0)
+        chosen = chosen_tests(found, reached_by, seconds)[: None if many else MOST_TESTS]
         folder = mutant.file.partition("/")[0] + "/"
         named = [*chosen, *SETTINGS.get(folder, [])]
         return named, sum(reached_by.seconds.get(test, 1.0) for test in named)

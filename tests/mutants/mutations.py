@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class Mutant:
         file: path below the source folder.
         line: where it is.
         place: number of the node in the order of `ast.walk`, and which of its changes.
-        text: what is changed into what.
+        text: what is changed into what, numbered where a line has the same several times.
         source: the line as it is.
     """
 
@@ -65,13 +66,16 @@ class Mutant:
 def mutants(file: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a file."""
     tree, written = ast.parse(source), ["", *source.splitlines()]
-    skipped = _skipped(tree)
+    skipped, seen = _skipped(tree), Counter[tuple[int, str]]()
     for index, node in enumerate(ast.walk(tree)):
         if id(node) in skipped:
             continue
         for number, (what, _) in enumerate(_changes(node)):
             line = getattr(node, "lineno", 0)
-            yield Mutant(file, line, (index, number), what, written[line].strip())
+            seen[line, what] += 1
+            again = seen[line, what]
+            text = what if again == 1 else f"{what} ({again})"
+            yield Mutant(file, line, (index, number), text, written[line].strip())
 
 
 def mutated(source: str, mutant: Mutant) -> str:

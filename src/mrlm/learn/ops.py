@@ -236,7 +236,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3"
 
     `k1`: `x` (right as a reward; as a loss its expected gradient is zero). `k2`: `x^2 / 2`, whose
     gradient is right on-policy. `k3`: `exp(-x) - 1 + x` with the exponent within +-20 and the
-    result within +-10. `k1+`, `k3+`: the value of k1 or k3 with the gradient of k2.
+    result at most 10. `k1+`, `k3+`: the value of k1 or k3 with the gradient of k2.
     """
     x = logprobs - ref_logprobs
     if kind.endswith("+"):
@@ -248,7 +248,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3"
     if kind == "k2":
         return x.square() / 2
     y = (-x).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return (y.exp() - 1 - y).clamp(-10.0, 10.0)
+    return (y.exp() - 1 - y).clamp(max=10.0)
 
 
 def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
