@@ -30,7 +30,15 @@ CLEAN = (
     "workflows",
     *(f"play/{file.name}" for file in sorted((PACKAGE / "play").glob("*.py"))),
 )
-"""Rooms, files and pages that keep to it."""
+"""Rooms and files that keep to it."""
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(page for page in sorted((ROOT / "docs").glob("*.md"))),
+]
+GENERATED = {"coming_from.md", "presets.md"}
+"""Pages that scripts write: their words are those of the source."""
 
 INSTEAD = {
     r"\bsaid\b": "completion, message, text; reported, stated",
@@ -65,7 +73,15 @@ INSTEAD = {
 """What is not written, and what is instead."""
 OPENINGS = r"(What|Who|Whose|Where|Whatever|Whoever|How(?! many| much| often| long))\b"
 """A docstring opens with a noun phrase or a verb."""
-
+ON_PAGES = {**INSTEAD, r"\bworlds?\b(?! size)": "environment"}
+NOT_PROSE = re.compile(
+    r"^```.*?^```"
+    r"|<!-- \w+: written by .*?<!-- end.*?-->"
+    r"|<!-- curve: \w+ -->.*?(?=^#|\Z)"
+    r"|(`+)(?!`).+?(?<!`)\1(?!`)|\]\([^)]*\)",
+    re.DOTALL | re.MULTILINE,
+)
+"""Code, targets of links, and the parts of a page that `benchmarks` writes or that state results."""
 
 ARGUMENT = re.compile(r"^\s+[\w*]+(, [\w*]+)*: ", re.MULTILINE)
 """The name in a line about an argument: code."""
@@ -109,7 +125,29 @@ def texts(tree: ast.Module, source: str) -> Iterator[tuple[int, str]]:
                     yield part.lineno, part.value
 
 
+def prose(page: str) -> Iterator[tuple[int, str]]:
+    """The paragraphs of a page on one line each, with the number of the first line."""
+    page = NOT_PROSE.sub(lambda match: "`" + "\n" * match[0].count("\n"), page)
+    line = 1
+    for text in re.split(r"(\n\s*\n)", page):
+        if text.strip():
+            yield line, text.lstrip("# ")
+        line += text.count("\n")
+
+
+def found_on_page(path: Path) -> list[str]:
+    lines = []
+    for line, text in prose(path.read_text(encoding="utf-8")):
+        for pattern, instead in ON_PAGES.items():
+            for match in re.finditer(pattern, text.replace("\n", " "), re.IGNORECASE):
+                at = line + text[: match.start()].count("\n")
+                lines.append(f"{path.relative_to(ROOT)}:{at}: {match[0]!r}: write {instead}")
+    return lines
+
+
 def found(path: Path) -> list[str]:
+    if path.suffix == ".md":
+        return found_on_page(path)
     source = path.read_text(encoding="utf-8")
     tree, lines = ast.parse(source), []
     for line, text in texts(tree, source):
@@ -128,6 +166,12 @@ def test_the_words_are_those_of_the_field(room: str) -> None:
     place = PACKAGE / room
     files = [place] if place.suffix else sorted(place.rglob("*.py"))
     lines = [line for file in files for line in found(file)]
+    assert not lines, "\n".join(lines)
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if each.name not in GENERATED], ids=str)
+def test_the_words_of_a_page_are_those_of_the_field(page: Path) -> None:
+    lines = found(page)
     assert not lines, "\n".join(lines)
 
 
