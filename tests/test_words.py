@@ -73,7 +73,7 @@ INSTEAD = {
 """What is not written, and what is instead."""
 OPENINGS = r"(What|Who|Whose|Where|Whatever|Whoever|How(?! many| much| often| long))\b"
 """A docstring opens with a noun phrase or a verb."""
-ON_PAGES = {**INSTEAD, r"\bworlds?\b(?! size)": "environment"}
+ON_PAGES = {**INSTEAD, r"\bworlds?\b(?![ -](size|model))": "environment"}
 NOT_PROSE = re.compile(
     r"^```.*?^```"
     r"|<!-- \w+: written by .*?<!-- end.*?-->"
