@@ -82,7 +82,7 @@ NOT_PROSE = re.compile(
     r"|(`+)(?!`).+?(?<!`)\1(?!`)|\]\([^)]*\)",
     re.DOTALL | re.MULTILINE,
 )
-"""Code, targets of links, and the parts of a page that `benchmarks` writes or that state results."""
+"""Code, targets of links, and the parts that `benchmarks` writes or that state results."""
 
 ARGUMENT = re.compile(r"^\s+[\w*]+(, [\w*]+)*: ", re.MULTILINE)
 """The name in a line about an argument: code."""
