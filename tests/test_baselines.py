@@ -208,7 +208,7 @@ def test_the_batch_is_compared_over_all_tasks() -> None:
     [
         ("mareinforce", {"baseline_by": "turn"}, "baseline is 'none'"),
         ("magrpo", {"baseline_by": "turn", "joint_mode": "cross"}, "joint_mode='cross' compares"),
-        ("reinforce", {"baseline_by": "turn"}, "there is no baseline"),
+        ("reinforce", {"baseline_by": "turn"}, "baseline is 'none'"),
         (
             "magrpo",
             {"baseline_by": "role", "baseline": "remax_greedy"},

@@ -234,9 +234,7 @@ def test_matpo_refuses_a_planner_who_does_not_play() -> None:
 
 @pytest.mark.parametrize("algorithm", [DrMAS, MARSHAL, MATPO])
 def test_a_scale_over_the_batch_is_refused_where_it_has_no_meaning(algorithm: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=f"{algorithm.__name__} compares; set it to group or none"
-    ):
+    with pytest.raises(ConfigError, match=f"{algorithm.__name__}; set it to group or none"):
         algorithm(scale_rewards="batch")
 
 

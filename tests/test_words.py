@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "mrlm"
 
 CLEAN = (
     "__init__.py",
+    "algorithms",
     "data",
     "distributed",
     "engines",
@@ -62,7 +63,7 @@ INSTEAD = {
     r"\b(trunk|strip)\b": "shared prefix, block",
     r"\bcut over\b": "sharded",
     r"\bsurplus\b": "oversampling",
-    r"\bfines?\b": "penalty (or drop the word)",
+    r"\bfines?\b(?!-tun)": "penalty (or drop the word)",
     r"\bsitting\b": "playing",
     r"\bat hand\b": "available",
     r"\bas it were\b": "(drop)",

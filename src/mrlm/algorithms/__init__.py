@@ -1,1 +1,1 @@
-"""Algorithms: who earned what, and what to minimise. One file each."""
+"""Algorithms: turn rewards into advantages and define the loss."""

@@ -20,16 +20,16 @@ from mrlm.learn.ops import Aggregation
 
 @dataclass(kw_only=True, config=STRICT)
 class A2C(PPO):
-    """Loss `-A log pi`, with neither ratio nor clip, and the critic's squared error (advantage
-    actor-critic, the synchronous form of arXiv 1602.01783). Rows, values and who is paid for what
-    are those of `PPO`; agents learn each for itself.
+    """Loss `-A log pi` without ratio or clipping, plus the critic's squared error (advantage
+    actor-critic, the synchronous form of arXiv 1602.01783). Rows, values and turn rewards are those
+    of `PPO`; each agent is trained independently.
 
-    `estimator="gae"` takes generalised advantage estimates; `"n_step"` sums `n_steps` rewards and
-    goes on with the value there, `A = r_t + ... + gamma^n V_{t+n} - V_t`. A step is a token, or a
-    turn with `level="turn"`.
+    `estimator="gae"` uses generalised advantage estimation; `"n_step"` sums `n_steps` rewards and
+    bootstraps from the value after them, `A = r_t + ... + gamma^n V_{t+n} - V_t`. A step is a
+    token, or a turn with `level="turn"`.
 
-    One epoch over the episodes, because a second would be off-policy and nothing here corrects for
-    it; no whitening and no clipped value, as in the paper.
+    One epoch over the episodes: a second one would be off-policy, and the loss has no correction
+    for it. No whitening and no value clipping, as in the paper.
 
     Args:
         estimator: of advantages and returns.
@@ -57,8 +57,8 @@ class A2C(PPO):
             None,
             (
                 "One synchronous learner and Adam; 16 asynchronous ones and RMSProp there.",
-                "`gamma` counts per turn; the rate was drawn between 1e-4 and 1e-2, too high for a "
-                "language model.",
+                "`gamma` counts per turn; the learning rate was sampled between 1e-4 and 1e-2, too "
+                "high for a language model.",
             ),
         ),
     }

@@ -24,32 +24,31 @@ from mrlm.learn.credit.tree_returns import Node, by_state
 
 @dataclass(kw_only=True, config=STRICT)
 class ATGRPO(GRPO):
-    """`A = (R - mean) / (std + 1e-6)` over the K answers that one agent gave to one state, with
-    `R = alpha r_team + r_own` of that joint step (arXiv 2510.11062); then GRPO's clipped surrogate,
+    """`A = (R - mean) / (std + 1e-6)` over the K answers that one agent gave to one state, with `R
+    = alpha r_team + r_own` of that joint step (arXiv 2510.11062); then GRPO's clipped surrogate,
     averaged over tokens.
 
-    What is compared shares task, turn, agent and history, which only a tree offers: parallel
-    episodes read different prompts from their second turn on. The workflow is `tree` with `select:
-    best`, in which the best answer to a state goes on, or with `select: all`. The K of the first
-    turn is `group_size`, that of later ones `workflow.branches`; the paper takes the same number
-    for both.
+    The answers in a group share task, turn, agent and history. That requires a tree: the prompts of
+    parallel episodes differ from the second turn on. The workflow is `tree` with `select: best`,
+    which continues from the best answer to a state, or with `select: all`. K is `group_size` in the
+    first turn and `workflow.branches` in later ones; the paper uses the same number for both.
 
-    What follows a step does not count in its credit. An agent that spoke more than once in a joint
-    step gets the same advantage for all of it. Answers that are all paid the same, or the only one
-    that is left of its siblings, get exactly 0. Other settings are GRPO's, so that the deviation is
-    divided by unless `scale_rewards="none"`; no reference is kept unless `kl_coef` is set (0.001 in
-    the authors' code).
+    Rewards after a joint step do not count in its advantages. An agent with several turns in a
+    joint step gets the same advantage for all of them. Answers with equal rewards, and an answer
+    without remaining siblings, get exactly 0. Other settings are GRPO's: advantages are divided by
+    the standard deviation unless `scale_rewards="none"`, and no reference is kept unless `kl_coef`
+    is set (0.001 in the authors' code).
 
     Args:
-        alpha: weight of the team's reward beside the agent's own; 1 adds them, as the authors' code
-            does.
-        filter: what is left out of training. `zero_variance`: answers to a state that are all paid
-            the same (their advantage is 0 anyhow, but they no longer count in the loss's
-            denominators). `variance`: of all states of the batch, each agent's on its own, the
-            part `filter_ratio` whose answers vary least, by variance over squared range.
-            `deviation`: of the answers to each state, that part which is furthest from their mean;
-            the others are compared among themselves. All are options of the authors' code.
-        filter_ratio: the part that `variance` and `deviation` leave out, rounded down.
+        alpha: weight of the team's reward relative to the agent's own; 1 adds them, as in the
+            authors' code.
+        filter: answers left out of training (all options of the authors' code). `zero_variance`:
+            answers to a state whose rewards are all equal (their advantage is 0 in any case, but
+            they no longer count in the loss's denominators). `variance`: of all states of the
+            batch, per agent, the fraction `filter_ratio` with the lowest variance over squared
+            range. `deviation`: of the answers to each state, the fraction furthest from their mean;
+            the others are compared with one another.
+        filter_ratio: the fraction that `variance` and `deviation` leave out, rounded down.
     """
 
     alpha: float = Field(default=1.0, ge=0)
@@ -77,7 +76,7 @@ class ATGRPO(GRPO):
     matters: ClassVar[Mapping[str, Matters]] = {
         "filter_ratio": Matters(
             lambda s, run: s.filter in ("variance", "deviation"),
-            "filter leaves out no share; set filter=variance or deviation, or remove it",
+            "filter leaves out no fraction; set filter=variance or deviation, or remove it",
         ),
     }
 
@@ -85,7 +84,7 @@ class ATGRPO(GRPO):
         super().__post_init__()
         if self.scale_rewards == "batch":
             raise ConfigError(
-                "scale_rewards='batch' divides by the deviation over whole episodes, and at_grpo "
+                "scale_rewards='batch' is the standard deviation over whole episodes, and at_grpo "
                 "compares the answers to one state; use 'group' or 'none'"
             )
 
@@ -120,7 +119,7 @@ class ATGRPO(GRPO):
             self.metrics["frac_filtered"] = len(dropped) / len(compared)
 
     def comparisons(self, group: Group) -> Iterator[tuple[list[list[Turn]], np.ndarray]]:
-        """For every agent and state, what was said in each of K answers, and their scores (K,)."""
+        """For every agent and state, the turns of each of its K answers, and their scores (K,)."""
         for found in members(group).values():
             said: dict[Node, list[Turn]] = {}
             paid: dict[Node, float] = {}
@@ -140,7 +139,8 @@ class ATGRPO(GRPO):
                 yield [said[node] for node in nodes], np.array(scores)
 
     def _kept(self, scores: np.ndarray) -> np.ndarray:
-        """Places of the answers to a state that are compared: all, or those near their mean."""
+        """Indices of the answers to a state that are compared: all, or those closest to their
+        mean."""
         if self.filter != "deviation":
             return np.arange(len(scores))
         far = np.argsort(-np.abs(scores - scores.mean()), kind="stable")

@@ -1,5 +1,4 @@
-"""CORY: a pioneer answers, an observer reads that and answers too, both earn the sum, and at times
-they exchange roles."""
+"""CORY: a pioneer and an observer answer in turn, share the reward, and swap roles at intervals."""
 
 from __future__ import annotations
 
@@ -26,30 +25,30 @@ from mrlm.learn.credit.running_stats import RunningStats
 @dataclass(kw_only=True, config=STRICT)
 class CORY(PPO):
     """Sequential cooperative fine-tuning of two copies of a model (arXiv 2410.06101): the pioneer
-    answers `y1 ~ pi_1(x)`, the observer `y2 ~ pi_2(x, y1)`, both are paid `r(x, y1) + r(x, y2)`,
-    and each learns by a PPO of its own, held near a reference that reads what it reads. The
-    workflow `pioneer_observer` plays this in any world with one seat; in others every agent is
-    paid what it earned, and after its last turn what all others did.
+    answers `y1 ~ pi_1(x)`, the observer `y2 ~ pi_2(x, y1)`, both get the reward `r(x, y1) + r(x,
+    y2)`, and each is trained by its own PPO with a KL penalty to a reference conditioned on the
+    same prompt. The workflow `pioneer_observer` runs this in any single-agent environment; in
+    others each agent gets its own rewards, and after its last turn the rewards of all other agents.
 
     Every `swap_freq` iterations the agents exchange their policies. Nothing is copied: optimisers,
-    the coefficient of the divergence and the statistics of rewards belong to the policies and go
-    with them (the public code makes new optimisers at every swap and loses their moments). With
-    one shared policy there is nothing to exchange. Either policy may be kept at the end.
+    KL coefficients and reward statistics belong to the policies and move with them (the public code
+    creates new optimisers at every swap and loses their moments). With one shared policy the swap
+    has no effect. Either policy may be kept at the end.
 
     Without a swap, without scaling and with one agent this is PPO.
 
     Defaults are the published ones: learning rate 1.41e-5, `kl_coef` .4 adapted towards 6 per
     episode over 10,000, vf_coef .1, lambda .95, gamma 1, clip .2, four epochs, scores scaled and
-    centred by their running statistics, the batch's included.
+    centred by their running statistics, which include the current batch.
 
     Args:
-        swap_freq: iterations from one exchange to the next; `None`: roles stay.
-        kl_penalty: what is taken from the reward of each token: `k1`, from the sampled token, or
-            `full`, from the whole vocabulary (as published: a forward of the policy and a second
-            head more; never negative, less noise).
-        score_scaling: divide what an agent earns in an episode by its running deviation.
-        score_norm: take its running mean away before (only with `score_scaling`).
-        score_clip: bound of what an episode pays then; `None` is off.
+        swap_freq: iterations between two swaps; `None`: no swap.
+        kl_penalty: KL subtracted from the reward of each token: `k1`, estimated from the sampled
+            token, or `full`, over the whole vocabulary (as published: one more policy forward and
+            output head; never negative, less noise).
+        score_scaling: divide an agent's return of an episode by its running standard deviation.
+        score_norm: subtract its running mean first (only with `score_scaling`).
+        score_clip: bound of the resulting score; `None` is off.
     """
 
     swap_freq: int | None = Field(default=5, ge=1)
@@ -83,7 +82,7 @@ class CORY(PPO):
             (1.41e-5, "authors' code, cory.py"),
             (
                 "Optimisers and running statistics stay with their policies at a swap; the "
-                "authors' code makes new ones.",
+                "authors' code creates new ones.",
                 "256 questions are `training.batch_size=256`.",
             ),
         ),
@@ -112,7 +111,7 @@ class CORY(PPO):
             columns = columns - {"ref_logprobs"} | {"full_kl"}
         return replace(spec, columns=columns, swap_every=self.swap_freq)
 
-    # -- what is paid ------------------------------------------------------------------------------
+    # -- rewards -----------------------------------------------------------------------------------
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
         rewards, seen = self._shared(episode, rollout), self.scores.get(_policy(rollout))
@@ -126,7 +125,8 @@ class CORY(PPO):
         return rewards
 
     def _shared(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """What an agent earned turn by turn, and at its end what the others did."""
+        """Rewards of an agent's turns, with the rewards of the other agents added to the last
+        one."""
         rewards = super().turn_rewards(episode, rollout)
         others = [each for each in episode.rollouts.values() if each is not rollout]
         rewards[-1] += sum(each.reward for each in others)
@@ -146,7 +146,7 @@ class CORY(PPO):
             self.metrics[f"score/{policy}/running_std"] = seen.std
         super().credit_batch(groups)
 
-    # -- how far from the reference ----------------------------------------------------------------
+    # -- KL to the reference -----------------------------------------------------------------------
 
     def kl_coef_of(self, policy: str) -> float:
         return self.kl_coefs.get(policy, self.kl_coef)

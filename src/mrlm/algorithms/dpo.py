@@ -24,7 +24,7 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 @dataclass(kw_only=True, config=STRICT)
 class DPO(Preferences):
-    """Raise what was chosen over what was rejected, measured against a frozen reference (arXiv
+    """Raise the chosen answer over the rejected one, relative to a frozen reference (arXiv
     2305.18290, eq. 7).
 
     With `d = (log pi - log ref)(chosen) - (log pi - log ref)(rejected)`, summed over tokens:
@@ -32,23 +32,23 @@ class DPO(Preferences):
     d)`; `robust` (arXiv 2403.00409) is `[-(1-e) log s(beta d) + e log s(-beta d)] / (1 - 2e)`;
     `hinge` is `max(0, 1 - beta d)`; `ipo` (arXiv 2310.12036) is `(d - 1/(2 beta))^2`.
 
-    A group is a pair: the better reward is chosen, and where rewards are equal the first of two.
-    Pairs that are identical, that do not begin with the same prompt, or that lost a side, are
-    dropped (`frac_dropped_pairs`). The reference is the policy as it was when the run began. beta
-    0.1 and a learning rate of 1e-6 are the settings most reported results use.
+    A group is a pair: the answer with the higher reward is chosen, with equal rewards the first of
+    two. Pairs that are identical, that do not begin with the same prompt, or that lost a side, are
+    dropped (`frac_dropped_pairs`). The reference is the initial policy of the run. beta 0.1 and a
+    learning rate of 1e-6 are the settings most reported results use.
 
     Nothing in these losses keeps the chosen answer likely: both sides may fall as long as the
-    rejected one falls faster, to the gain of answers that are in no pair. `rpo_alpha` adds
-    `-rpo_alpha * log pi(chosen) / |chosen|` (arXiv 2404.19733, eq. 1), which does.
+    rejected one falls faster, which shifts probability to answers outside all pairs. `rpo_alpha`
+    adds `-rpo_alpha * log pi(chosen) / |chosen|` (arXiv 2404.19733, eq. 1), which prevents that.
 
     Args:
         loss_type: see above.
-        beta: how strongly the reference holds.
+        beta: strength of the regularisation towards the reference.
         rpo_alpha: weight of the chosen answers' log-likelihood, per token; 0 leaves it out.
         label_smoothing: probability that a label is wrong; used by `sigmoid` and `robust`.
         normalize_lengths: `ipo` only: divide each side by its number of tokens.
-        ref_update_freq: iterations after which the policy becomes its own reference, again and
-            again; 0 is never.
+        ref_update_freq: iterations between two updates of the reference to the current policy; 0 is
+            never.
     """
 
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"
@@ -69,7 +69,7 @@ class DPO(Preferences):
             },
             (1e-6, "appendix B"),
             (
-                "A pair is dropped whose sides are identical or do not begin with the same prompt.",
+                "Pairs whose sides are identical or do not begin with the same prompt are dropped.",
                 "AdamW and not RMSProp; 64 pairs are `training.batch_size=64`, the warm-up is "
                 "`training.warmup_steps=150`.",
             ),

@@ -1,4 +1,4 @@
-"""Dr. MAS: a turn's reward against the mean and the deviation of its own agent's turns."""
+"""Dr. MAS: rewards normalised by the mean and standard deviation of the same agent's turns."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ from mrlm.learn.credit.baselines import comparisons, deviation, exact_mean
 from mrlm.learn.credit.groups import EPSILON, Member, members, sides, trained_turns
 
 VALID = ("valid", "legal")
-"""Components of a reward by which worlds say whether an action could be carried out."""
+"""Reward components by which environments report whether an action was valid."""
 
 
 @dataclass(kw_only=True, config=STRICT)
 class DrMAS(GRPO):
     """`A = (R - mean_k) / (std_k + 1e-6)` over all turns of one agent in all episodes of one task
-    (arXiv 2602.08847): agents whose rewards differ in scale, or who speak differently often, do not
+    (arXiv 2602.08847): agents with different reward scales or different numbers of turns do not
     disturb each other's gradients.
 
-    A turn counts with what its agent earned in the episode, so that an agent called twice is
+    The score of a turn is the return of its agent in the episode, so that an agent called twice is
     counted twice in its own statistics and long episodes weigh more (`baseline_by="role"`, the
-    paper's; a score is that of a whole episode, so that a constant on every reward cancels here
-    too). `baseline_by="episode"`, also known as `dedupe_per_episode`, counts an episode once, with
-    the mean of its turns; `average_rows` also gives each turn that mean. The two differ only where
+    paper's; a score is that of a whole episode, so a constant on every reward cancels here too).
+    `baseline_by="episode"`, also known as `dedupe_per_episode`, counts an episode once, with the
+    mean of its turns; `average_rows` also gives each turn that mean. The two differ only where
     turns of one key have different scores: where some were invalid, or with `key="task"`.
 
-    What was earned is what the world pays the agent (teams are paid alike by most worlds), or with
-    `rewards="team"` the mean of what it pays everybody. A turn whose action the world could not
-    carry out counts less by `invalid_penalty`: worlds say so by a component `valid` or `legal` of
-    the reward, below 0.5.
+    The return is the agent's own (most environments give all agents of a team the same reward), or
+    with `rewards="team"` the mean over all agents. The score of a turn with an invalid action is
+    lowered by `invalid_penalty`: environments report these by a reward component `valid` or `legal`
+    below 0.5.
 
     `key="task"` pools the turns of all agents of a task: the comparison that the paper argues
-    against, and what "GRPO with the team's reward" means elsewhere. A group whose scores are all
-    equal, or that has one episode left, gets exactly 0. Groups of 8, a penalty of 0.1, no
-    divergence and no entropy are the authors' settings; the clipped surrogate and its averaging are
-    GRPO's.
+    against, called "GRPO with the team's reward" elsewhere. A group whose scores are all equal, or
+    that has one episode left, gets exactly 0. Groups of 8, a penalty of 0.1, no KL penalty and no
+    entropy bonus are the authors' settings; the clipped surrogate and its averaging are GRPO's.
 
     Args:
         baseline_by: which scores a turn is compared with (`mrlm.learn.credit.baselines`).
         dedupe_per_episode: the authors' name of `baseline_by="episode"`.
-        average_rows: every turn counts with the mean of its key in its episode.
-        invalid_penalty: what an invalid action costs its turn.
+        average_rows: use the mean score of an agent's turns in the episode for each of them.
+        invalid_penalty: subtracted from the score of a turn with an invalid action.
     """
 
     baseline_by: Literal["turn", "episode", "role"] = "role"
@@ -98,7 +97,7 @@ class DrMAS(GRPO):
             self._credit(found)
 
     def turn_scores(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """What each trained turn of a rollout is compared by."""
+        """Score of each trained turn of a rollout."""
         score = self.score(episode, rollout)
         return [score - self._invalid(turn) for turn in trained_turns(rollout)]
 
@@ -107,7 +106,7 @@ class DrMAS(GRPO):
         return self.invalid_penalty if refused else 0.0
 
     def _credit(self, found: Sequence[Member]) -> None:
-        """Credit of the rollouts of one key."""
+        """Write the advantages of the rollouts of one key."""
         rows = [self.turn_scores(*member) for member in found]
         if self.average_rows:
             rows = _averaged(found, rows)

@@ -1,4 +1,4 @@
-"""GRPO: reward against the mean of the siblings, no critic; also Dr. GRPO, DAPO, GSPO, CISPO."""
+"""GRPO: reward relative to the group mean, no critic; also Dr. GRPO, DAPO, GSPO, CISPO."""
 
 from __future__ import annotations
 
@@ -43,31 +43,32 @@ def _scale(value: object) -> object:
 @dataclass(kw_only=True, config=STRICT)
 class GRPO(PolicyGradient, GroupFilter):
     """`A = (R - mean) / (std + 1e-6)` over the agent's own rollouts of one task (arXiv 2402.03300,
-    section 4.1), the same for every token the agent wrote; then a clipped surrogate.
+    section 4.1), the same for every token of the agent; then a clipped surrogate.
 
-    With several agents each is compared with itself only, which keeps agents of different reward
+    With several agents each is compared only with itself, which keeps agents of different reward
     scales apart (Dr. MAS, arXiv 2602.08847). Groups whose rewards are all equal, or that have one
     member left, get exactly 0.
 
-    `scale_rewards="group"` is what the name stands for; `"none"` with `loss_type="dr_grpo"` is Dr.
-    GRPO (arXiv 2503.20783), which does not inflate groups that are nearly decided; `"batch"`
-    divides by the deviation over all tasks. No reference is kept unless `kl_coef` is set, and then
-    its divergence is part of the loss.
+    `scale_rewards="group"` is the original; `"none"` with `loss_type="dr_grpo"` is Dr. GRPO (arXiv
+    2503.20783), which does not amplify groups with nearly equal rewards; `"batch"` divides by the
+    standard deviation over all tasks. No reference is kept unless `kl_coef` is set; its KL is then
+    part of the loss.
 
     Args:
-        scale_rewards: what differences are divided by; `True` and `False` are `group` and `none`.
+        scale_rewards: standard deviation to divide by; `True` and `False` are `group` and `none`.
         key: who is compared with whom: every `agent` with itself; all agents of a `task` with one
             another (known as MAS-GRPO); or a mapping agent -> role, those of one role.
-        rewards: what agents are compared by: their `own` rewards, or the `team`'s.
-        mask_truncated: leave turns that ran into the token limit out of the loss (they still count
-            in the baseline).
+        rewards: rewards that are compared: the agent's `own`, or the `team`'s.
+        mask_truncated: leave turns that hit the token limit out of the loss (they still count in
+            the baseline).
         overlong_max_length: completion length at which the soft penalty reaches -1 (DAPO); `None`
             is off.
         overlong_cache: tokens before that at which it begins.
-        dynamic_sampling: leave out groups whose advantages are all 0, and play further tasks in
-            their place until the batch is full (DAPO, arXiv 2503.14476, eq. 11). What was left out
-            counts in the reward metrics. Tasks are used up faster then.
-        max_refills: how often an iteration may take further tasks; after that the batch is smaller.
+        dynamic_sampling: leave out groups whose advantages are all 0, and sample further tasks
+            until the batch is full (DAPO, arXiv 2503.14476, eq. 11). Groups left out count in the
+            reward metrics. Tasks are consumed faster.
+        max_refills: how often an iteration may sample further tasks; after that the batch is
+            smaller.
     """
 
     scale_rewards: Annotated[Literal["group", "batch", "none"] | bool, AfterValidator(_scale)] = (
@@ -83,9 +84,9 @@ class GRPO(PolicyGradient, GroupFilter):
     group_size: int = Field(default=8, ge=2)
 
     scales: ClassVar[tuple[str, ...]] = ("group", "batch", "none")
-    """The values of `scale_rewards` that fit who is compared here."""
+    """The values of `scale_rewards` that this algorithm supports."""
     decides: ClassVar[tuple[str, ...]] = ()
-    """Settings that an algorithm which refines this one does not leave open."""
+    """Settings that a subclass fixes at their defaults."""
 
     presets: ClassVar[Mapping[str, PaperPreset]] = {
         "grpo": PaperPreset(
@@ -101,7 +102,7 @@ class GRPO(PolicyGradient, GroupFilter):
             },
             (1e-6, "section 4.2"),
             (
-                "The paper names no clip range; it is .2, and with a single update never acts.",
+                "The paper gives no clip range; it is .2, and has no effect with a single update.",
                 "1,024 answers of 1,024 tokens are `training.batch_size=16` and "
                 "`generation.max_new_tokens=1024`.",
             ),
@@ -119,7 +120,7 @@ class GRPO(PolicyGradient, GroupFilter):
             },
             (3e-6, "training details"),
             (
-                "8,192 answers a rollout are `training.batch_size=512`; the reference is renewed "
+                "8,192 answers a rollout are `training.batch_size=512`; the reference is updated "
                 "every 400 steps there and never here.",
             ),
         ),
@@ -211,14 +212,14 @@ class GRPO(PolicyGradient, GroupFilter):
         super().__post_init__()
         if self.scale_rewards not in self.scales:
             raise ConfigError(
-                f"scale_rewards={self.scale_rewards!r} does not fit what {type(self).__name__} "
-                f"compares; set it to {' or '.join(self.scales)}"
+                f"scale_rewards={self.scale_rewards!r} is not supported by {type(self).__name__}; "
+                f"set it to {' or '.join(self.scales)}"
             )
         for name in self.decides:
             if getattr(self, name) != (usual := type(self).__dataclass_fields__[name].default):
                 raise ConfigError(
-                    f"{name}={getattr(self, name)!r}: {type(self).__name__} itself decides who is "
-                    f"compared by what; leave it at {usual!r}, or use grpo, dr_mas or marshal"
+                    f"{name}={getattr(self, name)!r}: {type(self).__name__} has fixed comparison "
+                    f"groups and scores; leave it at {usual!r}, or use grpo, dr_mas or marshal"
                 )
         if self.overlong_max_length is not None and self.overlong_cache > self.overlong_max_length:
             raise ConfigError(
@@ -240,18 +241,18 @@ class GRPO(PolicyGradient, GroupFilter):
         return teaches
 
     def score(self, episode: Episode, rollout: Rollout) -> float:
-        """What a rollout is compared by: what was earned, and the penalty for length."""
+        """Score of a rollout: its return plus the length penalty."""
         paid = episode.reward if self.rewards == "team" else rollout.reward
         return paid + self.too_long(sum(len(turn) for turn in rollout.turns))
 
     def too_long(self, length: int) -> float:
-        """The penalty for so many tokens, from 0 down to -1."""
+        """Length penalty of a completion of `length` tokens, from 0 down to -1."""
         if self.overlong_max_length is None:
             return 0.0
         return overlong_penalty(length, self.overlong_max_length, self.overlong_cache)
 
     def compared(self, scores: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Advantages (n,) of scores (n,) that are compared with one another."""
+        """Advantages (n,) of a group's scores (n,)."""
         row = np.asarray(scores)
         return standardised(row) if self.scale_rewards == "group" else centred(row)
 

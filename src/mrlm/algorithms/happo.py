@@ -1,5 +1,4 @@
-"""HAPPO: agents learn one after the other, each weighing its advantages by how far the others moved
-before it."""
+"""HAPPO: sequential agent updates, advantages weighted by the ratios of earlier updates."""
 
 from __future__ import annotations
 
@@ -29,34 +28,34 @@ from mrlm.learn.ops import LOG_RATIO_LIMIT
 
 @dataclass(kw_only=True, config=STRICT)
 class HAPPO(MAPPO, CarryOver):
-    """Heterogeneous-agent PPO (arXiv 2109.11251): MAPPO's advantages, and policies that update in
-    random order, anew in every iteration. Whoever comes k-th minimises
-    `-mean(F min(r A, clip(r) A))` with the compound factor `F = prod_{j<k} pi_new_j / pi_old_j` of
-    the agents of the same joint step whose policies have updated already, from the weights they
-    ended with. F is positive, so that weighing the advantage by it is weighing the minimum.
+    """Heterogeneous-agent PPO (arXiv 2109.11251): MAPPO's advantages, with policies updated one
+    after the other in an order that is shuffled in every iteration. The k-th policy minimises
+    `-mean(F min(r A, clip(r) A))` with the compound factor `F = prod_{j<k} pi_new_j / pi_old_j`
+    over the agents of the same joint step whose policies have already been updated, at their final
+    weights. F is positive, so multiplying the advantage by it equals multiplying the minimum.
 
-    A product over the tokens of responses explodes with their length, hence the default
-    `factor="geometric"`: the geometric mean over the tokens an agent wrote in the joint step, and
-    each predecessor's factor within [.5, 2]. F is one number per joint step whatever `loss_type`
-    makes of the agent's own ratio. It never reaches beyond a joint step.
+    A product over the tokens of completions explodes with their length, hence the default
+    `factor="geometric"`: the geometric mean over an agent's tokens in the joint step, with each
+    predecessor's factor bounded to [.5, 2]. F is one number per joint step for every `loss_type`.
+    It never extends beyond a joint step.
 
-    Where agents of one step speak one after the other, the texts are as they were sampled, and the
-    product over all that have updated is still the weight of the joint action, whatever the order
-    of their messages: those who spoke later correct the agent's own value, those who spoke earlier
-    the states it is in.
+    Where the agents of one step act one after the other, the sampled messages stay fixed, and the
+    product over all updated agents is still the weight of the joint action, whatever the order of
+    their messages: agents that act later correct the agent's own value, earlier ones the
+    distribution of its states.
 
-    The critic is MAPPO's. It has a network of its own and learns from columns that no policy's
-    update touches, so that it makes no difference whether it learns before the policies or after.
-    One epoch, as weights that moved far make for extreme factors. Where those before do not move,
-    and for whoever is first, this is MAPPO.
+    The critic is MAPPO's. It is a separate network trained on columns that no policy update
+    changes, so it makes no difference whether it is trained before the policies or after. One
+    epoch, because large updates give extreme factors. For the first policy, and where earlier
+    policies did not change, this is MAPPO.
 
     Args:
         factor: `geometric`, or `exact`: the product over all tokens.
         factor_range: bounds of the factor of each predecessor; `None` is off.
-        factor_scope: `updated`: all that have updated. `later_only`: of these, only turns that were
-            not over when the agent was asked, for less variance.
-        on_shared: agents with one policy move together. `refuse` them, or update them as one
-            (`simultaneous`) when it is that policy's turn.
+        factor_scope: `updated`: all updated agents. `later_only`: of these, only turns that had not
+            ended when the agent was called, for less variance.
+        on_shared: agents with one policy are updated together. `refuse` them, or update them as one
+            (`simultaneous`) at that policy's position in the order.
     """
 
     factor: Literal["geometric", "exact"] = "geometric"
@@ -84,8 +83,8 @@ class HAPPO(MAPPO, CarryOver):
             (
                 "The exact factor of a long message is far from 1 after one update: 2.72 where "
                 "each of 100 tokens moved by 1 %. The paper's actions are a few numbers.",
-                "The critic learns before the policies, from columns that they do not touch; its "
-                "error is squared and not Huber's.",
+                "The critic is trained before the policies, on columns that they do not change; "
+                "its loss is the squared error, not Huber's.",
                 "The learning rate, 5e-4, is too high for a language model.",
             ),
         ),
@@ -140,7 +139,7 @@ class HAPPO(MAPPO, CarryOver):
         self, step: JointStep, updated: frozenset[str], waiting: frozenset[str]
     ) -> list[float]:
         """Multiply the advantages in a joint step of the policies in `waiting` by the factors of
-        the agents whose policies are in `updated`; returns what with."""
+        the agents whose policies are in `updated`; returns these factors."""
         moved: dict[str, list[Turn]] = {}
         for turn in step.trained:
             if turn.policy in updated:
@@ -155,7 +154,7 @@ class HAPPO(MAPPO, CarryOver):
         return factors
 
     def _factor(self, turns: Sequence[Turn], turn: Turn) -> float:
-        """`pi_new / pi_old` of what another agent said in the joint step of a turn."""
+        """`pi_new / pi_old` of another agent's turns in the joint step of `turn`."""
         later = self.factor_scope == "later_only"
         said = [each for each in turns if not later or each.order >= turn.order]
         if not said:

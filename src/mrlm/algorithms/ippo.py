@@ -1,4 +1,4 @@
-"""IPPO: every agent learns by PPO from its own view, for its own rewards or the team's."""
+"""IPPO: PPO for each agent on its own observations, with its own or the team's rewards."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mrlm.learn.credit.groups import team_rewards
 
 @dataclass(kw_only=True, config=STRICT)
 class IPPO(PPO):
-    """Independent PPO (arXiv 2011.09533): each agent's advantages follow from its own turns and the
-    values of what it read alone; the next value after a turn is that of its own next turn.
+    """Independent PPO (arXiv 2011.09533): each agent's advantages are computed from its own turns
+    and values of its own observations; the next value after a turn is that of its own next turn.
 
-    It is `PPO` by the name that several agents know it by, with values normalised as in `mappo`.
-    With a policy per agent each has its own critic too; agents that share a policy share that, and
-    are whitened apart. With `rewards="team"` and `critic="separate"` it differs from `mappo` only
-    in what the critics read.
+    This is `PPO` under its multi-agent name, with values normalised as in `mappo`. With a policy
+    per agent each has its own critic too; agents with a shared policy share the critic, and their
+    advantages are whitened separately. With `rewards="team"` and `critic="separate"` it differs
+    from `mappo` only in the critic's input.
 
     Args:
-        rewards: `own`: an agent is paid what the world pays it. `team`: every agent is paid the
-            team's rewards, from the joint step of a turn up to that of its next one.
+        rewards: `own`: the agent's rewards from the environment. `team`: the team's rewards for
+            every agent, from the joint step of a turn up to that of its next one.
     """
 
     rewards: Literal["own", "team"] = "own"
@@ -50,9 +50,10 @@ class IPPO(PPO):
             },
             None,
             (
-                "The paper that the name is from, arXiv 2011.09533, has other numbers.",
-                "The critic's error is squared and not Huber's.",
-                "`gamma` counts per turn; the rate, 5e-4, is too high for a language model.",
+                "The paper that introduced the name, arXiv 2011.09533, has other numbers.",
+                "The critic's loss is the squared error, not Huber's.",
+                "`gamma` counts per turn; the learning rate, 5e-4, is too high for a language "
+                "model.",
             ),
         ),
     }

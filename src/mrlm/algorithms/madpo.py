@@ -1,4 +1,4 @@
-"""MADPO: multi-agent DPO; every agent prefers its part of what served the team better."""
+"""MADPO: multi-agent DPO; each agent prefers its part of the better joint action."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from mrlm.learn.credit.groups import trained_turns
 
 @dataclass(kw_only=True, config=STRICT)
 class MADPO(OnlineDPO):
-    """`DPO` for a team, each agent against a reference of its own: at every state the answer with
-    the team's best reward is preferred to the one with its worst.
+    """`DPO` for a team, with one reference per policy: at every state the answer with the highest
+    team reward is preferred to the one with the lowest.
 
-    The log-probability of a joint action is the sum of its agents', so that the preference of a
-    team over two joint actions is one preference for each agent. Agents that answer the same moment
-    are ranked by the same rewards, with the same order among equals: their pairs come from the same
-    two episodes. Agents that read different prompts in these (those who speak later in a chain) are
-    compared where siblings read the same, or at the nodes of the workflow `tree`.
+    The log-probability of a joint action is the sum over its agents, so the preference of a team
+    over two joint actions is one preference for each agent. Agents of the same joint step are
+    ranked by the same rewards with the same order among ties: their pairs come from the same two
+    episodes. Agents whose prompts differ between these (later agents of a chain) are compared where
+    siblings have the same prompt, or at the nodes of the workflow `tree`.
 
-    With a data set (`data.dataset`) it learns from rows instead of playing: `prompt`, `chosen` and
-    `rejected`, where each side holds messages of several agents (`{"role": "assistant", "agent":
-    ..., "content": ...}`), or one agent's (`agent`). Every agent's part is a pair of its own, if it
-    begins with the same prompt on both sides and differs.
+    With a data set (`data.dataset`) it trains on rows instead of sampled episodes: `prompt`,
+    `chosen` and `rejected`, where each side holds messages of several agents (`{"role":
+    "assistant", "agent": ..., "content": ...}`), or one agent's (`agent`). Each agent's part is a
+    separate pair, if it begins with the same prompt on both sides and differs.
     """
 
     rewards: Rewards = "team"
@@ -47,11 +47,11 @@ class MADPO(OnlineDPO):
             },
             (5e-6, "authors' code, madpo.py"),
             (
-                "There is no paper of the algorithm's own.",
-                "Each agent has a preference of its own; that code adds up the agents' log-ratios "
-                "inside one sigmoid.",
-                "One pair of each state, the best and the worst; the 16 pairs that differ most "
-                "there.",
+                "The algorithm has no paper of its own.",
+                "Each agent has a preference of its own; the authors' code adds up the agents' "
+                "log-ratios inside one sigmoid.",
+                "One pair per state, the best and the worst answer; the authors' code takes the 16 "
+                "pairs that differ most.",
             ),
         ),
     }
@@ -63,7 +63,7 @@ class MADPO(OnlineDPO):
 
     def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
         turns = [t for e in group for r in e.rollouts.values() for t in trained_turns(r)]
-        if turns and all(turn.logprobs is None for turn in turns):  # nobody sampled them
+        if turns and all(turn.logprobs is None for turn in turns):  # a data set's rows
             return len(group.agents), row_pairs(group)
         return super().pairs_of(group)
 

@@ -1,4 +1,4 @@
-"""MAGRPO: every agent gets the team's return, against its own mean over sibling episodes."""
+"""MAGRPO: the team's return for every agent, relative to its own mean over sibling episodes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def preset(paper: str, baseline: Baseline, *departs: str) -> PaperPreset:
 
     Args:
         paper: its name and where it is.
-        baseline: what a return is compared with.
-        departs: what this member still does otherwise; what all of them do is added.
+        baseline: what is subtracted from a return.
+        departs: differences of this member from the paper; those common to all are added.
     """
     code = "authors' code, CoMLRL 1.4.3, magrpo.py"
     return PaperPreset(
@@ -62,9 +62,9 @@ def preset(paper: str, baseline: Baseline, *departs: str) -> PaperPreset:
         (5e-6, code),
         (
             *departs,
-            "CoMLRL 1.4.3 also centres advantages and divides them by their deviation "
-            "(`advantage_normalization`); here neither is done.",
-            "The last token of an answer is trained, which the authors' code leaves out.",
+            "CoMLRL 1.4.3 also standardises advantages (`advantage_normalization`), which is not "
+            "done here.",
+            "The last token of an answer is trained on; the authors' code leaves it out.",
             "One optimiser step per batch; the authors' code takes one per two nodes of a tree, "
             "whose later nodes then come from older weights.",
             "Two turns are the workflow's; temperature .6, top-p .6 and top-k 50 are `generation`.",
@@ -80,37 +80,36 @@ class MAGRPO(PolicyGradient):
     Every agent that acted in a joint step gets the same return. The baseline `b` is, for each
     agent, the mean over the sibling episodes of the return of that agent's turn of the same number
     (`baseline_by="turn"`); for episodes of one turn it is the paper's mean over the answers to one
-    state. There is no division by the deviation, no ratio, no clip and
-    no reference: `loss_type="reinforce"`, summed over a turn's tokens and averaged over turns.
+    state. There is no division by the standard deviation, no ratio, no clipping and no reference:
+    `loss_type="reinforce"`, summed over a turn's tokens and averaged over turns.
 
-    Where the workflow tries several answers from every state (`tree`), the return of an answer is
-    its reward plus gamma times the mean return of what was tried after it, and the baseline is the
-    mean over the answers to the same state.
+    Where the workflow samples several answers from every state (`tree`), the return of an answer is
+    its reward plus gamma times the mean return of its children, and the baseline is the mean over
+    the answers to the same state.
 
     Groups whose siblings all have the same returns get exactly 0. CoMLRL 1.4.3 has gamma 1 and four
     siblings (`preset="magrpo"`).
 
     Args:
-        baseline: what a return is compared with: `none`, the `mean` over the siblings,
-            `leave_one_out` (the mean over the others), `group_max` (the best of them), or
-            `remax_greedy`: every task is played once more, greedily, and what the agent's turn of
-            the same number returned there is the baseline (arXiv 2310.10505); needs no siblings,
-            and learns nothing from a task whose greedy episode failed. `mareinforce`, `marloo` and
-            `maremax` are this algorithm with other defaults.
+        baseline: subtracted from a return: `none`, the `mean` over the siblings, `leave_one_out`
+            (the mean over the others), `group_max` (their maximum), or `remax_greedy`: the return
+            of the agent's turn of the same number in one additional, greedy episode of the task
+            (arXiv 2310.10505); needs no siblings, and skips tasks whose greedy episode failed.
+            `mareinforce`, `marloo` and `maremax` are this algorithm with other defaults.
         baseline_by: which returns these are (`mrlm.learn.credit.baselines`); by default those of
             the same `turn`, and in trees those of the same state, `node`. `episode` is the mean
             return of an episode, `role` and `batch` are all returns of the agent in the group or
             the batch.
         gamma: discount from one joint step to the next.
-        returns: `joint`: the team's. `independent`: each agent's own rewards (a policy gradient per
-            agent; the same thing where rewards are shared).
-        joint_mode: `aligned` (or `align`): the g-th answers of all agents make one joint action, G
-            of them. `cross`: every combination of the answers is played, `G ** N` joint actions of
-            N agents, in worlds of one joint step; what an answer returned is then taken over all
-            joint actions that contain it.
+        returns: `joint`: the team's. `independent`: each agent's own rewards (one policy gradient
+            per agent; identical where rewards are shared).
+        joint_mode: `aligned` (or `align`): the g-th answers of all agents form one joint action, G
+            in total. `cross`: every combination of the answers is executed, `G ** N` joint actions
+            of N agents, in environments of one joint step; the return of an answer is taken over
+            all joint actions that contain it.
         cross_credit: `mean` of those joint actions, or their `sum`, as in the reference
             implementation: `G ** (N - 1)` times as large.
-        max_joint_actions: most of them that may be played from one task.
+        max_joint_actions: maximum number of joint actions per task.
     """
 
     loss_type: LossType = "reinforce"
@@ -157,8 +156,8 @@ class MAGRPO(PolicyGradient):
             )
         if self.baseline_by is not None and self.baseline == "none":
             raise ConfigError(
-                f"baseline_by={self.baseline_by!r} says which returns the baseline is taken over, "
-                "and baseline is 'none'; remove it, or set a baseline"
+                f"baseline_by={self.baseline_by!r} selects the returns of the baseline, and "
+                "baseline is 'none'; remove it, or set a baseline"
             )
         if self.baseline_by is not None and self.joint_mode == "cross":
             raise ConfigError(
@@ -201,7 +200,7 @@ class MAGRPO(PolicyGradient):
         return returns - self.baselines(returns)
 
     def baselines(self, returns: np.ndarray) -> np.ndarray:
-        """What each of G siblings is compared with (G,), from what they returned (G,)."""
+        """Baseline of each of G siblings (G,), from their returns (G,)."""
         if self.baseline == "leave_one_out":
             return returns - leave_one_out(returns)
         level = {"mean": returns.mean(), "group_max": returns.max()}.get(self.baseline, 0.0)
@@ -265,7 +264,7 @@ class MAGRPO(PolicyGradient):
                 turn.returns, turn.advantages = float(value), float(advantage)
 
     def _credit_greedy(self, group: Group) -> None:
-        """The same against the greedy episode; an agent that did not speak there returned 0."""
+        """Credit against the greedy episode; an agent that did not act in it has return 0 there."""
         reference = group.greedy
         if reference is None:
             return
@@ -281,9 +280,9 @@ class MAGRPO(PolicyGradient):
                     turn.returns, turn.advantages = float(value), float(value - baseline)
 
     def _credit_cross(self, group: Group) -> None:
-        """The same where every combination of answers was played: an answer is worth what those
-        paid that contain it. Combinations that failed are left out of the mean; a sum stands for as
-        many as there would have been."""
+        """Credit where every combination of answers was executed: the return of an answer is taken
+        over the joint actions that contain it. Failed ones are left out of the mean; a sum is
+        scaled to the full number."""
         paid: dict[tuple[str, int], list[float]] = {}
         for episode in group.valid:
             for agent, number in episode.answers.items():
@@ -302,7 +301,7 @@ class MAGRPO(PolicyGradient):
                     turn.returns, turn.advantages = float(value), float(advantage)
 
     def _step_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """What a joint step paid, for the team or for the agent alone."""
+        """Rewards of the joint steps, the team's or the agent's own."""
         if self.returns == "joint":
             return list(episode.step_rewards)
         own = [0.0] * len(episode.step_rewards)

@@ -1,4 +1,4 @@
-"""MALT: a tree of generators, verifiers and refiners; good answers are imitated and preferred."""
+"""MALT: a tree of generators, verifiers and refiners; SFT on good answers and DPO on pairs."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, merge
 
 @dataclass(kw_only=True, config=STRICT)
 class MALT(DPO):
-    """Credit by search (arXiv 2412.01928): an answer is worth the mean reward of the leaves below
-    it, and is good if that is above `threshold`. Each role imitates its good answers and prefers
-    the better of two siblings (`DPO`):
+    """Credit by search (arXiv 2412.01928): the value of an answer is the mean reward of the leaves
+    below it, and the answer is good if that is above `threshold`. Each role is trained to imitate
+    its good answers and to prefer the better of two siblings (`DPO`):
 
         dpo_coef * mean over pairs of DPO + sft_coef * mean over tokens of -log pi(good answers)
 
-    It wants a tree: the workflow `malt` (question, verdict, revision on a world with one seat) or
-    `tree` (any world); without one, the siblings' first turns are compared. Siblings that say the
-    same are no pair. The threshold of one half is for rewards of 0 and 1. The paper trains the two
-    parts one after the other; `sft_coef=0` and `dpo_coef=0` are the parts.
+    It needs a tree: the workflow `malt` (question, verdict, revision in a single-agent environment)
+    or `tree` (any environment); without one, the siblings' first turns are compared. Identical
+    siblings are not a pair. The threshold of one half is for rewards of 0 and 1. The paper trains
+    the two parts one after the other; `sft_coef=0` and `dpo_coef=0` are the parts.
 
     Args:
-        threshold: what a good answer is worth more than.
-        pairing: `order`: any two siblings of different worth are a pair; `threshold`: only a good
-            one and one that is not.
+        threshold: value above which an answer is good.
+        pairing: `order`: any two siblings of different value are a pair; `threshold`: only a good
+            one with one that is not.
         sft_coef, dpo_coef: weights of the two parts.
-        rewards: what leaves are worth: the `team`'s rewards or the agent's `own`.
+        rewards: rewards of the leaves: the `team`'s or the agent's `own`.
     """
 
     threshold: float = 0.5
@@ -65,7 +65,7 @@ class MALT(DPO):
             },
             None,
             (
-                "Threshold, `beta`, learning rate and how many answers a node has are not "
+                "Threshold, `beta`, learning rate and the number of answers per node are not "
                 "verified against the paper; they are the library's.",
                 "Supervised and preference learning are one loss here, with weights of 1; the "
                 "paper trains them one after the other (`dpo_coef=0`, then `sft_coef=0`).",
@@ -118,7 +118,7 @@ class MALT(DPO):
     # -- two losses in one -------------------------------------------------------------------------
 
     def _weigh(self) -> None:
-        """Weights that turn a mean over units, pairs and good answers alike, into a mean over pairs
+        """Set weights that turn the mean over units (pairs and good answers) into a mean over pairs
         and a mean over the tokens of good answers, for each policy."""
         counts: dict[str, list[float]] = {}
         for pair in self.pairs:

@@ -1,4 +1,4 @@
-"""MAPoRL: a debate in which an answer is paid for what it makes of the answers that follow."""
+"""MAPoRL: a debate in which an answer is also rewarded for the scores of later answers."""
 
 from __future__ import annotations
 
@@ -20,41 +20,44 @@ from mrlm.learn.bases.spec import Spec
 from mrlm.learn.credit.groups import trained_turns
 
 Scores = Sequence[Sequence[float]]
-"""Agent -> what each of its answers scored; agents may have answered differently often."""
+"""Agent -> the score of each of its answers; their number may differ between agents."""
 
 
 @dataclass(kw_only=True, config=STRICT)
 class MAPoRL(PPO):
     """`R_{t,i} = (s_{t,i} + sum_{k > t} g^(k-t) mean_j s_{k,j}) / sum_{k >= t} g^(k-t)` (arXiv
-    2502.18439), with `s` what the world pays the `t`-th answer of agent `i`; then PPO on each
-    answer by itself. Values do not go across turns (`gamma=0`): credit across turns is all in `R`.
+    2502.18439), with `s` the environment's reward of the `t`-th answer of agent `i`; then PPO on
+    each answer separately. Values are not propagated across turns (`gamma=0`): all credit across
+    turns is in `R`.
 
     `score_of="individual"` replaces the mean over agents by the agent's own score. Sums run over
     the answers that were given: a debate that ends early has fewer, and an agent that has stopped
     does not count. Frozen agents' answers count in the mean.
 
-    With `alpha` an answer also earns a bonus, by whether scores (of others: their mean) are above
-    .5, right, or below, wrong; exactly .5 is neither. From its second answer on, an agent that
-    turns right earns `a0` if the others were right before and `a1` if they were wrong, and one that
-    turns wrong loses `a0` if the others were wrong and `a1` if they were right. And by what the
-    others do next: if they turn right, `a3` where the agent is right itself and `a2` where it is
-    wrong; if they turn wrong, `-a3` where it is wrong and `-a2` where it is right.
+    With `alpha` an answer also gets a bonus that depends on whether scores (of others: their mean)
+    are above .5, right, or below, wrong; exactly .5 is neither. From its second answer on, an agent
+    that turns right gets `a0` if the others were right before and `a1` if they were wrong, and one
+    that turns wrong loses `a0` if the others were wrong and `a1` if they were right. A second part
+    depends on the next answers of the others: if they turn right, `a3` where the agent is right
+    itself and `a2` where it is wrong; if they turn wrong, `-a3` where it is wrong and `-a2` where
+    it is right.
 
-    The reference implementation has the opposite signs in that last part, which then punishes
-    helping, and leaves it out for first answers; `parity=True` does the same.
+    The reference implementation has the opposite signs in that second part, which penalises
+    helping, and omits it for first answers; `parity=True` does the same.
 
     Defaults are the authors': g .3, vf_coef .1, kl_coef .002 in the reward, 4 epochs of 8
     mini-batches.
 
     Args:
         influence_gamma: `g`, the weight of each later round.
-        reward_mode: `discounted_sum` as above; `last`: what the last round scored; `current`: what
-            this round scored.
+        reward_mode: `discounted_sum` as above; `last`: the score of the last round; `current`: the
+            score of this round.
         score_of: whose later scores count: the mean over `all`, or the agent's own.
         alpha: `(a0, a1, a2, a3)` of the bonus.
         parity: the bonus as the reference implementation has it.
-        value_simplification: the critic reads every answer without what came before it, so that its
-            work does not grow with the rounds; needs `critic="separate"` and `level="token"`.
+        value_simplification: the critic's input is the answer without the preceding context, so
+            that its cost does not grow with the rounds; needs `critic="separate"` and
+            `level="token"`.
     """
 
     influence_gamma: float = Field(default=0.3, ge=0, le=1)
@@ -80,9 +83,9 @@ class MAPoRL(PPO):
             },
             (1e-5, "authors' code, config"),
             (
-                "Bonuses (`alpha`) are off, and with them have the signs of the paper's aim; "
-                "`parity` has those of the authors' code.",
-                "Adafactor and 4-bit adapters are not part of it.",
+                "Bonuses (`alpha`) are off; their signs follow the paper's aim, and with `parity` "
+                "the authors' code.",
+                "Adafactor and 4-bit adapters are not part of the preset.",
             ),
         ),
     }
@@ -102,13 +105,13 @@ class MAPoRL(PPO):
         super().__post_init__()
         if self.value_simplification and self.critic != "separate":
             raise ConfigError(
-                f"value_simplification needs a critic that reads by itself, and "
-                f"critic={self.critic!r} reads what the policy reads; set critic to 'separate'"
+                f"value_simplification needs a critic with a network of its own, and "
+                f"critic={self.critic!r} is a head on the policy; set critic to 'separate'"
             )
         if self.value_simplification and self.turn_values:
             raise ConfigError(
-                "value_simplification is about what a critic reads within an answer, and at level "
-                "'turn' it reads none of it; set level to 'token'"
+                "value_simplification restricts the critic to the tokens of an answer, and at "
+                "level 'turn' it reads none of them; set level to 'token'"
             )
 
     @property
@@ -143,7 +146,7 @@ class MAPoRL(PPO):
         return sum(w * s for w, s in zip(weights, counted, strict=True)) / sum(weights)
 
     def bonus(self, scores: Scores, agent: int, t: int) -> float:
-        """What the `t`-th answer earns for being persuaded, and for persuading."""
+        """Bonus of the `t`-th answer for being persuaded, and for persuading."""
         a0, a1, a2, a3 = self.alpha
         others = [row for place, row in enumerate(scores) if place != agent]
         found = 0.0

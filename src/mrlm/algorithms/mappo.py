@@ -1,4 +1,4 @@
-"""MAPPO: one critic that sees the whole team, and a clipped surrogate for every agent."""
+"""MAPPO: a centralised critic for the team, and a clipped surrogate for every agent."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class MAPPO(ActorCritic):
     advantage, for each of its tokens (arXiv 2103.01955; a central critic of language models in
     arXiv 2601.21972). Then each policy minimises PPO's clipped token surrogate.
 
-    A policy reads what its own agents read; the critic reads what everybody has read and said so
-    far, and the world's `state` where it has one, but nothing of the step it values: a value that
-    knew the actions would be no baseline. It is needed while training only.
+    A policy's input is its own agents' observations; the critic's input is the observations and
+    messages of all agents so far, and the environment's `state` where it has one, but nothing of
+    the joint step it values: a value that depends on the actions is not a baseline. It is needed in
+    training only.
 
-    The critic predicts normalised returns (`value_normalization`), the paper's first advice.
-    Advantages are whitened over the joint steps in which a trained agent acted. A reference, where
-    `kl_coef` asks for one, is part of the loss. With one agent this is PPO.
+    The critic predicts normalised returns (`value_normalization`), the paper's first
+    recommendation. Advantages are whitened over the joint steps in which a trained agent acted. The
+    KL to a reference, if `kl_coef` is set, is part of the loss. With one agent this is PPO.
     """
 
     critic: Topology = "central"
@@ -56,7 +57,8 @@ class MAPPO(ActorCritic):
             },
             None,
             (
-                "The critic's error is squared and not Huber's, and its rate is not the policy's.",
+                "The critic's loss is the squared error, not Huber's; its learning rate is its "
+                "own.",
                 "Fifteen epochs are for easy tasks, ten or five for others (section 5.3).",
                 "`gamma` counts per joint step; the rate, 5e-4, is too high for a language model.",
             ),
@@ -94,7 +96,7 @@ class MAPPO(ActorCritic):
                 turn.advantages = float(advantage)
 
     def _steps(self, episode: Episode) -> list[JointStep]:
-        """The joint steps of an episode; none where it cannot be learned from."""
+        """The joint steps of an episode; empty if it cannot be trained on."""
         steps = joint_steps(episode, self.gamma)
         finite = all(math.isfinite(step.reward) for step in steps)
         return steps if finite and any(step.trained for step in steps) else []

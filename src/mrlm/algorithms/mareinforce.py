@@ -1,4 +1,4 @@
-"""MAREINFORCE: every agent gets the team's return, and nothing is subtracted from it."""
+"""MAREINFORCE: the team's return for every agent, without a baseline."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mrlm.learn.bases.algorithm import STRICT
 class MAREINFORCE(MAGRPO):
     """`A_t = G_t`: `MAGRPO` without its baseline (arXiv 2508.04652).
 
-    The plain member of the family, unbiased and of high variance, that the others are compared
-    with. It needs no siblings. Settings and loss are `MAGRPO`'s.
+    The reference point for the rest of the family: unbiased and of high variance. It needs no
+    siblings. Settings and loss are `MAGRPO`'s.
     """
 
     baseline: Baseline = "none"

@@ -1,4 +1,4 @@
-"""MAREMAX: every agent gets the team's return, against the best sibling's."""
+"""MAREMAX: the team's return for every agent, relative to the best sibling's."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class MAREMAX(MAGRPO):
     """`A_t = G_t - max(G of the siblings)`: `MAGRPO` (arXiv 2508.04652) with the best sibling as
     baseline.
 
-    No advantage is above 0 in one turn: it pushes away from what was worse and never pulls. It is
+    No advantage is above 0 in one turn: worse answers are made less likely, none more likely. It is
     not ReMax (arXiv 2310.10505), whose baseline is the return of a greedy answer; that is
-    `baseline="remax_greedy"`. Where all siblings return the same the advantage is exactly 0.
+    `baseline="remax_greedy"`. Where all siblings have the same return the advantage is exactly 0.
     Settings and loss are `MAGRPO`'s.
     """
 

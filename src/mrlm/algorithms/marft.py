@@ -1,4 +1,4 @@
-"""MARFT: the agents of a joint step decide one after the other, and values follow that chain."""
+"""MARFT: the agents of a joint step decide in sequence, and values follow that sequence."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class MARFT(PPO):
     """Multi-agent reinforced fine-tuning (arXiv 2504.16129): the agents of a joint step are
     consecutive decisions, so that the next value after a turn is that of the next agent in the same
     step, and after the last agent that of the first one in the next step. The team's reward of a
-    step is paid to the last of them. Then every policy minimises PPO's clipped surrogate.
+    step goes to the last of them. Then every policy minimises PPO's clipped surrogate.
 
-    `level="turn"` is the action level (APPO): one value, one advantage and one ratio
-    `exp(sum_t log pi / pi_old)` per turn, averaged over turns. `level="token"` (TPPO) is the same
-    chain unrolled over tokens. Turns that are not trained are part of the world: the chain passes
-    over them, and their reward goes to the trained turn before.
+    `level="turn"` is the action level (APPO): one value, one advantage and one ratio `exp(sum_t log
+    pi / pi_old)` per turn, averaged over turns. `level="token"` (TPPO) is the same sequence
+    unrolled over tokens. Turns that are not trained are part of the environment: they are skipped,
+    and their reward is added to the preceding trained turn.
 
-    The critic reads what the agent reads: in a sequential workflow that is what the agents before
-    it said, which is what makes it a value of the chain. Agents that share a policy share the
-    critic. The public code updates all agents at once or, with `training.schedule: alternating`,
-    one at a time; it has no correction for those that updated before (`happo` has).
+    The critic's input is the agent's prompt: in a sequential workflow it contains the messages of
+    the preceding agents, which makes the value one of the sequence. Agents that share a policy
+    share the critic. The public code updates all agents at once or, with `training.schedule:
+    alternating`, one at a time; it has no correction for earlier updates (`happo` has).
 
-    Defaults: five epochs, a critic apart, learning rate 5e-7, as published; gamma 1 and not .99,
-    which per token leaves 5 % of a reward after 300 of them; no entropy bonus (theirs is .01).
-    Log-probs are those at the sampling temperature, where theirs are not. `target_kl` ends the
-    epochs (theirs: 1e-3 for turns, 1.7e-6 for tokens).
+    Defaults: five epochs, a separate critic, learning rate 5e-7, as published; gamma 1 instead of
+    .99, which per token leaves 5 % of a reward after 300 of them; no entropy bonus (theirs is .01).
+    Log-probs are those at the sampling temperature, unlike theirs. `target_kl` ends the epochs
+    (theirs: 1e-3 for turns, 1.7e-6 for tokens).
 
     Args:
-        normalization: what the log-ratio of a turn is divided by: nothing (`sum`), its tokens
-            (`token`) or its words (`word`). The ratio of long turns leaves the clip range at once
-            with `sum`. Only where `level` is `turn`.
+        normalization: divisor of a turn's log-ratio: none (`sum`), its tokens (`token`) or its
+            words (`word`). With `sum`, the ratio of long turns leaves the clip range at once. Only
+            where `level` is `turn`.
     """
 
     normalization: Literal["sum", "token", "word"] = "sum"
@@ -75,10 +75,10 @@ class MARFT(PPO):
             },
             (5e-7, "authors' code, config.py"),
             (
-                "Log-probs are those at the sampling temperature, and a step beyond `target_kl` is "
-                "kept: it ends the epochs, where the authors' code discards it.",
-                "The critic is a copy of the policy, not a network on a frozen one; its error is "
-                "squared and not Huber's.",
+                "Log-probs are those at the sampling temperature; a step beyond `target_kl` is "
+                "kept and ends the epochs, and the authors' code discards it.",
+                "The critic is a copy of the policy, not a network on a frozen one; its loss is "
+                "the squared error, not Huber's.",
             ),
         ),
     }
@@ -86,7 +86,7 @@ class MARFT(PPO):
     matters: ClassVar[Mapping[str, Matters]] = {
         "normalization": Matters(
             lambda s, run: s.level == "turn",
-            "it is about the ratio of a turn, and level is token; remove it",
+            "it applies to the ratio of a turn, and level is token; remove it",
         ),
     }
 
@@ -94,13 +94,13 @@ class MARFT(PPO):
         super().__post_init__()
         if self.level == "turn" and self.loss_type != "ppo":
             raise ConfigError(
-                f"loss_type={self.loss_type!r}: at level 'turn' the ratio is that of a turn, as "
-                "normalization says; leave loss_type at 'ppo', or set level to 'token'"
+                f"loss_type={self.loss_type!r}: at level 'turn' the ratio is that of a turn "
+                "(normalization); leave loss_type at 'ppo', or set level to 'token'"
             )
         if self.level == "token" and self.normalization != "sum":
             raise ConfigError(
-                f"normalization={self.normalization!r} is how the log-probs of a turn are summed, "
-                "and at level 'token' they are not; leave it at 'sum', or set level to 'turn'"
+                f"normalization={self.normalization!r} applies to the log-ratio of a turn, and at "
+                "level 'token' there is none; leave it at 'sum', or set level to 'turn'"
             )
 
     def successions(self, groups: Sequence[Group]) -> dict[str, list[Member]]:
@@ -129,7 +129,7 @@ class MARFT(PPO):
         return total.clamp(-limit, limit).exp()[batch.turn], batch.advantages
 
     def _size(self, turn: Turn) -> float:
-        """What the log-ratio of a turn is divided by."""
+        """Divisor of the log-ratio of a turn."""
         if self.normalization == "word" and turn.message is not None:
             return float(max(1, len(turn.message.content.split())))
         return float(len(turn)) if self.normalization == "token" else 1.0

@@ -1,4 +1,4 @@
-"""MARLOO: every agent gets the team's return, against the mean over the other siblings."""
+"""MARLOO: the team's return for every agent, relative to the mean over the other siblings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class MARLOO(MAGRPO):
     baseline of RLOO (arXiv 2402.14740, eq. 6).
 
     The others are sibling episodes (or, in a tree, the other answers to one state), not other
-    agents. Where all return the same, and where one sibling is left, the advantage is exactly 0.
-    Settings and loss are `MAGRPO`'s.
+    agents. Where all have the same return, and where one sibling is left, the advantage is exactly
+    0. Settings and loss are `MAGRPO`'s.
     """
 
     baseline: Baseline = "leave_one_out"

@@ -1,4 +1,4 @@
-"""MARSHAL: the return of every turn, against the mean and the deviation of its siblings'."""
+"""MARSHAL: turn-level returns, standardised over the turns of the role in sibling episodes."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from mrlm.learn.credit.groups import (
 
 @dataclass(kw_only=True, config=STRICT)
 class MARSHAL(GRPO):
-    """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` what the agent is paid from its turn `t` to
-    the end of the episode, and mean and deviation over the turns of that role in the episodes of
-    the task (arXiv 2510.15414): first sum, then normalise, so that a reward halfway through counts
-    for the turns that led to it and not for those after it. Then GRPO's surrogate.
+    """`A_t = (G_t - mean) / (std + 1e-6)` with `G_t` the agent's return from its turn `t` to the
+    end of the episode, and mean and standard deviation over the turns of that role in the episodes
+    of the task (arXiv 2510.15414): first sum, then normalise, so that an intermediate reward counts
+    for the turns before it and not for those after it. Then GRPO's surrogate.
 
-    A turn is compared with those of the same number (`baseline_by="turn"`), and the deviation is
-    that from these means, one for all turns. The paper takes all turns of the role (`role`), and
-    then early turns, which more follows, are preferred to late ones wherever rewards come along the
-    way.
+    A turn is compared with those of the same number (`baseline_by="turn"`), and the standard
+    deviation is taken around these means, one for all turns. The paper takes all turns of the role
+    (`role`), which favours early turns over late ones wherever there are intermediate rewards.
 
-    Roles are normalised apart, because seats of a game may be worth different amounts; every agent
-    is a role unless `key` names them. With `rewards="team"` the team is paid. A role that
-    earned the same in every episode, turn by turn, or is left with one episode, gets exactly 0. A
-    penalty for length (`overlong_max_length`) is paid on the last turn.
+    Roles are normalised separately, because the roles of a game may have different expected
+    returns; every agent is a role unless `key` names them. `rewards="team"` uses the team's
+    rewards. A role with the same returns in every episode, turn by turn, or with one episode left,
+    gets exactly 0. The length penalty (`overlong_max_length`) is added to the reward of the last
+    turn.
 
     Args:
         gamma: discount from one of the agent's turns to its next.
@@ -64,8 +64,8 @@ class MARSHAL(GRPO):
             },
             (1e-6, "fork of the authors' code"),
             (
-                "The numbers are those of a public fork of the authors' code; the paper's own, "
-                "with its group size, are not verified, and group_size is the library's.",
+                "The numbers are those of a public fork of the authors' code; the paper's own and "
+                "its group size are not verified, and group_size is the library's.",
                 "Returns are divided by their deviation, as in the paper; that code subtracts "
                 "their mean, whitens the batch afterwards and clips twice (`dual_clip`).",
                 "128 games are `training.batch_size=128`; temperature .6, top-p .99 and top-k 100 "

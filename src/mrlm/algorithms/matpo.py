@@ -1,5 +1,4 @@
-"""MATPO: what the planner's episode earned, against its siblings, for the planner and every worker
-it called."""
+"""MATPO: the planner's reward, relative to its siblings', for the planner and all its workers."""
 
 from __future__ import annotations
 
@@ -21,16 +20,17 @@ from mrlm.learn.credit.groups import assign
 
 @dataclass(kw_only=True, config=STRICT)
 class MATPO(GRPO):
-    """`A = (R - mean) / (std + 1e-6)` over the planner's rollouts of one task; every rollout of a
-    worker in the same episode inherits it (arXiv 2510.04678). Losses are averaged over all tokens
-    of planner and workers.
+    """`A = (R - mean) / (std + 1e-6)` over the planner's rollouts of one task; every worker rollout
+    in the same episode gets the same advantage (arXiv 2510.04678). Losses are averaged over all
+    tokens of planner and workers.
 
-    A worker's own answer is not scored: it counts as much as what the planner made of it. What the
-    world pays workers is not read. The paper trains one policy that plays all roles; a policy each,
-    and a frozen planner, work too. Episodes in which the planner did not speak are left out.
+    A worker's own answer is not scored: its advantage follows from the planner's result. The
+    environment's rewards for workers are ignored. The paper trains one policy for all roles;
+    separate policies and a frozen planner are supported too. Episodes without a turn of the planner
+    are left out.
 
     Args:
-        planner: the agent whose rewards are compared; `None` is the first agent of the world.
+        planner: the agent whose rewards are compared; `None` is the first agent of the environment.
     """
 
     planner: str | None = None
@@ -49,8 +49,8 @@ class MATPO(GRPO):
             },
             (1e-5, "authors' code, qwen3-14b_musique_MATPO.sh"),
             (
-                "Clip range, epochs and divergence are not in the authors' script; they are the "
-                "library's: .2, one and none.",
+                "Clip range, epochs and KL coefficient are not in the authors' script; they are "
+                "the library's: .2, one and 0.",
                 "256 questions are `training.batch_size=256`; the reward there is .9 for the "
                 "answer and .1 for the form of tool calls.",
             ),
@@ -66,8 +66,8 @@ class MATPO(GRPO):
         if self.planner is not None and self.planner not in policy_of:
             known = ", ".join(policy_of)
             raise ConfigError(
-                f"matpo.planner={self.planner!r} is none of the agents that are trained ({known}); "
-                "name one of them, or leave it out for the first"
+                f"matpo.planner={self.planner!r} is none of the trained agents ({known}); "
+                "set one of them, or leave it out for the first"
             )
 
     def credit_group(self, group: Group) -> None:

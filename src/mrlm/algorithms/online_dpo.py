@@ -1,4 +1,4 @@
-"""Online DPO: among the answers just sampled to one state, the best is preferred to the worst."""
+"""Online DPO: of the answers just sampled to one state, the best is preferred to the worst."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class OnlineDPO(DPO):
     one state, the one with the highest reward is chosen and the one with the lowest is rejected,
     for each agent.
 
-    A state is a prompt: answers to different prompts are not compared. So in episodes of several
-    turns the first turns are, and with the workflow `tree` the answers at every node, each with the
-    mean reward of the episodes that go through it. States whose answers all earned the same, or
-    whose best and worst say the same, teach nothing and are dropped (`frac_dropped_pairs`). With
-    `ref_update_freq=1` every update starts from the policy itself.
+    A state is a prompt: answers to different prompts are not compared. In episodes of several turns
+    that means the first turns, and with the workflow `tree` the answers at every node, each with
+    the mean reward of the episodes through it. States whose answers all have the same reward, or
+    whose best and worst answers are identical, are dropped (`frac_dropped_pairs`). With
+    `ref_update_freq=1` every update starts at the reference.
 
     Args:
-        rewards: what answers are ranked by: the agent's `own` rewards or the `team`'s.
-        ties: what is done where all answers earned the same: `drop`, or `first`: the first is
-            chosen and the last rejected, as programs do that sort two samples.
+        rewards: rewards by which answers are ranked: the agent's `own` or the `team`'s.
+        ties: states whose answers all have the same reward: `drop`, or `first`: the first answer is
+            chosen and the last rejected, as in implementations that sort two samples.
     """
 
     rewards: Rewards = "own"
@@ -51,8 +51,8 @@ class OnlineDPO(DPO):
             (
                 "`beta` and the learning rate are not verified against the paper; they are the "
                 "library's, .1 and 1e-6.",
-                "Answers are ranked by rewards; the paper asks a language model which of the two "
-                "is better.",
+                "Answers are ranked by rewards; in the paper a language model judges which of the "
+                "two is better.",
             ),
         ),
     }
@@ -60,7 +60,7 @@ class OnlineDPO(DPO):
     matters: ClassVar[Mapping[str, Matters]] = {
         "rewards": Matters(
             lambda s, run: run.rows or run.agents > 1,
-            "there is one agent, whose reward is the team's; remove it",
+            "with one agent both are the same; remove it",
         ),
     }
 

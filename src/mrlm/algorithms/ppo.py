@@ -33,24 +33,24 @@ class PPO(ActorCritic):
     """Clipped surrogate (arXiv 1707.06347, eq. 7) on advantages by GAE (arXiv 1506.02438), and a
     clipped value loss.
 
-    The row that GAE runs over is what one agent wrote in one episode: the next value after a turn
-    is that of its own next turn, whatever others said between. With a policy per agent this is
-    independent PPO. A turn is paid on its last token; what is paid for a turn that is not trained
-    goes to the trained one before it. Advantages are whitened per agent over the batch.
+    GAE runs over the tokens or turns of one agent in one episode: the next value after a turn is
+    that of the agent's own next turn, whatever messages others send in between. With a policy per
+    agent this is independent PPO. The reward of a turn is on its last token; the reward of an
+    untrained turn is added to the preceding trained one. Advantages are whitened per agent over the
+    batch.
 
-    Defaults: gamma 1 and lambda .95 (episodes are short and paid at the end), four epochs, vf_coef
-    .1 (a value head on the policy itself must not drown it), a value per turn (`level="token"` is a
-    value per token). No reference unless `kl_coef` is set (.05 is common); its divergence is then
-    part of the reward.
+    Defaults: gamma 1 and lambda .95 (episodes are short and rewarded at the end), four epochs,
+    vf_coef .1 (a value head on the policy must not dominate its gradient), one value per turn
+    (`level="token"` is one value per token). No reference unless `kl_coef` is set (.05 is common);
+    its KL is then part of the reward.
 
-    It has the settings of `ActorCritic` besides; an episode whose last turn was cut short counts as
-    cut short.
+    All other settings are those of `ActorCritic`; an episode whose last turn was truncated counts
+    as truncated.
 
     Args:
         gamma_token: discount from one token to the next inside a turn.
         vf_coef: weight of the value loss where the critic is `shared`.
-        kl_target: adapt `kl_coef` so that the divergence of an episode stays near this; `None`
-            keeps it fixed.
+        kl_target: adapt `kl_coef` to keep the KL of an episode near this; `None` keeps it fixed.
         kl_horizon: episodes over which it adapts.
     """
 
@@ -76,8 +76,8 @@ class PPO(ActorCritic):
             },
             None,
             (
-                "The table is that of control tasks: `gamma` counts per turn here, and the rate, "
-                "3e-4, is too high for a language model.",
+                "The table is that of control tasks: `gamma` counts per turn here, and the "
+                "learning rate, 3e-4, is too high for a language model.",
                 "Mini-batches of 64 steps out of 2,048 are `num_minibatches=32`.",
                 "Advantages are whitened, as in the authors' code and not in the paper.",
             ),
@@ -129,7 +129,7 @@ class PPO(ActorCritic):
     # -- credit -----------------------------------------------------------------------------------
 
     def turn_rewards(self, episode: Episode, rollout: Rollout) -> list[float]:
-        """What each trained turn of a rollout is paid."""
+        """Reward of each trained turn of a rollout."""
         found: list[float] = []
         trained = {id(turn) for turn in trained_turns(rollout)}
         for turn in rollout.turns:
@@ -140,20 +140,20 @@ class PPO(ActorCritic):
         return found
 
     def successions(self, groups: Sequence[Group]) -> dict[str, list[Member]]:
-        """Which turn follows which: rollouts whose turns do, by the name of those that are whitened
-        together. Here an agent's own."""
+        """Rollouts whose turns form one sequence, by the name under which they are whitened
+        together. Here each agent's own."""
         return all_members(groups)
 
     def kl_coef_of(self, policy: str) -> float:
-        """The weight of the divergence in the rewards of a policy's turns now."""
+        """Current KL coefficient in the rewards of a policy's turns."""
         return self.current_kl_coef
 
     def kl_column(self, turn: Turn) -> np.ndarray:
-        """The divergence from the reference at each token (tokens,)."""
+        """KL to the reference at each token (tokens,)."""
         return sampled_kl(turn)
 
     def token_rewards(self, turn: Turn) -> np.ndarray:
-        """What each token of a turn costs (tokens,), before the turn itself is paid."""
+        """Reward of each token of a turn (tokens,), without that of the turn itself."""
         if not self.kl_coef:
             return np.zeros(len(turn))
         return -self.kl_coef_of(turn.policy) * self.kl_column(turn)
@@ -178,7 +178,7 @@ class PPO(ActorCritic):
         return np.concatenate(parts, axis=1)
 
     def last_value(self, episode: Episode, rollout: Rollout) -> float:
-        """Value of what comes after the end of a rollout."""
+        """Bootstrap value after the end of a rollout."""
         last = trained_turns(rollout)[-1]
         cut = episode.status == "truncated" or last.finish_reason == "length"
         # a turn's value is that of its first token; only there is the critic trained
@@ -193,7 +193,8 @@ class PPO(ActorCritic):
         discounts: np.ndarray,
         last: np.ndarray,
     ) -> np.ndarray:
-        """Advantages (N,) of rows of so many `lengths`, with a value (R,) after the end of each."""
+        """Advantages (N,) of concatenated rows of these `lengths`; `last` is the value (R,) after
+        each row."""
         return ops.gae(rewards, values, lengths, discounts, self.gae_lambda, last)
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
@@ -228,7 +229,7 @@ class PPO(ActorCritic):
                 start = stop
 
     def _by_policy(self, everyone: Mapping[str, list[Member]]) -> dict[str, np.ndarray]:
-        """Policy -> the returns that its critic is to predict."""
+        """Policy -> the returns that its critic should predict."""
         columns: dict[str, list[np.ndarray]] = {}
         for _, rollout in (member for found in everyone.values() for member in found):
             for turn in trained_turns(rollout):

@@ -1,4 +1,4 @@
-"""QMIX: the team's value rises with each agent's, by as much as the joint state says."""
+"""QMIX: VDN with a monotone mixer whose weights depend on the joint state."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from mrlm.learn.critics.mixers import Mixing
 
 @dataclass(kw_only=True, config=STRICT)
 class QMIX(VDN):
-    """`VDN` with a mixer that is monotone instead of a sum: `Q_tot = elu(u |W1(s)| + b1(s)) |w2(s)|
-    + V(s)` (arXiv 1803.11485), the weights made by hypernetworks from the joint state `s`. All
-    three modes are VDN's; to first order the advantage of an agent is `dQ_tot/du_i (u_i - v_i)`.
+    """`VDN` with a monotone mixer instead of a sum: `Q_tot = elu(u |W1(s)| + b1(s)) |w2(s)| + V(s)`
+    (arXiv 1803.11485), whose weights hypernetworks compute from the joint state `s`. All three
+    modes are VDN's; to first order the advantage of an agent is `dQ_tot/du_i (u_i - v_i)`.
 
-    The joint state is what everybody has read and said before the round, and the world's own
-    `state` where it has one, read as text by the frozen network, reduced to `state_size` numbers
-    and normalised. It is needed while training only. Defaults are those of the common
-    implementations. What only pays together (`xor`) is not monotone either.
+    The joint state is the observations and messages of all agents before the round, and the
+    environment's own `state` where it has one, encoded as text by the frozen network, reduced to
+    `state_size` numbers and normalised. It is needed in training only. Defaults are those of the
+    common implementations. Rewards that need a combination of actions (`xor`) are not monotone
+    either.
 
     Args:
         mixing_size: hidden units of the mixer.
         hypernet_layers: 1 (as in the paper) or 2.
-        hypernet_size: hidden units of a hypernetwork with 2.
-        state_size: numbers that the joint state is reduced to.
+        hypernet_size: hidden units of a hypernetwork with 2 layers.
+        state_size: dimension of the reduced joint state.
     """
 
     mixing_size: int = Field(default=32, ge=1)
@@ -53,13 +54,13 @@ class QMIX(VDN):
             },
             None,
             (
-                "No paper trains a language model so: the best of the sampled answers stands for "
-                "the best action, and the policy imitates it. There is no replay, no exploration "
-                "by chance, and the target network follows every iteration and not every 200 "
-                "episodes.",
-                "The joint state is text that a frozen network reads, reduced to `state_size` "
+                "No paper trains a language model in this way: the best of the sampled answers "
+                "replaces the best action, and the policy imitates it. No replay buffer, no "
+                "epsilon-greedy exploration; the target network is updated every iteration, not "
+                "every 200 episodes.",
+                "The joint state is text encoded by a frozen network and reduced to `state_size` "
                 "numbers.",
-                "The rate, 5e-4, is too high for a language model.",
+                "The learning rate, 5e-4, is too high for a language model.",
             ),
         ),
     }

@@ -1,5 +1,4 @@
-"""REINFORCE: the plain policy gradient, what followed a turn times the gradient of its
-log-probs."""
+"""REINFORCE: the plain policy gradient, return times the gradient of the log-probs."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ class REINFORCE(PolicyGradient):
 
     No baseline and no whitening by default: this is the unbiased estimator that others are compared
     with. Its variance is high; `baseline="mean"` subtracts the mean return of the agent's turns of
-    the same number in the batch, `whiten` also divides by the deviation from these means, one for
-    all turns of the agent.
+    the same number in the batch, `whiten` also divides by the standard deviation around these
+    means, one for all turns of the agent.
 
     Args:
         gamma: discount from one turn to the next.
@@ -37,7 +36,7 @@ class REINFORCE(PolicyGradient):
         whiten: centre and scale the agent's returns over the whole batch.
         baseline_by: with either of these, which returns count: those of the same `turn` (the
             default: the first with the first, the second with the second), or all in the `batch`,
-            which takes it for merit that more follows an early turn than a late one.
+            which favours early turns, whose returns contain more rewards.
     """
 
     loss_type: LossType = "reinforce"
@@ -75,8 +74,8 @@ class REINFORCE(PolicyGradient):
         super().__post_init__()
         if self.baseline_by is not None and self.baseline == "none" and not self.whiten:
             raise ConfigError(
-                f"baseline_by={self.baseline_by!r} says which returns the baseline is taken over, "
-                "and there is no baseline; remove it, or set baseline=mean or whiten=true"
+                f"baseline_by={self.baseline_by!r} selects the returns of the baseline, and "
+                "baseline is 'none'; remove it, or set baseline=mean or whiten=true"
             )
 
     def credit_group(self, group: Group) -> None:

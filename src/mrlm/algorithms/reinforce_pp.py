@@ -1,4 +1,4 @@
-"""REINFORCE++: returns of tokens, whitened over the batch, in a clipped surrogate; no critic."""
+"""REINFORCE++: token returns, whitened over the batch, in a clipped surrogate; no critic."""
 
 from __future__ import annotations
 
@@ -24,24 +24,23 @@ from mrlm.learn.credit.groups import Member, all_members, members, sampled_kl, t
 
 @dataclass(kw_only=True, config=STRICT)
 class ReinforcePP(PolicyGradient):
-    """`A = (G - mean) / std` over all tokens of the batch, where `G` is what the rollout earns from
-    a token on, less its sampled divergence from the reference (arXiv 2501.03262, eq. 6 to 8); then
-    the clipped token surrogate.
+    """`A = (G - mean) / std` over all tokens of the batch, where `G` is the return from a token on,
+    less the rollout's sampled KL to the reference (arXiv 2501.03262, eq. 6 to 8); then the clipped
+    token surrogate.
 
     Statistics over the batch instead of a group need no siblings, and do not drift with the
-    difficulty of single tasks. `baseline="group"` (REINFORCE++-baseline) compares a rollout's
-    reward with its siblings' mean first. Each agent has its own statistics. A batch in which all
-    returns are equal gets exactly 0.
+    difficulty of single tasks. `baseline="group"` (REINFORCE++-baseline) subtracts the siblings'
+    mean reward first. Each agent has its own statistics. A batch in which all returns are equal
+    gets exactly 0.
 
     In episodes of several turns the batch is that of the agent's turns of the same number
-    (`baseline_by="turn"`; the paper has one turn), with one deviation for all turns of the agent.
-    `batch` takes all turns, and then more is
-    expected of early ones, which more follows.
+    (`baseline_by="turn"`; the paper has one turn), with one standard deviation for all turns of the
+    agent. `batch` takes all turns, which favours early ones, whose returns contain more rewards.
 
     Args:
         gamma: discount from one turn to the next.
         baseline: `none`, or the mean over the `group`, which then needs at least two siblings.
-        baseline_by: which returns mean and deviation are taken over.
+        baseline_by: which returns mean and standard deviation are taken over.
     """
 
     gamma: float = Field(default=1.0, ge=0, le=1)
@@ -85,8 +84,8 @@ class ReinforcePP(PolicyGradient):
         return replace(super().spec, sampling=SamplingPlan(siblings=self.baseline == "group"))
 
     def token_returns(self, rollout: Rollout) -> np.ndarray:
-        """What each trained token (tokens,) of a rollout is followed by. A turn is paid on its last
-        token; what is paid for a turn that is not trained goes to the trained one before it."""
+        """Return from each trained token (tokens,) of a rollout on. The reward of a turn is on its
+        last token; that of an untrained turn is added to the preceding trained one."""
         rewards: list[np.ndarray] = []
         trained = {id(turn) for turn in trained_turns(rollout)}
         for turn in rollout.turns:

@@ -1,4 +1,4 @@
-"""ReMA: GRPO with the ratio of a whole turn, for a planner and a solver that talk for long."""
+"""ReMA: GRPO with turn-level ratios, for long dialogues of a planner and a solver."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class ReMA(GRPO):
     the tokens of a turn, with the exponent at most 3, clipped on both sides; a negative advantage
     costs at most 3 times itself (`dual_clip`).
 
-    A token of a long turn alone moves the ratio little, and no turn is half clipped. Losses are
-    averaged over a turn, then over the turns of a trajectory, then over trajectories; `turn_mean`
-    weighs all turns alike instead. Turns that do not continue one another count as trajectories of
-    their own.
+    A single token of a long turn changes the ratio little, and a turn is clipped as a whole. Losses
+    are averaged over a turn, then over the turns of a trajectory, then over trajectories;
+    `turn_mean` weighs all turns equally instead. Turns that do not continue one another count as
+    separate trajectories.
 
-    Groups of 16 and no divergence are the authors' settings. Planner and solver may share a policy
+    Groups of 16 and no KL penalty are the authors' settings. Planner and solver may share a policy
     or have one each.
 
     Args:
-        mask_unfinished: leave episodes that were cut short before the world had ended out of loss
-            and baseline.
+        mask_unfinished: leave episodes that were truncated before the environment had ended out of
+            loss and baseline.
     """
 
     loss_type: LossType = "turn"
@@ -56,7 +56,7 @@ class ReMA(GRPO):
             },
             (1e-6, "authors' code, example_7b.sh"),
             (
-                "Both agents learn in every iteration; `training.schedule` lets them take turns, "
+                "Both agents are trained in every iteration; `training.schedule` alternates them, "
                 "as the paper also does.",
                 "At most 30 turns of 512 tokens are `workflow.max_turns` and `max_new_tokens`.",
             ),

@@ -1,4 +1,4 @@
-"""ReMax: what followed a turn, against what the policy earns where it takes no chances."""
+"""ReMax: return from a turn on, relative to the return of the greedy policy."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ class ReMax(PolicyGradient):
     """`A_t = G_t - G_t(greedy)` with `G_t = sum_{k >= t} r_k` over the agent's tokens (arXiv
     2310.10505, algorithm 2, where an answer has one turn).
 
-    Every task is played once more with the most probable token everywhere. That episode is the
-    baseline and nothing else: it is not trained, and no metric of the training rewards counts it.
-    What it earned does not depend on what was sampled, so the gradient is unbiased, with one sample
-    per task (`group_size=1`, the paper's setting) or with several.
+    Every task has one additional episode with greedy decoding. That episode is only the baseline:
+    it is not trained on, and the metrics of the training rewards exclude it. Its return does not
+    depend on the sampled actions, so the gradient is unbiased, with one sample per task
+    (`group_size=1`, the paper's setting) or with several.
 
-    Rewards are paid on the last token of a turn, so that all tokens of a turn have the same
-    advantage unless `kl_coef` is above 0; then the sampled divergence from the reference is taken
-    from the reward of each token. The loss has no ratio (`loss_type="reinforce"`, summed over a
-    sequence); `"ppo"` has one, for more than one update of an iteration.
+    Rewards are on the last token of a turn, so that all tokens of a turn have the same advantage
+    unless `kl_coef` is above 0; then the sampled KL to the reference is subtracted from the reward
+    of each token. The loss has no ratio (`loss_type="reinforce"`, summed over a sequence); `"ppo"`
+    has one, for more than one update per iteration.
 
-    A turn is compared with what the greedy episode returned from its turn of the same number on
-    (from its last turn, where it was shorter); with `baseline_by="episode"`, with all that it
-    earned.
+    A turn is compared with the greedy episode's return from its turn of the same number on (from
+    its last turn, where it was shorter); with `baseline_by="episode"`, with its whole return.
 
     With several agents each is compared with its own part of the greedy episode, in which all of
-    them are greedy; an agent that did not speak there earned 0 there. Where the greedy episode
-    failed the group is not learned from, and `frac_without_greedy` counts it.
+    them are greedy; an agent that did not act there has return 0. Groups whose greedy episode
+    failed are not trained on, and `frac_without_greedy` counts them.
     """
 
     loss_type: LossType = "reinforce"
@@ -60,11 +59,11 @@ class ReMax(PolicyGradient):
             },
             (1e-6, "authors' code, run_llama2_7b.sh"),
             (
-                "That code discounts the reward by .99 a token and cuts it at 5; here it is "
-                "neither.",
-                "A token is charged for the divergence of all that follows it; in that code for "
-                "its own.",
-                "Answers are drawn with top-p .9 there (`generation.top_p`).",
+                "The authors' code discounts the reward by .99 per token and clips it at 5; this "
+                "does neither.",
+                "The KL penalty of a token is the sum over all following tokens; in the authors' "
+                "code its own only.",
+                "The authors' code samples answers with top-p .9 (`generation.top_p`).",
             ),
         ),
     }
@@ -88,7 +87,7 @@ class ReMax(PolicyGradient):
         self.metrics.update(greedy_metrics(groups))
 
     def _write(self, rollout: Rollout, baselines: Sequence[float]) -> None:
-        """Returns and advantages of a rollout's tokens, from the last turn to the first."""
+        """Write returns and advantages of a rollout's tokens, from the last turn to the first."""
         rows = zip(trained_turns(rollout), baselines, strict=True)
         baseline_of = {id(turn): baseline for turn, baseline in rows}
         following = 0.0

@@ -1,4 +1,4 @@
-"""Reward model: a head that scores answers, so that what was chosen scores above the rejected."""
+"""Reward model: a scalar head trained to score chosen answers above rejected ones."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample
 
 @dataclass(kw_only=True, config=STRICT)
 class BradleyTerry(Preferences):
-    """A reward from preferences (arXiv 2203.02155, eq. 1): with the score `r`, which a head on the
-    policy reads at the last token of a conversation, minimise
+    """A reward from preferences (arXiv 2203.02155, eq. 1): with the score `r`, the output of a head
+    on the policy at the last token of a conversation, minimise
 
         -log s(r(chosen) - r(rejected)) + center_rewards_coefficient (r(chosen) + r(rejected))^2
 
-    Scores are known up to a constant; the second term (arXiv 2312.09244) keeps them around 0. Pairs
-    that are identical, that do not begin with the same prompt, or that lost a side, are dropped
-    (`frac_dropped_pairs`). What is saved is a folder that `mrlm.RewardModel(folder)` scores with,
-    as a reward function, and that `reward_model:` of the environment `reward` names. One pass and a
+    Scores are determined up to a constant; the second term (arXiv 2312.09244) keeps them around 0.
+    Pairs that are identical, that do not begin with the same prompt, or that lost a side, are
+    dropped (`frac_dropped_pairs`). The result is a folder that `mrlm.RewardModel(folder)` loads as
+    a reward function, and that `reward_model:` of the environment `reward` names. One epoch and a
     learning rate of 1e-5 are usual; the head has its own (`training.critic_learning_rate`).
 
     Args:
@@ -61,7 +61,7 @@ class BradleyTerry(Preferences):
                 "A row is one pair; the paper takes all pairs among the 4 to 9 answers to a "
                 "prompt as one element of a batch.",
                 "Scores are not shifted afterwards so that demonstrations have the mean 0; a "
-                "`center_rewards_coefficient` above 0 holds them there.",
+                "`center_rewards_coefficient` above 0 keeps them there.",
             ),
         ),
     }

@@ -1,4 +1,4 @@
-"""RLOO: an answer's reward against the mean of the other answers to the same task."""
+"""RLOO: an answer's reward relative to the mean of the other answers to the same task."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class RLOO(PolicyGradient):
     6).
 
     The whole answer is one action: `loss_type="sequence"` clips the ratio of the sequence, which is
-    the plain policy gradient as long as the policy has not moved; `"reinforce"` has no ratio at
-    all. With `kl_coef` above 0 the sampled divergence from the reference is subtracted from the
-    reward before the baseline (0.05 is common; 0 here, so that no reference is kept). Two samples
-    per task are the smallest group, and what the reference implementation uses.
+    the plain policy gradient until the first update; `"reinforce"` has no ratio at all. With
+    `kl_coef` above 0 the sampled KL to the reference is subtracted from the reward before the
+    baseline (0.05 is common; 0 here, so that no reference is kept). Two samples per task are the
+    smallest group, and the number of the reference implementation.
 
     Args:
         baseline_by: which of the others a turn is compared with (`mrlm.learn.credit.baselines`).
-            The score is that of a whole rollout, so that this matters only where episodes differ in
+            The score is that of a whole rollout, so this matters only where episodes differ in
             length.
     """
 
@@ -61,7 +61,7 @@ class RLOO(PolicyGradient):
         return replace(super().spec, sampling=SamplingPlan(siblings=True))
 
     def score(self, rollout: Rollout) -> float:
-        """Reward of a rollout, less its divergence from the reference."""
+        """Reward of a rollout, less its KL to the reference."""
         if not self.kl_coef:
             return rollout.reward
         divergence = sum(float(sampled_kl(turn).sum()) for turn in trained_turns(rollout))

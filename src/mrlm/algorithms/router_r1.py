@@ -1,4 +1,4 @@
-"""Router-R1: PPO with the settings of a model that learns whom to ask."""
+"""Router-R1: PPO with the settings of a model that learns to route queries to other models."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from mrlm.learn.credit.groups import all_members
 from mrlm.learn.credit.rolling_range import Window
 
 COST = "cost"
-"""Component of a reward by which a world says what asking has cost."""
+"""Reward component by which an environment reports the cost of queries."""
 
 
 @dataclass(kw_only=True, config=STRICT)
 class RouterR1(PPO):
-    """PPO (`PPO`) as Router-R1 has it (arXiv 2506.09033): gamma 1, lambda 1, the divergence from
-    the reference in the reward (.001), an entropy bonus (.001), values clipped at .5 by a critic
-    with a network of its own, one epoch of two mini-batches.
+    """`PPO` with the settings of Router-R1 (arXiv 2506.09033): gamma 1, lambda 1, the KL to the
+    reference in the reward (.001), an entropy bonus (.001), values clipped at .5 by a critic with
+    its own network, one epoch of two mini-batches.
 
-    The router is an agent that is trained; the models it asks are agents with frozen policies, or
-    part of the world. What they answered is in the router's prompts only: it is neither trained
-    on, nor valued, nor part of the divergence (the reference implementation leaves it in the value
-    loss and the whitening). With gamma and lambda 1 the advantages of what the router wrote are the
-    same but for the whitening.
+    The router is a trained agent; the models it queries are agents with frozen policies, or part of
+    the environment. Their answers occur only in the router's prompts: they are excluded from policy
+    loss, value loss and KL (the reference implementation includes them in the value loss and the
+    whitening). With gamma and lambda 1 the advantages of the router's tokens are the same but for
+    the whitening.
 
-    The world pays form before outcome: -1 for a broken form, 0 for a wrong answer. Cost comes
-    third. With `cost_coef` c above 0 a rollout that earned something earns `(1 - c) R + c (1 - x)`,
-    where x is the place of the square root of its cost between the 5th and the 95th percentile of
-    the latest ones (0.5 where these are equal): cheap answers are worth more, cheap failures are
-    not. All rollouts of an iteration are counted before any is judged; what is remembered is part
-    of a checkpoint.
+    The environment rewards format before outcome: -1 for an invalid format, 0 for a wrong answer.
+    Cost comes third. With `cost_coef` c above 0 a rollout with a positive reward R gets `(1 - c) R
+    + c (1 - x)`, where x is the position of the square root of its cost between the 5th and the
+    95th percentile of the latest ones (0.5 where these are equal): cheap answers get more, cheap
+    failures do not. All rollouts of an iteration enter the percentiles before any is scored; these
+    costs are part of a checkpoint.
 
     Args:
-        cost_coef: weight of the cost, which worlds report as the component `cost` of a reward
+        cost_coef: weight of the cost, which environments report as the reward component `cost`
             (price times tokens); 0 as in the authors' script.
-        cost_window: rollouts whose costs are remembered.
+        cost_window: number of rollouts whose costs are kept.
     """
 
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
@@ -78,9 +78,9 @@ class RouterR1(PPO):
             },
             (1e-6, "authors' code, train.sh"),
             (
-                "What other models answered is left out of the value loss and the whitening; the "
-                "authors' code has it there.",
-                "64 questions are `training.batch_size=64`; the critic's rate is "
+                "Answers of other models are left out of the value loss and the whitening; the "
+                "authors' code includes them.",
+                "64 questions are `training.batch_size=64`; the critic's learning rate is "
                 "`training.critic_learning_rate=1e-5`.",
             ),
         ),
@@ -102,8 +102,9 @@ class RouterR1(PPO):
             everywhere = [cost for part in ops.global_gather(found) for cost in part]
             if everywhere and all(cost is None for cost in everywhere):
                 raise TrainingError(
-                    f"router_r1.cost_coef={self.cost_coef} weighs what asking costs, but no reward "
-                    f"has a component {COST!r}; report it from the world, or set cost_coef to 0"
+                    f"router_r1.cost_coef={self.cost_coef} weighs the cost of queries, but no "
+                    f"reward has a component {COST!r}; report it in the environment, or set "
+                    "cost_coef to 0"
                 )
             self.costs.add(math.sqrt(cost or 0.0) for cost in everywhere)
         super().credit_batch(groups)
@@ -124,7 +125,7 @@ class RouterR1(PPO):
 
 
 def _cost(rollout: Rollout) -> float | None:
-    """What a rollout has cost; `None` where the world does not say."""
+    """Cost of a rollout; `None` where the environment does not report it."""
     said = [turn.components[COST] for turn in rollout.turns if COST in turn.components]
     return sum(said) if said else None
 

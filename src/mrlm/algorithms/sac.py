@@ -1,4 +1,4 @@
-"""SAC: as much reward as possible at a given entropy; the price of entropy finds itself."""
+"""SAC: maximum reward at a target entropy, with an adaptive entropy coefficient."""
 
 from __future__ import annotations
 
@@ -28,34 +28,33 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs
 @dataclass(kw_only=True, config=STRICT)
 class SAC(PPO):
     """Soft actor-critic over tokens: `max E[sum_t r_t]` where the mean entropy of the next token is
-    held at a target `H'` (discrete actions: arXiv 1910.07207; the constraint and its price `alpha`:
-    arXiv 1812.05905, section 5).
+    held at a target `H'` (discrete actions: arXiv 1910.07207; the constraint and its coefficient
+    `alpha`: arXiv 1812.05905, section 5).
 
-    An action is a token. Its state is all tokens before it, so what an action leads to is known,
-    and one soft value per state gives the soft value of every action, none is learned per word of
-    the vocabulary: `Q(s_t, a_t) = r_t + gamma V(s_{t+1})`, `V(s) = E_a[Q(s, a)] + alpha (H(s) -
-    H')`. `V` is fitted to lambda-returns of `r_t + alpha (H_t - H')`; lambda 0 is the one-step
-    target of the papers, but answers that are paid at their end need more. The policy minimises
-    `E_a[alpha log pi(a|s) - Q(s, a)]`, as there: its entropy is computed exactly over the
-    vocabulary while the logits are at hand (as 1910.07207 does, and not from the sampled token),
-    and the expectation of Q from the tokens that were sampled, with `V(s) - alpha (H - H')` for a
-    baseline and PPO's clipped ratio for later epochs.
+    An action is a token, and its state is all tokens before it. The next state of an action is
+    therefore known, and one soft value per state gives the soft value of every action, without one
+    output per vocabulary entry: `Q(s_t, a_t) = r_t + gamma V(s_{t+1})`, `V(s) = E_a[Q(s, a)] +
+    alpha (H(s) - H')`. `V` is fitted to lambda-returns of `r_t + alpha (H_t - H')`; lambda 0 is the
+    one-step target of the papers, but answers that are rewarded at their end need more. The policy
+    minimises `E_a[alpha log pi(a|s) - Q(s, a)]`, as there: its entropy is computed exactly over the
+    vocabulary from the logits (as in 1910.07207, not from the sampled token), and the expectation
+    of Q from the sampled tokens, with baseline `V(s) - alpha (H - H')` and PPO's clipped ratio for
+    later epochs.
 
-    `alpha` follows `log alpha += rate (H' - H)` from one iteration to the next, for each policy by
-    itself; the rewards and the loss of one iteration have the same alpha. The
-    constant `H'` in the reward, which papers on episodes of one length leave out, keeps a policy
-    from writing long answers for their entropy alone. A share of log V is no target for a language
-    model, which is far from uniform wherever it speaks well: the target is a share of the policy's
-    own entropy in the first iteration. Data are those of the iteration: there is no replay, and
-    with it none of the overestimation that twin critics are for. Advantages are not whitened,
-    which would change what `alpha` means.
+    `alpha` is updated by `log alpha += rate (H' - H)` after each iteration, per policy; rewards and
+    loss of one iteration use the same alpha. The constant `H'` in the reward, which papers on
+    episodes of one length omit, keeps a policy from writing long answers for their entropy alone. A
+    fraction of log V is no suitable target for a language model, whose distribution is far from
+    uniform: the target is a fraction of the policy's own entropy in the first iteration. Data are
+    those of the iteration: there is no replay buffer, and without it no overestimation that twin
+    critics would correct. Advantages are not whitened, which would change the scale of `alpha`.
 
     Args:
-        alpha: weight of the entropy at the start, in units of reward per nat.
-        auto_alpha: let it follow the target; otherwise it stays.
-        alpha_learning_rate: how fast its logarithm moves.
-        target_entropy: mean entropy of a token in nats; `None` takes `target_entropy_ratio` of what
-            is found in the first iteration.
+        alpha: initial weight of the entropy, in units of reward per nat.
+        auto_alpha: adapt it to the target; otherwise it is constant.
+        alpha_learning_rate: learning rate of its logarithm.
+        target_entropy: mean entropy of a token in nats; `None` is `target_entropy_ratio` times the
+            entropy of the first iteration.
         target_entropy_ratio: see there.
     """
 
@@ -81,11 +80,11 @@ class SAC(PPO):
             },
             None,
             (
-                "The target entropy is a share of the policy's own (`target_entropy_ratio`); "
-                "there .98 of the logarithm of the number of actions, which no language model is "
-                "near.",
-                "One critic of states and no twins, no replay, no slowly moving target; later "
-                "epochs have PPO's clipped ratio.",
+                "The target entropy is a fraction of the policy's own (`target_entropy_ratio`); in "
+                "the paper .98 of the logarithm of the number of actions, which no language model "
+                "is near.",
+                "One state-value critic and no twins, no replay buffer, no slowly moving target "
+                "network; later epochs have PPO's clipped ratio.",
                 "Discount and learning rates are the library's; the paper's are not verified.",
             ),
         ),
@@ -104,7 +103,7 @@ class SAC(PPO):
         super().__post_init__()
         if self.entropy_coef:
             raise ConfigError(
-                "entropy_coef is what sac calls alpha; set alpha (and auto_alpha=false to keep it)"
+                "entropy_coef is called alpha in sac; set alpha (auto_alpha=false keeps it fixed)"
             )
         self.log_alphas: dict[str, float] = {}
         self.next_log_alphas: dict[str, float] = {}
@@ -117,7 +116,7 @@ class SAC(PPO):
         return replace(spec, columns=columns, entropy=True, ignores_zero=False)
 
     def alpha_of(self, policy: str) -> float:
-        """What a nat of entropy is worth to a policy in this iteration."""
+        """Entropy coefficient of a policy in this iteration."""
         return math.exp(self.log_alphas.get(policy, math.log(self.alpha)))
 
     # -- credit -----------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ class SAC(PPO):
                 self.next_log_alphas[policy] = math.log(self.alpha_of(policy)) + step
 
     def _note(self, name: str, found: dict[str, float]) -> None:
-        """Log a number of each policy as updates do: the mean, and where there are several each."""
+        """Log a number per policy, and the mean over policies, as updates do."""
         if found:
             self.metrics[name] = sum(found.values()) / len(found)
         if len(found) > 1:

@@ -1,4 +1,4 @@
-"""SFT: supervised fine-tuning on given words, good episodes, or what the world answers."""
+"""SFT: supervised fine-tuning on given messages, good episodes, or observations."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ class SFT(Algorithm):
     """Cross-entropy `-w log pi` of given tokens, averaged over all of them; credit sets the weights
     `w`.
 
-    `behavioral_cloning` trains the agent's own words, `world_model` the text of the next
-    observation given the history and the action, `combined` both: each kind is averaged over its
-    own tokens first, so that the weights mean the same however long observations are. Supervised
-    tokens are scored at temperature 1, whatever they were drawn with.
+    `behavioral_cloning` trains on the agent's own messages, `world_model` on the text of the next
+    observation given the history and the action, `combined` on both: each kind is averaged over its
+    own tokens first, so that the weights do not depend on the length of observations. Supervised
+    tokens are scored at temperature 1, regardless of the sampling temperature.
 
-    Over worlds, episodes are collected by the policy (or an expert) and cloned where they were good
-    (rejection sampling, as in STaR, arXiv 2203.14465). The learning rate 2e-5 is what full
-    fine-tuning commonly uses.
+    In environments, episodes are collected by the policy (or an expert) and cloned if they were
+    good (rejection sampling, as in STaR, arXiv 2203.14465). The learning rate 2e-5 is common in
+    full fine-tuning.
 
     Args:
-        mode: what is trained on.
+        mode: text that is trained on.
         bc_weight, world_model_weight: weights of the two kinds in `combined`.
         filter_low_reward: keep only episodes whose reward is at least `min_reward_threshold`.
         min_reward_threshold: see there.
         max_trajectories: keep at most so many episodes of a collection; `None` is all.
         collect_every: iterations between two collections; 0 collects once.
-        teacher: who plays the collected episodes: the `policy` itself, or the world's `expert`.
+        teacher: who acts in the collected episodes: the `policy` itself, or the environment's
+            `expert`.
         aggregation: how per-token losses become one number (`ops.aggregate`).
     """
 
@@ -87,8 +88,8 @@ class SFT(Algorithm):
             (
                 "Sixteen epochs of batches of 32 are `training.num_epochs=16` and "
                 "`training.batch_size=32`; residual dropout of .2 is the model's.",
-                "The rate falls along a cosine there (`training.lr_scheduler_type`). Tokens are "
-                "averaged over the batch; the paper does not say.",
+                "The paper's learning rate has a cosine schedule (`training.lr_scheduler_type`). "
+                "Tokens are averaged over the batch; the paper does not say.",
             ),
         ),
     }
@@ -104,8 +105,8 @@ class SFT(Algorithm):
         return Spec(SamplingPlan(collection=collection), reads_old=False)
 
     def credit(self, groups: Sequence[Group]) -> None:
-        """Write the weights on copies, which take the episodes' place in the groups: an episode
-        that is kept for later iterations stays as it was played."""
+        """Write the weights on copies, which replace the episodes in the groups: an episode that is
+        kept for later iterations is not changed."""
         self.metrics: dict[str, float] = {}
         words: dict[str, list[Turn]] = {}
         rewritten: defaultdict[str, bool] = defaultdict(bool)
@@ -127,25 +128,25 @@ class SFT(Algorithm):
                 turn.advantages = weight
 
     def _check_observed(self, counts: Mapping[str, float]) -> None:
-        """Refuse to go on where a chat template leaves no observation to a policy.
+        """Stop if a chat template leaves a policy no observation to train on.
 
         Raises:
-            ChatTemplateError: what its agents saw after they spoke continues no turn of theirs.
+            ChatTemplateError: no observation of its agents continues one of their turns.
         """
         for key, count in counts.items():
             kind, _, policy = key.partition(":")
             if kind == "rewritten" and count and not counts.get(f"world:{policy}"):
                 raise ChatTemplateError(
                     f"sft.mode={self.mode} found no observation to train policy {policy!r} on: its "
-                    "chat template rewrites earlier turns (as those do that drop thoughts), so "
+                    "chat template rewrites earlier turns (for example, drops reasoning), so "
                     "that no observation of this iteration continues the tokens before it; set "
                     "tokenizer.chat_template to one that keeps earlier turns, or "
                     "sft.mode=behavioral_cloning"
                 )
 
     def _copied(self, episode: Episode) -> Episode:
-        """The episode with turns of its own, to be scored at temperature 1, and the world's words
-        among them where they are trained on."""
+        """The episode with copied turns, to be scored at temperature 1, and with observation turns
+        where they are trained on."""
         rollouts = {}
         for agent, rollout in episode.rollouts.items():
             turns = [turn for turn in rollout.turns if not is_observation(turn)]
@@ -176,18 +177,18 @@ class SFT(Algorithm):
 
 
 OBSERVATION = "observation"
-"""The `finish_reason` of a turn whose words are the world's."""
+"""The `finish_reason` of a turn that holds an observation."""
 
 
 def is_observation(turn: Turn) -> bool:
-    """Whether a turn's words are the world's, put there by `with_observations`."""
+    """Whether a turn holds an observation, added by `with_observations`."""
     return turn.finish_reason == OBSERVATION
 
 
 def with_observations(turns: Sequence[Turn], tail_ids: Sequence[int]) -> list[Turn]:
-    """Turns of a rollout, each followed by one whose completion is what the agent read next: the
-    tokens up to the next prompt, and after the last turn `tail_ids`. Where a prompt does not
-    continue what came before, nothing is added."""
+    """Turns of a rollout, each followed by one whose completion is the agent's next observation:
+    the tokens up to the next prompt, and after the last turn `tail_ids`. Where a prompt does not
+    continue the preceding tokens, nothing is added."""
     found: list[Turn] = []
     for turn, following in zip_longest(turns, turns[1:]):
         history = [*turn.prompt_ids, *turn.completion_ids]

@@ -1,4 +1,4 @@
-"""SPIN: self-play fine-tuning; a given answer is preferred to the one of an earlier self."""
+"""SPIN: self-play fine-tuning; a given answer is preferred to one of an earlier policy."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ from mrlm.learn.bases.spec import SamplingPlan, Spec
 
 @dataclass(kw_only=True, config=STRICT)
 class SPIN(DPO):
-    """Learn to tell given answers from one's own (arXiv 2401.01335, eq. 4.7): in round k, for each
-    row `(x, y)`, an answer `y'` is sampled from the opponent, the policy as it was at the end of
-    round k - 1; then `DPO`'s loss is minimised with `y` chosen, `y'` rejected and the opponent as
-    the reference. It is log 2 (or 1, `hinge`) where a round begins.
+    """Train a policy to distinguish given answers from its own (arXiv 2401.01335, eq. 4.7): in
+    round k, for each row `(x, y)`, an answer `y'` is sampled from the opponent, the policy at the
+    end of round k - 1; then `DPO`'s loss is minimised with `y` chosen, `y'` rejected and the
+    opponent as the reference. The loss is log 2 (or 1, `hinge`) at the start of a round.
 
-    Rows have `messages`, or `prompt` and `completion`; of a conversation, the last answer is the
-    one that is compared. Both answers end with the same end token, so that they cannot be told
-    apart by having one. Pairs that say the same, and answers that say nothing, are dropped
-    (`frac_dropped_pairs`). Where `training.num_iterations` is not set, an epoch
-    (`training.num_epochs`) is a round.
+    Rows have `messages`, or `prompt` and `completion`; of a conversation, the last answer is
+    compared. Both answers end with the same end token, so that its presence does not distinguish
+    them. Pairs with identical answers, and empty answers, are dropped (`frac_dropped_pairs`). Where
+    `training.num_iterations` is not set, an epoch (`training.num_epochs`) is a round.
 
-    beta 0.1 and a learning rate of 5e-7 are the authors' settings. The optimiser and the schedule
-    of the learning rate go on from round to round.
+    beta 0.1 and a learning rate of 5e-7 are the authors' settings. The optimiser and the learning
+    rate schedule continue across rounds.
 
     Args:
         loss_type: `sigmoid` or `hinge`.
-        rows_per_round: rows that are answered in a round, the next ones in every round; `None` is
-            all of them.
-        passes_per_round: times a round goes over its pairs.
-        use_previous: from the second round on, learn from the answers of the round before, too, as
+        rows_per_round: rows per round, the next ones in every round; `None` is all of them.
+        passes_per_round: epochs over the pairs of a round.
+        use_previous: from the second round on, also train on the answers of the round before, as
             the authors do; such a round is twice as long.
     """
 
@@ -62,9 +60,9 @@ class SPIN(DPO):
             },
             (5e-7, "authors' code, config.yaml"),
             (
-                "A pair whose answer is the data's own is dropped: it has no gradient.",
+                "A pair whose sampled answer equals the given one is dropped: it has no gradient.",
                 "A round is `passes_per_round` passes over the rows, six in the authors' scripts.",
-                "AdamW and not RMSProp, and a constant rate unless "
+                "AdamW and not RMSProp, and a constant learning rate unless "
                 "`training.lr_scheduler_type=linear` and `training.warmup_ratio=0.1` are set.",
             ),
         ),
@@ -89,7 +87,7 @@ class SPIN(DPO):
 
 
 def _told_apart(pair: PreferencePair) -> bool:
-    """Whether both sides say something, and not the same."""
+    """Whether both sides are non-empty and differ."""
     sides = [[_text(turn) for turn in turns] for turns in (pair.chosen, pair.rejected)]
     return all(map(any, sides)) and sides[0] != sides[1]
 

@@ -1,4 +1,4 @@
-"""SPIRAL: self-play, each role's reward against a moving average of what that role earns."""
+"""SPIRAL: self-play, with a moving average of each role's rewards as its baseline."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from mrlm.learn.credit.groups import Member, all_members, trained_turns
 
 @dataclass(kw_only=True, config=STRICT)
 class SPIRAL(PolicyGradient):
-    """`A = gamma^k (R - b)`, with `R` what the agent earned in the episode, `k` its turns that
-    follow, and `b` a moving average of `R` per world and agent (role-conditioned advantage
-    estimation, arXiv 2506.24119); the same for every token of a turn. Then a clipped surrogate.
+    """`A = gamma^k (R - b)`, with `R` the agent's return of the episode, `k` the number of its
+    later turns, and `b` a moving average of `R` per environment and agent (role-conditioned
+    advantage estimation, arXiv 2506.24119); the same for every token of a turn. Then a clipped
+    surrogate.
 
-    A zero-sum game pays one seat what it takes from the other: a baseline per role takes out that
-    one seat may be worth more, also where one policy plays all of them. No siblings are needed.
+    In a zero-sum game one role's gain is the other's loss: a baseline per role removes the
+    advantage of one role over the other, also where one policy plays all of them. No siblings are
+    needed.
 
-    The baseline is read before it is updated. All rewards of an iteration move it once, by their
-    mean over all processes, `b <- decay b + (1 - decay) mean(R)`: an order among episodes that were
-    played together would be arbitrary. Where nothing is known of a role yet, a reward is compared
-    with the mean of the other rewards of the iteration. `per_sample_update` moves it after every
-    episode, in the order in which they stand, as the reference implementation does. The average
-    starts at 0 and is divided by `1 - decay^n` after n moves, so that it is a mean of what was
-    earned from the first one on; with `debias=False`, as in the reference implementation, it is
-    not, and early advantages are not centred.
+    The baseline is read before it is updated. All rewards of an iteration update it once, by their
+    mean over all processes, `b <- decay b + (1 - decay) mean(R)`: an order among concurrent
+    episodes would be arbitrary. The first rewards of a role are compared with the mean of the other
+    rewards of the iteration. `per_sample_update` updates it after every episode, in batch order, as
+    the reference implementation does. The average starts at 0 and is divided by `1 - decay^n` after
+    n updates, so that it is an unbiased mean from the first one on; with `debias=False`, as in the
+    reference implementation, it is not, and early advantages are not centred.
 
-    Decay .95, gamma 1, two epochs, no divergence: the authors' settings. They also set
-    `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently leave
-    nothing to learn from.
+    Decay .95, gamma 1, two epochs, no KL penalty: the authors' settings. They also set
+    `ignore_no_eos`; it is off here, so that a short `max_new_tokens` does not silently remove all
+    training data.
 
     Args:
         decay: of the moving average.
-        gamma: discount for each of the agent's own turns that follow.
+        gamma: discount for each later turn of the agent.
         debias: correct the average for its start at 0.
-        per_sample_update: move the baseline after every episode.
-        ignore_no_eos: leave turns that ran into the token limit out of the loss.
+        per_sample_update: update the baseline after every episode.
+        ignore_no_eos: leave turns that hit the token limit out of the loss.
         drop_zeros: leave turns whose advantage is exactly 0 out of the loss and its denominators.
     """
 
@@ -69,7 +70,7 @@ class SPIRAL(PolicyGradient):
             },
             (1e-6, "authors' code, run.sh"),
             (
-                "The baseline is moved by the mean of a batch and not sample by sample "
+                "The baseline is updated by the mean of a batch and not sample by sample "
                 "(`per_sample_update`), so that the order within a batch does not matter.",
                 "128 games are `training.batch_size=128`.",
             ),
@@ -81,7 +82,7 @@ class SPIRAL(PolicyGradient):
         self.averages: dict[str, tuple[float, int]] = {}
 
     def baseline(self, role: str) -> float:
-        """What a role is expected to earn now."""
+        """Current baseline of a role."""
         if role not in self.averages:
             return 0.0
         average, moves = self.averages[role]
@@ -112,7 +113,7 @@ class SPIRAL(PolicyGradient):
                 turn.advantages = float(advantage)
 
     def _at_once(self, rewards: dict[str, list[float]]) -> dict[str, list[float]]:
-        """The baseline of every reward, role by role; then one step of it."""
+        """The baseline of every reward, per role; then one update of it."""
         sums = ops.global_sum({role: [sum(x), len(x)] for role, x in rewards.items()})
         read = {role: [self.baseline(role)] * len(x) for role, x in rewards.items()}
         if self.debias:
@@ -125,7 +126,7 @@ class SPIRAL(PolicyGradient):
         return read
 
     def _in_order(self, rewards: dict[str, list[float]]) -> dict[str, list[float]]:
-        """The same with a step after each reward; processes one after the other."""
+        """The same with an update after each reward; processes one after the other."""
         read: dict[str, list[float]] = {}
         rank = ops.global_rank()
         for place, part in enumerate(ops.global_gather(rewards)):

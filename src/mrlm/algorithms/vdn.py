@@ -1,4 +1,4 @@
-"""VDN: the team's value is the sum of its agents', and each is paid for its own part of it."""
+"""VDN: the team's value is the sum of the agents' values, which give individual credit."""
 
 from __future__ import annotations
 
@@ -31,45 +31,46 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs
 @dataclass(kw_only=True, config=STRICT)
 class VDN(MAPPO, Refinement):
     """Value decomposition for agents that are language models: `Q_tot = sum_i u_i` (arXiv
-    1706.05296), learned from the team's rewards alone, tells each agent what its own words were
-    worth.
+    1706.05296), fitted to the team's rewards alone, gives each agent credit for its own messages.
 
-    What a language model says is not one of a few actions, so there is no table of values to take
-    the best of: a value of an agent is read from text, `v_i` from what it had read before it spoke,
-    `u_i` from what it then said. No published work trains language models in this way; three modes
-    bring classic ones over.
+    The actions of a language model are not a small set, so there is no table of action values to
+    maximise over: an agent's values are predicted from text, `v_i` from its input before its
+    message, `u_i` from input and message. No published work trains language models in this way;
+    three modes transfer classic methods.
 
     `factored` (default) fits `Q_tot(u_1..u_n)` to lambda-returns of the team's rewards and `v_i` to
     `u_i`. The advantage of an agent is the counterfactual `Q_tot(u) - Q_tot(u with u_i replaced by
-    v_i)` (COMA, arXiv 1705.08926; DOP, arXiv 2007.12322), for a sum `u_i - v_i`: what the others
-    did is no part of it. Each agent's advantages are centred over the batch and divided by one
-    deviation for the team, so that their relative sizes stay what the critic found: with a
-    deviation of its own (`whiten_by="agent"`) an agent whose messages hardly matter trains on noise
-    of unit size. Critic and mixer learn from an iteration's episodes first. `vdac` mixes
-    the `v_i` into a baseline `V_tot` for MAPPO's advantages, which all agents share (arXiv
-    2007.12306). `bon` is Q-learning over sampled answers: `group_size` answers of each agent to one
-    prompt; the target takes the best utility of each, which for a monotone mixer is the best joint
-    action of the whole grid, and the policy learns its best answer (`improve="sft"`), or its best
-    over its worst (`"dpo"`). Answers that do not share their prompt with others are not compared.
+    v_i)` (COMA, arXiv 1705.08926; DOP, arXiv 2007.12322), for a sum `u_i - v_i`: it does not depend
+    on the actions of the others. Each agent's advantages are centred over the batch and divided by
+    one standard deviation for the team, which keeps their relative sizes: with one per agent
+    (`whiten_by="agent"`) an agent whose messages hardly matter trains on noise of unit size. Critic
+    and mixer are trained on an iteration's episodes first. `vdac` mixes the `v_i` into a baseline
+    `V_tot` for MAPPO's advantages, which all agents share (arXiv 2007.12306). `bon` is Q-learning
+    over sampled answers: `group_size` answers of each agent to one prompt; the target takes the
+    best utility of each, which for a monotone mixer is the best joint action of the whole grid, and
+    the policy is trained on its best answer (`improve="sft"`), or on its best over its worst
+    (`"dpo"`). Answers that do not share their prompt with others are not compared.
 
     Targets are `y_k = R_k + gamma ((1 - lambda) Q_{k+1} + lambda y_{k+1})` over rounds, in which
-    everybody speaks at most once, in `vdac` over joint steps: a baseline must not know what was
-    said in the same round before. What is learned is small and stands on a frozen network
-    (`training.critic_model`, or the first policy as it was); 3e-4 is its learning rate unless
-    `training.critic_learning_rate` is set.
+    every agent acts at most once, in `vdac` over joint steps: a baseline must not depend on earlier
+    messages of the same round. Heads and mixer are small and run on a frozen network
+    (`training.critic_model`, or the initial weights of the first policy); 3e-4 is their learning
+    rate unless `training.critic_learning_rate` is set.
 
-    A sum cannot tell `xor` apart: what is worth something only together has no value alone. Where
-    agents speak in turn, what a message did for its reader is credited to the reader's utility.
+    A sum cannot represent `xor`: actions that have a value only in combination have none alone.
+    Where agents act in sequence, the effect of a message on its reader is credited to the reader's
+    utility.
 
     Args:
         mode: see above.
         improve: how `bon` improves a policy.
-        whiten_by: what `factored` advantages are divided by: the deviation over the `team`, or that
+        whiten_by: divisor of `factored` advantages: the standard deviation over the `team`, or that
             of each `agent`.
-        preference_beta: how strongly the reference holds in `bon` with `improve="dpo"`.
+        preference_beta: strength of the regularisation towards the reference in `bon` with
+            `improve="dpo"`.
         head_size: hidden units of the agents' value heads.
-        target_rate: share of the learned network that the target takes over after each step (.01 is
-            usual off-policy); 1: the network as it was before the iteration.
+        target_rate: Polyak rate of the target network after each step (.01 is usual off-policy); 1:
+            the network as it was before the iteration.
         critic_epochs: optimiser steps of critic and mixer in an iteration, each on all of it.
     """
 
@@ -97,11 +98,11 @@ class VDN(MAPPO, Refinement):
             (
                 "The paper's numbers are not verified; these are those of the common "
                 "implementation.",
-                "No paper trains a language model so: the best of the sampled answers stands for "
-                "the best action, and the policy imitates it. There is no replay, no exploration "
-                "by chance, and the target network follows every iteration and not every 200 "
-                "episodes.",
-                "The rate, 5e-4, is too high for a language model.",
+                "No paper trains a language model in this way: the best of the sampled answers "
+                "replaces the best action, and the policy imitates it. No replay buffer, no "
+                "epsilon-greedy exploration; the target network is updated every iteration, not "
+                "every 200 episodes.",
+                "The learning rate, 5e-4, is too high for a language model.",
             ),
         ),
     }
@@ -128,7 +129,7 @@ class VDN(MAPPO, Refinement):
         super().__post_init__()
         if self.whiten_by != "team" and not (self.mode == "factored" and self.whiten_advantages):
             raise ConfigError(
-                f"whiten_by={self.whiten_by!r} is the scale of whitened advantages of mode "
+                f"whiten_by={self.whiten_by!r} applies to whitened advantages of mode "
                 f"'factored', and mode is {self.mode!r}, whiten_advantages "
                 f"{self.whiten_advantages}; remove it"
             )
@@ -136,7 +137,7 @@ class VDN(MAPPO, Refinement):
 
     @property
     def mixing(self) -> Mixing:
-        """How the agents' values become the team's."""
+        """Settings of the mixer that combines the agents' values into the team's."""
         return Mixing(
             "vdn",
             self.mode,
@@ -154,8 +155,8 @@ class VDN(MAPPO, Refinement):
             columns=spec.columns | ({"ref_logprobs"} if self._prefers else set()),
             critic=replace(spec.critic, mixing=self.mixing),
             unit="pair" if self._prefers else "turn",
-            refuses_lag="{name} imitates the best of what the policies say now, and what older "
-            "weights said is not that; set training.max_lag=0",
+            refuses_lag="{name} imitates the best answers of the current policies, not those of "
+            "older weights; set training.max_lag=0",
         )
 
     @property
@@ -192,7 +193,8 @@ class VDN(MAPPO, Refinement):
             self._rank(critic.utilities())
 
     def _assign(self, found: Sequence[tuple[str, list[Turn], float]]) -> None:
-        """Counterfactual advantages, centred per agent and divided by the team's deviation."""
+        """Counterfactual advantages, centred per agent and divided by the team's standard
+        deviation."""
         entries = [
             (agent, taught, value) for agent, turns, value in found if (taught := _taught(turns))
         ]
@@ -209,8 +211,8 @@ class VDN(MAPPO, Refinement):
                 turn.advantages = value
 
     def _whitened(self, tables: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Advantages by agent, each agent's with mean 0, with deviation 1 over what `whiten_by`
-        says."""
+        """Advantages by agent, each agent's with mean 0 and scaled to deviation 1 as `whiten_by`
+        selects."""
         moments = ops.global_moments(tables)
         if self.whiten_by == "agent":
             return {a: ops.whiten(x, moments=moments[a]) for a, x in tables.items()}
@@ -223,8 +225,8 @@ class VDN(MAPPO, Refinement):
         return {a: ops.whiten(x, moments=team["team"]) for a, x in centred.items()}
 
     def _rank(self, found: Sequence[tuple[str, list[Turn], float, int]]) -> None:
-        """+1 for the best of several answers to one prompt, -1 for the worst where preferences are
-        learned; nothing for the others."""
+        """+1 for the best of several answers to one prompt, -1 for the worst with `improve="dpo"`;
+        none for the others."""
         answers: dict[int, list[tuple[float, list[Turn]]]] = {}
         for _, turns, value, question in found:
             taught = _taught(turns)
@@ -263,7 +265,7 @@ class VDN(MAPPO, Refinement):
 
 
 def _taught(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns that `credit` found fit to be trained."""
+    """The turns to which `credit` gave an advantage."""
     return [turn for turn in turns if turn.trained and turn.advantages is not None]
 
 
