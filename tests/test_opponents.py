@@ -436,7 +436,7 @@ def test_a_league_that_is_taken_up_again_has_the_players_of_its_state_and_no_oth
     with pytest.raises(CheckpointError, match=r"live@0.*damaged"):
         again.load_state_dict(state, here)
     shutil.rmtree(elsewhere / "snapshots" / "live@0")
-    with pytest.raises(CheckpointError, match=r"gone.*live@0.*not there any more"):
+    with pytest.raises(CheckpointError, match=r"gone.*live@0.*snapshot is missing"):
         again.load_state_dict(state, tmp_path / "gone")
     nobody = Population(here)
     nobody.load_state_dict({**state, "past": {}}, elsewhere)

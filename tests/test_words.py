@@ -25,6 +25,7 @@ CLEAN = (
     "replays",
     "runs.py",
     "sandbox",
+    "selfplay",
     "serving",
     "trackers",
     "tracking",

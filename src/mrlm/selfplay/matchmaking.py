@@ -1,5 +1,5 @@
-"""Who meets whom: which seats of an episode past players take, which of them are drawn, and what an
-episode says about the two. It knows names of policies, and no weights."""
+"""Matchmaking: agents played by past players, sampling of opponents, results of episodes. It knows
+names of policies, and no weights."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Matchmaking = Literal["latest", "uniform", "pfsp"]
 
 @dataclass(frozen=True, slots=True)
 class MatchResult:
-    """What an episode, or several with seats swapped, came to between two players.
+    """The result of an episode, or of several with exchanged roles, between two players.
 
     Args:
         player, other: names of policies.
-        reward: how much more `player` was paid than `other`, the mean over episodes.
+        reward: return of `player` minus that of `other`, the mean over episodes.
     """
 
     player: str
@@ -41,8 +41,8 @@ def heroes(
     players: Collection[str],
     stands_in: Mapping[str, str],
 ) -> list[str]:
-    """The agents of a world that may play for `players`, one at a time, while stand-ins take seats
-    of others."""
+    """The agents of an environment that may be rated for `players`, one at a time, while opponent
+    policies play others."""
     names = [name for name in world.agents if name in seats]
     return [
         name
@@ -54,14 +54,15 @@ def heroes(
 def seated(
     world: Environment, seats: Mapping[str, AgentSettings], hero: str, stands_in: Mapping[str, str]
 ) -> dict[str, AgentSettings]:
-    """The seats of a match: the hero's policy plays as it is, the policies of the other agents are
-    replaced, where they have a stand-in, and nobody learns from what that one says.
+    """The policy assignment of a match: the rated agent keeps its policy; the policies of other
+    agents are replaced by their opponent policy, if they have one, and those agents are not
+    trained.
 
     Args:
-        world: it has several seats.
-        seats: who plays otherwise.
-        hero: an agent.
-        stands_in: policy -> the one that takes its seats.
+        world: an environment with several agents.
+        seats: the usual assignment.
+        hero: the rated agent.
+        stands_in: policy -> the opponent policy that replaces it.
     """
     names = [name for name in world.agents if name in seats]
     taken = {
@@ -81,14 +82,14 @@ def _guests(
 
 
 def match_number(task: int, share: float) -> int | None:
-    """Of the tasks 0, 1, 2, ... of a world a `share` is played as a match, as evenly as can be:
-    which match a task is, counted from 0; `None` for one that is none.
+    """Index of the match that a task is, or `None`: a `share` of an environment's tasks 0, 1, 2,
+    ... are matches, spread evenly and counted from 0.
 
     Example:
         >>> [match_number(task, 0.5) for task in range(6)]
         [None, 0, None, 1, None, 2]
     """
-    # a share of 0.1 + 0.2 is meant to be 0.3
+    # tolerance: 0.1 + 0.2 counts as 0.3
     before, after = (math.floor(count * share + 1e-9) for count in (task, task + 1))
     return before if after > before else None
 
@@ -104,15 +105,15 @@ def drawn(
     """At most `count` different opponents.
 
     Args:
-        players: all there are, the newest last.
-        count: how many are wanted.
-        how: `latest`: the newest; `uniform`: any; `pfsp`: with a chance proportional to
-            `losses[player] ** power`, so that those who are hardest to beat come most often
-            (prioritised fictitious self-play, Vinyals et al. 2019, f(x) = (1 - x)^p with x the
-            chance to win).
-        losses: player -> share of games against it that are lost, draws as half.
-        power: 0 makes all alike.
-        rng: what is drawn from.
+        players: all candidates, the newest last.
+        count: number of opponents to sample.
+        how: `latest`: the newest; `uniform`: uniformly at random; `pfsp`: with a probability
+            proportional to `losses[player] ** power`, which favours the hardest opponents
+            (prioritised fictitious self-play, Vinyals et al. 2019, f(x) = (1 - x)^p with x the win
+            probability).
+        losses: player -> fraction of games against it that are lost, draws as half.
+        power: 0 is uniform.
+        rng: random generator.
     """
     if how == "latest":
         return list(players[: -count - 1 : -1])
@@ -126,7 +127,7 @@ def drawn(
 
 
 def earned(episode: Episode, agent: str) -> float:
-    """What an agent was paid in all, also where it had no turn to be paid for."""
+    """Return of an agent, including rewards outside its turns."""
     rollout = episode.rollouts.get(agent)
     unspoken = episode.metrics.get(f"{agent}/unspoken_reward", 0.0)
     return (rollout.reward if rollout is not None else 0.0) + unspoken
@@ -135,13 +136,14 @@ def earned(episode: Episode, agent: str) -> float:
 def results_of(
     episodes: Sequence[Episode], players: Collection[str], stands_in: Mapping[str, str]
 ) -> list[MatchResult]:
-    """Who did how well against whom, in episodes of one task that differ in their seats alone (or
-    in one): what players were paid is summed, so that neither the cards nor the first move decide.
+    """Results between players in one episode, or in several of one task that differ only in the
+    role assignment: differences of returns are averaged over these, so that neither chance nor the
+    first move decides.
 
     Args:
-        episodes: with one that failed there is no result.
-        players: policies that play as they are.
-        stands_in: policy -> the player that it stands for in these episodes.
+        episodes: if one of them failed there is no result.
+        players: policies that play with their own weights.
+        stands_in: opponent policy -> the player whose weights it has in these episodes.
     """
     if any(episode.failed for episode in episodes):
         return []

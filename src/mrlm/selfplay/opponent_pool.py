@@ -1,9 +1,9 @@
-"""Past selves as opponents: snapshots of the policies of a run are taken, kept on disk, met in
-matches and rated. Where a run has none, everything here does nothing.
+"""Population self-play: snapshots of a run's policies are saved, played against in matches and
+rated. Without a section `opponents`, nothing here has an effect.
 
-A snapshot is a folder; to speak, it is read into a *stand-in*, a frozen policy that the engines
-know like any other: an adapter beside those of the base, or a whole model, always the same few. So
-a run with a hundred snapshots holds no more weights than one with two.
+A snapshot is a folder; to play, it is loaded into an *opponent policy*, a frozen policy that the
+engines treat like any other: an adapter beside those of the base, or a whole model, of which there
+is a fixed number. A run with a hundred snapshots therefore holds no more weights than one with two.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from mrlm.selfplay.ratings import MovingRatings, Results, fitted, record, report
 FOLDER = "snapshots"
 RATINGS = "ratings.json"
 MEMORY = 0.99
-"""What an older game counts, compared with the next, in the share of lost games (AlphaStar's)."""
+"""Decay per game of the weight of older games in the fraction lost (AlphaStar's)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastPlayer:
-    """A player of the past.
+    """A past player: a snapshot of a policy.
 
     Args:
         name: `<policy>@<step>`, or `<policy>@<name of a source>`; also the name of its folder.
-        policy: whose seats it takes.
-        step: iterations that were done when it was taken; `None` for one from elsewhere.
+        policy: the policy it is a past version of.
+        step: iterations completed when it was taken; `None` for one from an external source.
     """
 
     name: str
@@ -65,16 +65,16 @@ class PastPlayer:
 
 
 class Population:
-    """The past players of a run, what is known about them, and the stand-ins they speak through.
+    """The past players of a run, their results and ratings, and the opponent policies that play
+    them.
 
     Args:
         folder: of the run.
         seed: of the run.
         settings: the section `opponents`.
-        trained: the policies that learn, by name.
-        stand_ins: policy -> the frozen policies that take its seats; policies that are not there
-            have no past.
-        engines: policy -> what samples for it; stand-ins are among them.
+        trained: the trained policies, by name.
+        stand_ins: policy -> its opponent policies; policies without an entry have no past players.
+        engines: policy -> the engine that samples for it; opponent policies included.
     """
 
     def __init__(
@@ -96,33 +96,33 @@ class Population:
         self.stand_ins: dict[str, Sequence[Policy]] = dict(stand_ins or {})
         self.engines: dict[str, Engine] = dict(engines or {})
         self.past: dict[str, list[PastPlayer]] = {name: [] for name in self.stand_ins}
-        """policy -> its past players, the first taken first."""
+        """policy -> its past players, the oldest first."""
         self.results: Results = Results()
-        """Of evaluations: games between players whose weights do not change."""
+        """Results of evaluations: games between players with fixed weights."""
         first = "0" if self.settings.every is not None else "source"
         self.anchor: str = f"{next(iter(self.stand_ins), '')}@{first}"
-        """The player that is rated 1000."""
+        """The player whose rating is fixed at 1000."""
         self.moving: MovingRatings = MovingRatings(self.anchor)
-        """Of all games; the policies that learn are players under their own names."""
+        """Ratings of all games; trained policies are players under their own names."""
         self.settled: dict[str, Interval] = {}
-        """Players whom nobody meets any more, with the last ratings they had."""
+        """Players without further games, with their last ratings."""
         self.form: dict[str, dict[str, list[float]]] = {name: {} for name in self.trained}
-        """policy -> past player -> games against that one and their score, older ones fading."""
+        """policy -> past player -> discounted games against it and their score."""
         self.facing: dict[str, list[PastPlayer]] = {}
-        """policy -> whom its stand-ins stand for now."""
+        """policy -> the past players loaded into its opponent policies."""
         self.exchange: Callable[[Sequence[Frozen]], Awaitable[None]] = self._exchange
-        """Gives the engines the weights of stand-ins; a run also proves that they arrived."""
+        """Sends opponent weights to the engines; a run also verifies that they arrived."""
 
     def __bool__(self) -> bool:
         return bool(self.stand_ins)
 
-    # -- who plays ---------------------------------------------------------------------------------
+    # -- policy assignment -------------------------------------------------------------------------
 
     def sit(
         self, world: EnvironmentSpec, task: int, seats: Mapping[str, AgentSettings]
     ) -> Mapping[str, AgentSettings]:
-        """Who plays a training task: past players have all seats but one in every match, and that
-        one moves on from match to match."""
+        """Policy assignment of a training task: in a match all agents but one are past players, and
+        the exception rotates from match to match."""
         players = {seat.policy for seat in seats.values() if seat.trained}
         number = match_number(task, 1.0 - self.settings.self)
         if number is None:
@@ -135,7 +135,7 @@ class Population:
         return seated(world.template, seats, agents[place], self._stand_ins(turn))
 
     def _stand_ins(self, turn: int) -> dict[str, str]:
-        """policy -> the stand-in that takes its seats; where there are several, in turn."""
+        """policy -> the opponent policy that replaces it; several are used in turn."""
         return {
             name: self.stand_ins[name][turn % len(past)].name
             for name, past in self.facing.items()
@@ -143,7 +143,7 @@ class Population:
         }
 
     async def meet(self, step: int) -> None:
-        """Draw the opponents of an iteration and load them."""
+        """Sample the opponents of an iteration and load them."""
         wanted: dict[str, list[PastPlayer]] = {}
         for name, past in self.past.items():
             rng = random.Random(seed_of((self.seed, "opponents", name, step)))
@@ -164,15 +164,15 @@ class Population:
             del self.facing[name][len(chosen) :]
 
     def _losses(self, other: str) -> float:
-        """The share of games against a past player that are lost, by those who learn; a game that
-        nobody has played yet counts as a draw."""
+        """The fraction of the trained policies' games against a past player that are lost; without
+        games it counts as a draw."""
         known = [form[other] for form in self.form.values() if other in form]
         games, score = (sum(each[i] for each in known) for i in (0, 1))
         return 1.0 - (score + 0.5) / (games + 1.0)
 
     async def _load(self, wanted: Mapping[str, Sequence[PastPlayer]]) -> None:
-        """Let stand-ins stand for past players, policy by policy: whom they stood for before is
-        overwritten."""
+        """Load past players into opponent policies, policy by policy; these lose the players they
+        held before."""
         loaded: list[Frozen] = []
         for name, chosen in wanted.items():
             known = self.facing.get(name, [])
@@ -191,17 +191,17 @@ class Population:
             await self.engines[each.policy].load_weights(each.policy, each.weights(), each.version)
 
     def standing(self) -> dict[str, str]:
-        """stand-in -> whom it stands for."""
+        """Opponent policy -> name of the past player it holds."""
         return {
             policy.name: past.name
             for name, faced in self.facing.items()
             for policy, past in zip(self.stand_ins[name], faced, strict=False)
         }
 
-    # -- what comes of it --------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def note(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Take account of training games; numbers to log."""
+        """Record the results of training games; returns numbers to log."""
         if not self:
             return {}
         standing = self.standing()
@@ -223,8 +223,8 @@ class Population:
         form[0], form[1] = MEMORY * form[0] + 1.0, MEMORY * form[1] + result.score
 
     async def evaluate(self, play: Play, step: int, greedy: bool) -> dict[str, float]:
-        """Let the policies as they are play held-out tasks against every past player, each task
-        with every way to sit; rate everybody anew; numbers to log."""
+        """Run the current policies on held-out tasks against every past player, each task with
+        every role assignment; update all ratings; returns numbers to log."""
         if not self:
             return {}
         found: dict[str, list[MatchResult]] = {}
@@ -254,7 +254,7 @@ class Population:
         return metrics
 
     async def _match(self, play: Play, step: int, name: str, greedy: bool) -> list[MatchResult]:
-        """Matches against the past player that the first stand-in of a policy stands for."""
+        """Matches against the past player in the first opponent policy of a policy."""
         (past, *_), stands_in = self.facing[name], {name: self.stand_ins[name][0].name}
         others = {each for each in self.trained if self._as_of(each, step) != past.name}
         found: list[MatchResult] = []
@@ -271,20 +271,20 @@ class Population:
 
     @staticmethod
     def _as_of(policy: str, step: int) -> str:
-        """What a policy is called as it is after `step` iterations."""
+        """Player name of a policy after `step` iterations."""
         return f"{policy}@{step}"
 
     def ratings(self) -> dict[str, Interval]:
-        """Player -> rating and its 95 % interval, from all evaluations; of every policy the oldest
-        first."""
+        """Player -> rating and its 95 % interval, from all evaluations; sorted by policy and age,
+        the oldest first."""
         found = fitted(self.results, self.anchor, settled=self.settled)
         return {name: found[name] for name in sorted(found, key=_by_age)}
 
     # -- snapshots ---------------------------------------------------------------------------------
 
     def grow(self, step: int) -> None:
-        """Take a snapshot of every policy, if it is time; before the first iteration, take in those
-        from elsewhere as well. What is not needed any more is removed."""
+        """Take a snapshot of every policy, if it is due; before the first iteration, also add those
+        from external sources. Snapshots that are no longer needed are removed."""
         settings = self.settings
         for name in self.past:
             if settings.every is not None and step % settings.every == 0:
@@ -296,7 +296,7 @@ class Population:
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove what neither this run nor a checkpoint of it needs any more."""
+        """Remove snapshots that neither this run nor one of its checkpoints needs any more."""
         if self:
             self.peers.first(self._tidy)
 
@@ -320,8 +320,8 @@ class Population:
         self.peers.first(lambda: write_folder(self.folder / name, fill))
 
     def _thin(self, name: str) -> None:
-        """Forget snapshots beyond those that are kept: each time the one whose neighbours are
-        closest together, the older of equals; never the first or the newest."""
+        """Drop snapshots beyond `keep`: each time the one whose neighbours are closest together,
+        the older of ties; never the first or the newest."""
         while True:
             taken = [each for each in self.past[name] if each.step is not None]
             if len(taken) <= self.settings.keep:
@@ -331,21 +331,21 @@ class Population:
             self.past[name].remove(taken[place])
 
     def _tidy(self) -> None:
-        """Remove folders of players that neither this run nor a checkpoint of it remembers."""
+        """Remove folders of players that neither this run nor one of its checkpoints contains."""
         needed = self._kept()
         for checkpoint in checkpoints(self.run_folder):
             try:
                 needed |= _members(read_state(checkpoint)["parts"]["population"])
-            except ValueError:  # what a damaged one remembers is not known: nothing is removed
+            except ValueError:  # the players of a damaged checkpoint are unknown: remove nothing
                 return
         for folder in self.folder.glob("*@*"):
             if folder.name not in needed:
                 shutil.rmtree(folder)
 
-    # -- what is kept ------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Write ratings and pay-offs into the run's folder, all at once."""
+        """Write ratings and pay-offs to the run folder, atomically."""
         if not self.peers.main:
             return
         data = {"anchor": self.anchor, **record(self.results, self.ratings(), self._kept())}
@@ -354,7 +354,7 @@ class Population:
             write_json(target, data)
 
     def report(self) -> str:
-        """Ratings and pay-off matrix as lines of text; empty where nobody was rated."""
+        """Ratings and pay-off matrix as lines of text; empty without ratings."""
         if not self.results.players():
             return ""
         return report(self.results, self.ratings(), self._kept())
@@ -363,7 +363,7 @@ class Population:
         return {past.name for members in self.past.values() for past in members}
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; the weights lie in folders of their own."""
+        """JSON-able; the weights are in separate folders."""
         members = {name: [asdict(past) for past in found] for name, found in self.past.items()}
         return {
             "past": members,
@@ -374,10 +374,10 @@ class Population:
         }
 
     def load_state_dict(self, state: dict[str, Any], run_folder: Path) -> None:
-        """Inverse of `state_dict`; snapshots that lie in another run's folder are copied.
+        """Inverse of `state_dict`; snapshots in another run's folder are copied.
 
         Raises:
-            CheckpointError: a snapshot is damaged or gone.
+            CheckpointError: a snapshot is damaged or missing.
         """
         self.past = {
             name: [PastPlayer(**row) for row in rows] for name, rows in state["past"].items()
@@ -392,7 +392,7 @@ class Population:
         self.peers.first(lambda: self._find(sorted(_members(state)), run_folder))
 
     def _find(self, names: Sequence[str], run_folder: Path) -> None:
-        """Make sure that past players are here, and copy them if they are elsewhere."""
+        """Verify the folders of past players, copying missing ones from `run_folder`."""
         clear_temporaries(self.folder)
         for name in names:
             if not (self.folder / name).is_dir():
@@ -401,23 +401,23 @@ class Population:
             damage = verify(self.folder / name)
             if damage is not None:
                 raise CheckpointError(
-                    f"{self.folder / name}: an opponent of the run is damaged ({damage}), so the "
-                    "run cannot go on as it would have"
+                    f"{self.folder / name}: this opponent snapshot is damaged ({damage}); restore "
+                    "it from a copy, or start without --resume"
                 )
         self._tidy()
 
 
 def _members(state: Mapping[str, Any]) -> set[str]:
-    """The past players that a saved state remembers."""
+    """Names of the past players in a saved state."""
     return {row["name"] for rows in state["past"].values() for row in rows}
 
 
 def _copying(source: Path) -> Callable[[Path], None]:
-    """What fills a folder with the files of another one."""
+    """A function that fills a folder with the files of another one."""
 
     def fill(temporary: Path) -> None:
         if not source.is_dir():
-            raise CheckpointError(f"{source}: an opponent of the run is not there any more")
+            raise CheckpointError(f"{source}: opponent snapshot is missing; restore it from a copy")
         shutil.copytree(
             source, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST)
         )

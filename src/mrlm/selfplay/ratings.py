@@ -1,5 +1,5 @@
-"""How strong players are, from who scored how much against whom: a table of results, ratings fitted
-to all of it with their intervals, and ratings that move game by game.
+"""Ratings of players from pairwise scores: a table of results, maximum-likelihood ratings with
+intervals, and ratings that are updated game by game.
 
 A score is 1 for a win, 0.5 for a draw, 0 for a loss. It knows neither games nor models.
 """
@@ -16,23 +16,23 @@ import numpy as np
 from mrlm.core.statistics import Interval, Z
 
 ANCHOR = 1000.0
-"""Rating of the player that all others are measured against."""
+"""Rating of the reference player."""
 SCALE = 400.0 / math.log(10.0)
 """Rating points of one unit of log-odds: 400 points are odds of 10 to 1 (Elo 1978)."""
 LONGEST = 2.0
-"""What a step of the fit may change a strength by, in units of log-odds."""
+"""Maximum change of a strength in one step of the fit, in units of log-odds."""
 STEP = 8.0
-"""Points a single game can move a rating by, where ratings move game by game."""
+"""Maximum change of a moving rating in one game, in points (Elo's K)."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one player did against another.
+    """Results of one player against another.
 
     Args:
-        games: how many.
+        games: number of games.
         score: sum of its scores.
-        reward: sum of how much more it was paid than the other.
+        reward: sum of its returns minus the other's.
     """
 
     games: float = 0.0
@@ -49,7 +49,7 @@ class Tally:
 
 
 class Results:
-    """Every result between any two players, each pair once.
+    """Results between all pairs of players; each pair is stored once.
 
     Example:
         >>> results = Results()
@@ -62,7 +62,7 @@ class Results:
         self._pairs: dict[tuple[str, str], Tally] = {}
 
     def add(self, player: str, other: str, score: float, reward: float = 0.0) -> None:
-        """Note a game of `player` against `other`.
+        """Add a game of `player` against `other`.
 
         Raises:
             ValueError: a player against itself, or a score outside 0..1.
@@ -77,7 +77,7 @@ class Results:
         tally.reward += -reward if turned else reward
 
     def between(self, player: str, other: str) -> Tally:
-        """What `player` did against `other`; nothing where they never met."""
+        """Results of `player` against `other`; zeros without games."""
         found = self._pairs.get((player, other))
         if found is not None:
             return Tally(found.games, found.score, found.reward)
@@ -85,11 +85,11 @@ class Results:
         return Tally(turned.games, turned.games - turned.score, 0.0 - turned.reward)
 
     def players(self) -> list[str]:
-        """Everybody who has played, in the order of first games."""
+        """All players, in the order of their first games."""
         return list(dict.fromkeys(name for pair in self._pairs for name in pair))
 
     def pairs(self) -> Iterable[tuple[str, str, Tally]]:
-        """Each pair that has met, once."""
+        """Each pair with games, once."""
         return ((one, other, tally) for (one, other), tally in self._pairs.items())
 
     def state_dict(self) -> list[list[Any]]:
@@ -107,23 +107,23 @@ def fitted(
     prior: float = 1.0,
     settled: Mapping[str, Interval] | None = None,
 ) -> dict[str, Interval]:
-    """The ratings under which all results are most likely (Bradley and Terry 1952; a draw counts as
-    half a win), with 95 % intervals from the Fisher information.
+    """Maximum-likelihood ratings (Bradley and Terry 1952; a draw counts as half a win), with 95 %
+    intervals from the Fisher information.
 
-    Whoever has won every game would have no finite rating: every pair that has met is given `prior`
-    more games that ended in a draw.
+    A player that has won every game would have no finite rating: `prior` drawn games are added to
+    every pair with games.
 
     Args:
         results: of any number of players.
-        anchor: who is rated 1000, exactly; the intervals of the others are those of their distance
-            to it.
-        prior: drawn games that are added to every pair; 0 for the plain maximum, which must exist.
-        settled: players who meet nobody any more, with their last ratings, which they keep: games
-            against them count, and the effort grows with the number of all others only.
+        anchor: the player rated exactly 1000; the intervals of the others are those of their
+            distance to it.
+        prior: drawn games added to every pair; 0 for the plain maximum, which must exist.
+        settled: players without further games, with their last ratings, which they keep: games
+            against them count, and the cost grows with the number of all others only.
 
     Returns:
-        Player -> rating and its interval. Who is not connected with the anchor by any chain of
-        games has no rating.
+        Player -> rating and its interval. Players not connected with the anchor by games have no
+        rating.
     """
     settled = {name: known for name, known in (settled or {}).items() if name != anchor}
     reached = _connected(results, anchor)
@@ -143,7 +143,7 @@ def fitted(
         step = np.zeros(len(names))
         step[1:] = np.linalg.solve(information[1:, 1:], gradient[1:])
         longest = float(np.abs(step).max())
-        # a step is kept short: far out, where all is won, the curvature says little
+        # limit the step: far out, where all games are won, the curvature is close to 0
         strength += step * (LONGEST / max(LONGEST, longest))
         if longest < 1e-10:
             break
@@ -160,7 +160,7 @@ def fitted(
 def _against(
     results: Results, place: Mapping[str, int], settled: Mapping[str, Interval], prior: float
 ) -> np.ndarray:
-    """Games of players (whose numbers `place` gives) against settled ones: rows of (number of the
+    """Games of players (with their indices in `place`) against settled ones: rows of (index of the
     player, strength of the other, games, score)."""
     rows: list[tuple[float, float, float, float]] = []
     for one, other, tally in results.pairs():
@@ -175,7 +175,7 @@ def _against(
 
 
 def _connected(results: Results, anchor: str) -> list[str]:
-    """The anchor, then everybody a chain of games leads to from it."""
+    """The anchor, then all players connected to it by games."""
     met: dict[str, list[str]] = {anchor: []}
     for one, other, _ in results.pairs():
         met.setdefault(one, []).append(other)
@@ -193,7 +193,7 @@ def _slope(
     strength: np.ndarray, games: np.ndarray, score: np.ndarray, fixed: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradient (P,) and Fisher information (P, P) of the log-likelihood of strengths (P,); `fixed`
-    as `_against` gives it."""
+    is the result of `_against`."""
     gaps = strength[:, None] - strength[None]
     expected = 1.0 / (1.0 + np.exp(-gaps))
     gradient = (score - games * expected).sum(1)
@@ -208,12 +208,12 @@ def _slope(
 
 
 class MovingRatings:
-    """Ratings that move a little after every game, as chess players' do (Elo 1978): the winner
-    takes points from the loser, the more the less it was expected to win. A player that goes on
-    learning is followed without looking back.
+    """Ratings that are updated after every game, as in chess (Elo 1978): the winner takes points
+    from the loser, the more the less likely the win was. They follow a player that is still being
+    trained.
 
     Args:
-        anchor: the player whose rating is 1000 at any time: only distances mean anything.
+        anchor: the player whose rating is always 1000: only differences have a meaning.
     """
 
     def __init__(self, anchor: str) -> None:
@@ -221,15 +221,15 @@ class MovingRatings:
         self._points: dict[str, float] = {anchor: 0.0}
 
     def __getitem__(self, player: str) -> float:
-        """A player's rating; without games, where the anchor began."""
+        """A player's rating; without games, the anchor's initial one."""
         return ANCHOR + self._points.get(player, 0.0) - self._points[self.anchor]
 
     def enter(self, player: str, equal: str) -> None:
-        """Let a player begin with the rating of another."""
+        """Start a player at the rating of another."""
         self._points[player] = self._points.get(equal, 0.0)
 
     def add(self, player: str, other: str, score: float) -> None:
-        """Take account of a game."""
+        """Update both ratings after a game."""
         mine, theirs = self._points.get(player, 0.0), self._points.get(other, 0.0)
         moved = STEP * (score - 1.0 / (1.0 + math.exp((theirs - mine) / SCALE)))
         self._points[player], self._points[other] = mine + moved, theirs - moved
@@ -246,12 +246,12 @@ class MovingRatings:
 def record(
     results: Results, ratings: Mapping[str, Interval], kept: Collection[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Ratings and pay-offs as JSON has them: `players` and `payoffs`.
+    """Ratings and pay-offs as JSON: `players` and `payoffs`.
 
     Args:
         results: of all games.
         ratings: player -> rating and interval.
-        kept: players who can still be met.
+        kept: players that can still be opponents.
     """
     players = [
         {"name": name, "rating": rating, "low": low, "high": high, "kept": name in kept}
@@ -266,8 +266,8 @@ def record(
 
 
 def report(results: Results, ratings: Mapping[str, Interval], kept: Collection[str]) -> str:
-    """Ratings and pay-off matrix as lines of text: of those that are kept, and of the latest player
-    of every policy. Arguments are those of `record`."""
+    """Ratings and pay-off matrix as lines of text, for kept players and the latest player of every
+    policy. Arguments are those of `record`."""
     latest = {name.rpartition("@")[0]: name for name in results.players()}.values()
     shown = [name for name in ratings if name in kept or name in latest]
     cells = [["player", "rating", "95 %"]]
@@ -291,7 +291,7 @@ def matrix_table(results: Results, players: Sequence[str]) -> str:
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> str:
-    """Rows of texts as columns: the first to the left, the others to the right."""
+    """Rows of texts as columns: the first left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for first, *rest in cells:
