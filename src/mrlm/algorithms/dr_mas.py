@@ -73,8 +73,8 @@ class DrMAS(GRPO):
             },
             (1e-6, "authors' code, run_math.sh"),
             (
-                "Mean and deviation are over all turns of an agent, as there: an episode in which "
-                "it speaks often counts often (`dedupe_per_episode` counts it once).",
+                "Mean and deviation are over all turns of an agent, as there: an episode counts "
+                "once per turn of the agent (`dedupe_per_episode`: once in all).",
                 "A group in which all turns of an agent scored the same gets exactly 0, where the "
                 "authors' code divides by a small number. Clip ranges are the library's.",
             ),

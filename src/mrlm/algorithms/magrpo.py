@@ -45,7 +45,7 @@ def preset(paper: str, baseline: Baseline, *departs: str) -> PaperPreset:
 
     Args:
         paper: its name and where it is.
-        baseline: what is subtracted from a return.
+        baseline: setting `baseline` of this member.
         departs: differences of this member from the paper; those common to all are added.
     """
     code = "authors' code, CoMLRL 1.4.3, magrpo.py"
