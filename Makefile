@@ -98,7 +98,7 @@ coverage: test
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/safety/soak.py $(ARGS)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/recovery/soak.py $(ARGS)
-	$(BIN)/python tests/soak_servers.py
+	$(BIN)/python tests/helpers/soak_servers.py
 
 mutants: export OMP_NUM_THREADS = 1
 mutants: export HF_HUB_OFFLINE = 1

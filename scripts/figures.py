@@ -42,12 +42,12 @@ WALK = (
 
 
 def order() -> tuple[str, ...]:
-    """The folders in the order that tests/test_layout.py keeps."""
+    """The folders in the order that tests/contracts/test_layout.py keeps."""
     tree = ast.parse((PROJECT / "tests" / "test_layout.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ORDER":
             return tuple(ast.literal_eval(node.value))
-    raise SystemExit("tests/test_layout.py: ORDER does not exist")
+    raise SystemExit("tests/contracts/test_layout.py: ORDER does not exist")
 
 
 def imports() -> set[tuple[str, str]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands import run  # noqa: F401
 
+from commands import run  # noqa: F401
 from forking import Launcher
 from logged import unknown
 
@@ -99,13 +99,13 @@ def same_numbers() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def every_number_is_known() -> Iterator[None]:
-    """A run may log only what the table of `tests/logged.py` has a test for."""
+    """A run may log only what the table of `tests/helpers/logged.py` has a test for."""
     from mrlm.tracking.run_log import RunLog
 
     log = RunLog.log
 
     def checked(self: RunLog, step: int, metrics: Mapping[str, float | None]) -> None:
-        assert not unknown(metrics), f"tests/logged.py has no row for {unknown(metrics)}"
+        assert not unknown(metrics), f"tests/helpers/logged.py has no row for {unknown(metrics)}"
         log(self, step, metrics)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -4,7 +4,8 @@ that reach it.
     make mutants                       a sample of 120 over the rooms below
     make mutants ARGS="--count 40 --rooms learn/credit/groups.py algorithms"
     make mutants ARGS="--rooms training/metrics.py --count 0"     every mutant of a file
-    make mutants ARGS="--again --tests tests/test_credit.py"      do these notice the survivors?
+    make mutants ARGS="--again --tests tests/unit/learn/test_credit.py"
+                                       do these notice the survivors?
 
 Which test reaches which line is recorded first (`outputs/mutants`, minutes), and again for files of
 tests that are newer than their record; remove the folder after the source has changed. Tests that
@@ -41,17 +42,19 @@ MOST_TESTS = 120
 """Tests that are run against a mutant at first."""
 WIDER = 6.0
 """How much longer the tests may take, with no limit to their number, that a survivor meets next."""
-DEFAULTS = "tests/test_defaults.py::test_defaults_are_those_of_the_table"
+DEFAULTS = "tests/contracts/test_defaults.py::test_defaults_are_those_of_the_table"
 SETTINGS = {
     "algorithms/": [
-        "tests/test_algorithm_settings.py::test_defaults_and_bounds_are_those_of_the_table",
-        "tests/test_paper_presets.py::test_the_page_is_that_of_the_tables",
+        "tests/contracts/test_algorithm_settings.py::test_defaults_and_bounds_are_those_of_the_table",
+        "tests/contracts/test_paper_presets.py::test_the_page_is_that_of_the_tables",
         f"{DEFAULTS}[specs]",
     ],
     "learn/": [f"{DEFAULTS}[arguments]", f"{DEFAULTS}[specs]"],
     "cli/": [f"{DEFAULTS}[options]"],
 }
 """Run against every mutant of a folder: defaults are read at import, before any test."""
+KINDS = ("unit", "contracts", "properties", "system")
+"""The folders of tests."""
 FEW, MANY, ALONE = range(3)
 """The ways to try a mutant, one after the other."""
 UNTRIED = 99
@@ -306,7 +309,9 @@ def main() -> None:
     )
     parser.add_argument("--at-least", type=float, default=0.95)
     given = parser.parse_args()
-    files = given.tests or sorted(str(path) for path in (ROOT / "tests").glob("test_*.py"))
+    folders = [ROOT / "tests" / kind for kind in KINDS]
+    every_file = sorted(str(path) for folder in folders for path in folder.rglob("test_*.py"))
+    files = given.tests or every_file
     wanted = [each for each in files if given.record or not _recorded(Path(each))]
     record(wanted, given.jobs)
     reached_by = Reached.read([Path(each).stem for each in files])

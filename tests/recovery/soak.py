@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 from recovery.disks import cut_off, filled_up, limits
 from recovery.flips import flipped
 from recovery.kills import killed, log

@@ -1,0 +1,21 @@
+"""Where things are: the project, its tests, and what processes of tests import from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+ROOT = TESTS.parent
+FIXTURES = TESTS / "fixtures"
+HELPERS = TESTS / "helpers"
+FOLDERS = sorted({path.parent for path in TESTS.rglob("test_*.py")} | {HELPERS})
+"""Folders whose files import each other by name; pyproject.toml lists them for pytest."""
+IMPORTS = os.pathsep.join(map(str, FOLDERS))
+"""For `PYTHONPATH`."""
+
+
+def file_of(name: str) -> Path:
+    """The file of tests with a name, whichever folder it is in."""
+    (found,) = TESTS.rglob(name)
+    return found

@@ -1,0 +1,179 @@
+"""The benchmarks run and tell the truth about what they did; how fast anything is, is not asked."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from benchmarks import report, steps, worlds_throughput
+from benchmarks.models import SHAPES, make_model, make_tokenizer
+from benchmarks.ours import playing, reading
+from benchmarks.rows import Result, Row, TestRunner
+from benchmarks.table import ROWS
+from benchmarks.timing import Stepwise, alternate
+from benchmarks.work import Counts, Work
+from benchmarks.worlds import AnswerTree, FixedWorld
+from benchmarks.worlds_throughput import MARKS, WARM, Stage, measured, soaked
+
+from mrlm import check_environment
+from places import ROOT
+from test_environments import ALL as WORLDS
+
+SMALL = Work("tiny", prompts=2, group=2, read=5, written=4, agents=2)
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`python -m benchmarks` in this process: its exit status and what it said."""
+    verbosity = transformers.logging.get_verbosity()
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def call(*options: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *options])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module("benchmarks", run_name="__main__")
+        transformers.logging.set_verbosity(verbosity)
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capfd.readouterr()
+
+    return call
+
+
+def test_a_row_without_its_peer_says_so_and_times_our_side(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("--quick", "--no-peers", "--rows", "grpo-15m", "--output", str(tmp_path))
+    assert code == 0, err[-2000:]
+    assert "grpo-15m: skipped: trl is left out (--no-peers)" in out
+    row = json.loads((tmp_path / report.RESULTS).read_text())["rows"]["grpo-15m"]
+    assert row["value"] is None and row["ours"] > 0 and 0 < row["limit"] < 1 and row["quick"]
+
+
+@pytest.mark.parametrize("name", ["long-tail", "decode", "turns", "group"])
+def test_a_row_that_needs_no_other_library_has_a_value(name: str) -> None:
+    (row,) = [row for row in ROWS if row.name == name]
+    result = row.measure(TestRunner(rounds=1, quick=True))
+    assert result.value is not None and math.isfinite(result.value)
+    assert all(y > 0 for points in result.lines.values() for _, y in points)
+
+
+def test_an_unknown_row_is_named(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("--rows", "grpo", "--output", str(tmp_path))
+    assert code == 2 and "no row 'grpo'" in err and "grpo-15m" in err
+
+
+@pytest.mark.parametrize("weights", ["shared", "own", "lora"])
+def test_our_side_does_exactly_the_work(weights: str) -> None:
+    work = Work("tiny", prompts=2, group=2, read=5, written=4, agents=2, weights=weights)  # type: ignore[arg-type]
+    ours = playing(work, "magrpo")
+    ours.step()
+    assert ours.counts() == work.counts == Counts(2 * 2 * 2 * 5, 2 * 2 * 2 * 4, 2 * 2 * 2 * 4)
+    assert len(ours.run.learners) == (1 if weights == "shared" else 2)
+    ours.close()
+
+
+def test_a_tree_is_counted_once() -> None:
+    work = Work("tiny", prompts=1, group=2, read=5, written=4, agents=2, turns=3, tree=True)
+    assert work.completions == 2 * (2 + 4 + 8)
+    ours = playing(work, "magrpo", workflow=AnswerTree(2))
+    ours.step()
+    assert ours.counts() == work.counts
+    ours.close()
+
+
+@pytest.mark.parametrize(("algorithm", "columns"), [("sft", 1), ("dpo", 2)])
+def test_written_rows_are_as_long_as_they_should_be(algorithm: str, columns: int) -> None:
+    work = Work("tiny", prompts=3, group=columns, read=5, written=4)
+    rows = steps.written_rows(work, ("completion",) if columns == 1 else ("chosen", "rejected"))
+    ours = reading(work, algorithm, rows)
+    ours.step()
+    assert ours.counts() == Counts(3 * columns * 5, 0, 3 * columns * 4)
+    ours.close()
+
+
+def test_a_peer_that_does_less_is_not_compared() -> None:
+    class Lazy:
+        def step(self) -> None: ...
+
+        def counts(self) -> Counts:
+            return Counts(1, 1, 1)
+
+    ours = playing(SMALL, "magrpo")
+    with pytest.raises(AssertionError, match="the peer"):
+        alternate(ours, Stepwise(Lazy()), 1, TestRunner().clock(), SMALL.counts)
+    ours.close()
+
+
+def test_the_end_token_cannot_be_drawn() -> None:
+    tokenizer, model = make_tokenizer("tiny"), make_model("tiny")
+    size = model.get_output_embeddings().weight.shape[0]
+    assert size == SHAPES["tiny"].vocab == tokenizer.eos_token_id == len(tokenizer) - 1
+    parameters = sum(weight.numel() for weight in model.parameters())
+    assert 0 <= parameters - SHAPES["tiny"].weights < 0.02 * parameters  # norms and biases
+
+
+def test_the_world_keeps_the_contract() -> None:
+    check_environment(FixedWorld("tiny", ("a", "b"), 5, turns=3))
+
+
+def test_the_page_has_a_place_for_the_table(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
+    found = {row.name: Result(reason="skipped: not today") for row in ROWS}
+    for _ in range(2):
+        report.write_page(page, report.markdown(ROWS, found, "a machine"))
+    assert page.read_text().count("Measured on a machine.") == 1
+    assert all(f"| {row.name} |" in page.read_text() for row in ROWS)
+
+
+def test_bounds_are_judged_in_their_direction() -> None:
+    more = Row("more", "", lambda bench: Result(), must=2, goal=4)
+    less = Row("less", "", lambda bench: Result(), must=1.3, goal=1.1, less=True)
+    assert [more.verdict(Result(value)) for value in (1, 2, 4, None)] == [
+        "missed",
+        "must",
+        "goal",
+        "",
+    ]
+    assert [less.verdict(Result(value)) for value in (1.4, 1.2, 1.0)] == ["missed", "must", "goal"]
+    assert more.verdict(Result(9, quick=True)) == ""
+
+
+def test_worlds_are_played_with_the_words_of_their_experts(tmp_path: Path, tokenizer: Any) -> None:
+    stage = Stage("relay", 5, tokenizer)
+    stage.learn()
+    for _ in range(2):  # the same tasks again
+        groups = stage.play()
+        assert [episode.reward for group in groups for episode in group] == [1.0] * 5
+    assert len(stage.engine.batches) == 2
+    mute = Stage("reward", 2, tokenizer)  # a world without an expert
+    mute.learn()
+    assert [turn.message.content for group in mute.play() for turn in group.episodes[0].turns] == [
+        "yes",
+        "yes",
+    ]
+    row = measured("length", 4, 1, tokenizer)
+    assert row.rate > 0 and row.turns == 2.0 and not row.failed
+    soak = soaked("length", 20, 2, tokenizer)
+    assert len(soak.resident) == WARM + 2 and min(soak.resident) > 0 and not soak.failed
+    page = tmp_path / "page.md"
+    page.write_text((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
+    report.write_page(page, worlds_throughput.markdown([row], soak, "a machine"), MARKS)
+    assert (
+        "| length | 4 | 2.0 |" in page.read_text() and "20 episodes of `length`" in page.read_text()
+    )
+
+
+def test_every_world_without_another_library_is_measured(tokenizer: Any) -> None:
+    for name in WORLDS:
+        assert Stage(name, 1, tokenizer).world.agents
