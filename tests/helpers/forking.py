@@ -26,8 +26,8 @@ for line in sys.stdin:
     child = os.fork()
     if not child:
         break
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print("started", child, flush=True)
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 else:
     sys.exit()
 places = ((os.devnull, os.O_RDONLY), (work["out"], os.O_WRONLY), (work["err"], os.O_WRONLY))
@@ -36,6 +36,8 @@ for number, (place, how) in enumerate(places):
 os.chdir(work["folder"])
 os.environ.clear()
 os.environ.update(work["environment"])
+imports = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+sys.path[1:1] = [place for place in imports if place and place not in sys.path]
 sys.argv = work["words"]
 if sys.argv[0].endswith(".py"):
     sys.path[0] = os.path.dirname(sys.argv[0])
@@ -82,17 +84,22 @@ class Launcher:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(work) + "\n")
         self._process.stdin.flush()
-        return Started(self.number(), out, err, self)
+        return Started(self.number("started"), out, err, self)
 
     def run(self, words: list[str], folder: Path, **environment: str) -> Ended:
         """Start a process and wait for its end."""
         started = self.start(words, folder, **environment)
         return Ended(started.wait(), started.out.read_text(), started.err.read_text())
 
-    def number(self) -> int:
-        """The next one that the process says."""
+    def number(self, event: str) -> int:
+        """The number of the next process that has started, or the status of the one that ended. An
+        end that nobody waited for, as in a test that failed, is passed over."""
         assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
+        for line in self._process.stdout:
+            said, number = line.split()
+            if said == event:
+                return int(number)
+        raise AssertionError(f"the launcher ended before anything {event}")
 
     def close(self) -> None:
         """End it; nothing runs any more."""
@@ -120,4 +127,4 @@ class Started:
 
     def wait(self) -> int:
         """Its exit status once it has ended; that of a signal is below 0."""
-        return self._launcher.number()
+        return self._launcher.number("ended")

@@ -91,7 +91,7 @@ class BoxTestScaled(unittest.TestCase):
         box = Box()
         box.items = [1, 2]
         self.assertEqual(box.scaled(3, 1), [4, 7])
-    def file_of(self):  # nothing that two sandboxes share
+    def test_file(self):  # nothing that two sandboxes share
         with open("numbers.txt", "w") as file:
             file.write("1")
         self.assertEqual(Box().read("numbers.txt"), 1)
@@ -167,7 +167,7 @@ def paid(sandbox: Sandbox, *codes: str, **settings: Any) -> tuple[float, ...]:
 @pytest.fixture(scope="module")
 def known(sandbox: Sandbox) -> dict[str, Any]:
     """The row without the test that cannot be judged, so that nothing has to be found out."""
-    cut = TESTS.replace("    def file_of(self)", "    def no_file(self)")
+    cut = TESTS.replace("    def test_file(self)", "    def no_file(self)")
     return ROW | {"test": cut, "sure": True}
 
 
