@@ -178,7 +178,7 @@ def test_the_words_of_a_page_are_those_of_the_field(page: Path) -> None:
     assert not lines, "\n".join(lines)
 
 
-if __name__ == "__main__":  # python tests/contracts/test_words.py src/mrlm/play: what is to be changed there
+if __name__ == "__main__":  # python tests/contracts/test_words.py src/mrlm/play
     import sys
 
     for argument in sys.argv[1:]:
