@@ -242,7 +242,7 @@ CASES: dict[str, Case] = {
     ),
     "PolicyConfig.weight_decay": case("policies.long.weight_decay", 0.5, **TWO),
     "PolicyConfig.engine": case(
-        "policies.long.engine", "test_section_effects:ChildProcessToo", built=True, **ASKED
+        "policies.long.engine", "test_section_effects:AskedToo", built=True, **ASKED
     ),
     "DataConfig.dataset": case("data.dataset", ROWS[:2], **SFT),
     "DataConfig.columns": case("data.columns", {"completion": "other"}, **SFT),
