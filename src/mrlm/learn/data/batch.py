@@ -1,8 +1,8 @@
-"""Turns -> samples -> packed tensors: the one place where tokens become tensors.
+"""Turns -> samples -> packed tensors: the only module that turns token ids into tensors.
 
-Turns of a rollout whose prompts continue one another become one *sample*, so that a conversation is
-read once. Losses never see the padded grid: they work on flat columns `(N,)`, one entry per trained
-token of the micro-batch.
+Turns of a rollout whose prompts extend one another are merged into one *sample*, so that a
+conversation is computed once. Losses never see the padded grid: they work on flat columns `(N,)`,
+one entry per trained token of the micro-batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mrlm.learn.fast.prefix_tree import PrefixTree, plant, shared_prefix
 
 @dataclass(slots=True)
 class Sample:
-    """One sequence: turns of one rollout that continue one another. `starts[k]` is where turn `k`'s
-    completion begins; `unit` is what packing keeps together, `rollout` tells which rollout of the
-    batch it comes from."""
+    """One training sequence: turns of one rollout whose prompts extend one another. `starts[k]` is
+    the index of the first completion token of turn `k`; samples of one `unit` stay in one
+    micro-batch; `rollout` is the index of the rollout in the batch."""
 
     ids: list[int]
     turns: list[Turn]
@@ -35,8 +35,8 @@ class Sample:
 
 @dataclass(slots=True)
 class Totals:
-    """Counts over the whole optimiser batch, on every process: the denominators of a loss. Each
-    micro-batch contributes its part, so that the sum does not depend on how the batch was cut."""
+    """Counts over the whole optimiser batch, on all ranks: the denominators of a loss. Each
+    micro-batch contributes its part, so the sum does not depend on the split into micro-batches."""
 
     tokens: int = 0
     sequences: int = 0
@@ -44,12 +44,12 @@ class Totals:
     units: int = 0
     tokens_by_agent: dict[str, int] = field(default_factory=dict)
     seen: int = 0
-    """Tokens that really go through the model: those of samples without any advantage may be left
-    out. Metrics are means over these."""
+    """Tokens that pass through the model: samples with zero advantages may be skipped. Metrics are
+    means over these."""
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Totals:
-        """Count what is trained on in `samples`."""
+        """Counts the trained tokens, turns and units of `samples`."""
         totals, units = cls(), set()
         for sample in samples:
             totals.sequences += 1
@@ -67,14 +67,14 @@ class Totals:
 
 @dataclass(slots=True)
 class Grid:
-    """Samples as the rows of a rectangle, for models that read one.
+    """Samples as the rows of a padded grid, for models that take rectangular input.
 
     Args:
         input_ids, attention_mask, position_ids: (B, T). Rows are shifted so that their first
-            trained tokens stand in one column: padding goes to either side and the model computes
-            outputs for few columns. Padding is known by the mask, never by its id.
+            trained tokens share a column: both sides are padded and logits are computed for few
+            columns. The mask marks padding, never the token id.
         keep: (K,) columns whose outputs predict a trained token of some row.
-        column: (N,) which of `keep` predicts each trained token.
+        column: (N,) index into `keep` of the column that predicts each trained token.
     """
 
     input_ids: Tensor
@@ -86,23 +86,23 @@ class Grid:
 
 @dataclass
 class Batch:
-    """A micro-batch: some samples, and columns of their N trained tokens. A model reads the samples
-    as a `grid` or as a `tree`, whichever it can; each is made when it is asked for.
+    """A micro-batch: samples and flat columns over their N trained tokens. A model reads the
+    samples as a `grid` or as a `tree`; each is built on first use.
 
     Args:
-        samples: what it holds.
-        pad_id: what the grid is filled with.
-        sequence, turn, rollout, unit, agent: (N,) which sample, turn, rollout, unit and agent a
-            token belongs to; sequences and turns count from 0 within this micro-batch, rollouts and
+        samples: the training sequences.
+        pad_id: token id that pads the grid.
+        sequence, turn, rollout, unit, agent: (N,) index of the sample, turn, rollout, unit and
+            agent of a token; sequences and turns count from 0 within this micro-batch, rollouts and
             units within the optimiser batch; `agents[i]` is the name.
-        place: (N,) where in its sample the token stands that predicts it.
+        place: (N,) index in its sample of the position that predicts the token.
         tokens: (N,) the trained tokens.
-        temperature: (N,) what the logits were divided by when the token was drawn.
-        behaviour_logprobs: (N,) log-probs under the distribution the token was drawn from.
+        temperature: (N,) sampling temperature of the token.
+        behaviour_logprobs: (N,) log-probs under the sampling distribution.
         old_logprobs: (N,) log-probs at the start of the update.
-        advantages, returns, values, ref_logprobs: (N,) credit columns; zeros where not asked for.
+        advantages, returns, values, ref_logprobs: (N,) credit columns; zeros where not computed.
         turns: the turns, in order of `turn`.
-        truncated_sampling: whether any token came from a cut distribution (top-p, top-k, min-p).
+        truncated_sampling: whether any token was sampled with top-p, top-k or min-p.
         totals: denominators over the whole optimiser batch.
     """
 
@@ -140,17 +140,17 @@ class Batch:
 
     @cached_property
     def grid(self) -> Grid:
-        """The samples side by side, padded."""
+        """The samples as a grid padded on both sides."""
         first = max(sample.starts[0] for sample in self.samples)
         return self._grid(np.array([first - sample.starts[0] for sample in self.samples]))
 
     @cached_property
     def right_padded(self) -> Grid:
-        """The samples side by side, padded at their ends only: for models that take no mask."""
+        """The samples as a right-padded grid, for models that take no attention mask."""
         return self._grid(np.zeros(len(self.samples), dtype=np.int64))
 
     def _grid(self, shifts: np.ndarray) -> Grid:
-        """The samples as rows that are shifted to the right by `shifts`."""
+        """The samples as rows shifted to the right by `shifts`."""
         width = max(int(s) + len(x.ids) for s, x in zip(shifts, self.samples, strict=True))
         ids = np.full((len(self.samples), width), self.pad_id, dtype=np.int64)
         mask = np.zeros_like(ids)
@@ -169,14 +169,14 @@ class Batch:
 
     @cached_property
     def tree(self) -> PrefixTree:
-        """The samples packed, what they begin with in common once."""
+        """The samples packed without padding, with each shared prefix stored once."""
         ids = [sample.ids for sample in self.samples]
         sample, place = self.sequence.cpu().numpy(), self.place.cpu().numpy()
         return plant(ids, sample, place, self.tokens.device)
 
     def parts(self, size: int) -> Iterator[tuple[slice, Batch]]:
-        """The batch in parts of about `size` trained tokens, units whole, with the tokens that each
-        holds: the losses of the parts add up to that of the batch."""
+        """Splits the batch into parts of about `size` trained tokens without splitting units;
+        yields the token slice and the part. The losses of the parts sum to that of the batch."""
         units = self.unit.cpu().numpy()
         ends = np.flatnonzero(np.diff(units, append=-1)) + 1
         start = 0
@@ -200,15 +200,15 @@ class Batch:
         return replace(self, samples=samples, turns=turns, **columns)
 
     def trained_token_ids(self) -> list[list[int]]:
-        """The ids that are trained on, one list per turn."""
+        """The trained token ids, one list per turn."""
         return [list(turn.completion_ids) for turn in self.turns]
 
 
 @dataclass(slots=True)
 class Outputs:
-    """What a policy says about the trained tokens of a batch: `logprobs`, `entropy` and `values`,
-    each (N,). `entropy` carries a gradient only if the algorithm asked for it; `values` is `None`
-    for a policy without a critic."""
+    """A policy's outputs for the trained tokens of a batch: `logprobs`, `entropy` and `values`,
+    each (N,). `entropy` has a gradient only if the algorithm requests it; `values` is `None` for a
+    policy without a critic."""
 
     logprobs: Tensor
     entropy: Tensor
@@ -217,14 +217,14 @@ class Outputs:
 
 @dataclass(slots=True)
 class Loss:
-    """A scalar to minimise, and numbers to log. Each metric is this micro-batch's share: the shares
-    of all micro-batches of an optimiser batch add up to the number."""
+    """A scalar loss and metrics to log. Each metric is this micro-batch's share; the shares sum to
+    the metric over the optimiser batch."""
 
     total: Tensor
     metrics: dict[str, Tensor | float] = field(default_factory=dict)
 
     def backward(self) -> None:
-        """Add the gradient of the loss to the parameters'."""
+        """Backpropagates the loss."""
         self.total.backward()
 
     def item(self) -> float:
@@ -233,8 +233,8 @@ class Loss:
 
 
 def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample]:
-    """The turns of one rollout as the fewest samples: a turn whose prompt begins with everything so
-    far continues the sample."""
+    """Merges the turns of one rollout into the fewest samples: a turn whose prompt starts with the
+    sample so far extends it."""
     samples: list[Sample] = []
     for turn in turns:
         if not turn.trained or not turn.completion_ids:
@@ -254,14 +254,15 @@ def merge(turns: Sequence[Turn], unit: int = 0, rollout: int = 0) -> list[Sample
 def split(
     samples: Sequence[Sample], max_tokens: int, parts: int = 1, packed: bool = False
 ) -> list[list[Sample]]:
-    """Cut samples into micro-batches of at most `max_tokens` tokens (one unit may exceed it) that
-    number at least `parts`, never cutting a unit.
+    """Splits samples into at least `parts` micro-batches of at most `max_tokens` tokens without
+    splitting a unit (a single unit may exceed the limit).
 
     Args:
         samples: of one optimiser batch.
-        max_tokens: cells of a grid, or with `packed` tokens of a tree.
-        parts: least number of micro-batches, as far as there are units.
-        packed: for a model that reads trees: samples that begin alike stay together.
+        max_tokens: limit in grid cells (padding included), or with `packed` in tokens of the prefix
+            tree.
+        parts: minimum number of micro-batches, if there are as many units.
+        packed: for packed input: samples with a common prefix are placed together.
     """
     units = units_of(samples)
     if packed:
@@ -270,7 +271,7 @@ def split(
         units.sort(key=lambda unit: -max(len(sample.ids) for sample in unit))
     most = len(units) // parts
     batches: list[list[Sample]] = []
-    load, count = _Load(packed), most  # nothing goes with the first unit
+    load, count = _Load(packed), most  # the first unit opens a batch
     for unit in units:
         if load.together(unit) > max_tokens or count >= most:
             batches.append([])
@@ -283,7 +284,7 @@ def split(
 
 @dataclass(slots=True)
 class _Load:
-    """How much a model has to read for the samples taken so far."""
+    """Running size of a micro-batch."""
 
     packed: bool
     rows: int = 0
@@ -292,7 +293,7 @@ class _Load:
     last: np.ndarray | None = None
 
     def together(self, unit: Sequence[Sample]) -> int:
-        """What it would be with `unit`."""
+        """The size with `unit` added."""
         if self.packed:
             return self.tokens + new_tokens(unit, self.last)
         longest = max(self.longest, *(len(sample.ids) for sample in unit))
@@ -307,7 +308,7 @@ class _Load:
 
 
 def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """The samples of each unit, in the order of their first ones."""
+    """Groups samples by unit, in order of first appearance."""
     by_unit: dict[int, list[Sample]] = {}
     for sample in samples:
         by_unit.setdefault(sample.unit, []).append(sample)
@@ -315,8 +316,8 @@ def units_of(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def new_tokens(unit: Sequence[Sample], last: np.ndarray | None) -> int:
-    """Tokens of a unit that are neither in `last`, the ids before it, nor at the beginning of its
-    own samples."""
+    """Number of tokens of a unit that share no prefix with the preceding sample (`last` before the
+    first one)."""
     count = 0
     for sample in unit:
         ids = np.asarray(sample.ids)
@@ -328,10 +329,10 @@ def new_tokens(unit: Sequence[Sample], last: np.ndarray | None) -> int:
 def pack(
     samples: Sequence[Sample], totals: Totals | None = None, pad_id: int = 0, device: Any = "cpu"
 ) -> Batch:
-    """Samples -> a batch.
+    """Packs samples into a batch.
 
     Args:
-        samples: what the micro-batch holds.
+        samples: of the micro-batch.
         totals: denominators of the whole optimiser batch; counted from `samples` when `None`.
         pad_id: any valid token id.
         device: where the tensors live.
@@ -387,11 +388,11 @@ _FLOATS = (
 )
 _COLUMNS = ("sequence", "turn", "rollout", "unit", "agent", "place", "tokens", *_FLOATS)
 _NUMBERS = ("sequence", "turn", "rollout", "unit", "agent", "temperature")
-"""Those of which a turn has one number for all its tokens."""
+"""Columns with one value per turn."""
 
 
 def as_column(value: Column | None, count: int) -> np.ndarray:
-    """A credit column as `count` numbers: one number stands for all, `None` for zeros."""
+    """A credit column as `count` numbers: a scalar is repeated, `None` gives zeros."""
     if value is None:
         return np.zeros(count)
     column = np.asarray(value, dtype=np.float64)

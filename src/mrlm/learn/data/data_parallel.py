@@ -1,5 +1,5 @@
-"""What each of several processes computes of the samples that all of them hold, and how the others
-learn of it. Which process computes something changes nothing but when it is known."""
+"""Data parallelism: the split of samples over ranks, and the exchange of computed columns. The
+split never changes results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mrlm.learn.data.batch import Batch, Loss, Outputs, Sample, new_tokens, spli
 
 
 class ReadsSamples(Protocol):
-    """A policy, as far as it matters to how samples are cut."""
+    """The part of a policy that decides how samples are split."""
 
     shards: Any
 
     @property
     def packed(self) -> bool:
-        """Whether it reads trees of samples that begin alike."""
+        """Whether it takes packed prefix trees instead of padded grids."""
         ...
 
 
@@ -30,18 +30,19 @@ class HasModules(Protocol):
     """A policy or a critic."""
 
     def modules(self) -> Iterable[nn.Module]:
-        """Everything of it that has weights."""
+        """All modules with weights."""
         ...
 
 
 def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sample]]:
-    """The samples in `size` parts that cost about the same, units whole; a part may be empty.
+    """Splits samples into `size` parts of about equal cost without splitting units; a part may be
+    empty.
 
     Args:
-        samples: of one minibatch, or whatever is to be annotated.
-        size: how many parts.
-        packed: for a model that reads trees: samples that begin alike stay together, and count by
-            what is new in them. Otherwise they count by their length.
+        samples: of one minibatch, or those to annotate.
+        size: number of parts.
+        packed: for packed input: samples with a common prefix stay together and cost their new
+            tokens. Otherwise a sample costs its length.
     """
     if size == 1:
         return [list(samples)]
@@ -58,7 +59,8 @@ def parts(samples: Sequence[Sample], size: int, packed: bool) -> list[list[Sampl
 
 
 def _stretches(order: Sequence[int], costs: Sequence[int], size: int) -> list[list[int]]:
-    """An order cut into `size` stretches of about the same cost; the places of each in order."""
+    """Cuts an order into `size` contiguous runs of about equal cost; returns the sorted indices of
+    each."""
     found: list[list[int]] = [[] for _ in range(size)]
     total = max(1, sum(costs))
     for place, cost, end in zip(order, costs, accumulate(costs), strict=True):
@@ -74,14 +76,14 @@ def rounds(
     max_tokens: int,
     least: int = 1,
 ) -> list[list[Sample]]:
-    """The micro-batches of this process. Where a model is cut over the processes all have the same
-    number of them, the last ones empty.
+    """The micro-batches of this rank. With a sharded model every rank has the same number, padded
+    with empty ones.
 
     Args:
-        policy: what reads them.
-        peers: the processes.
-        shared: the part of each process.
-        max_tokens, least: those of `split`.
+        policy: the model that computes them.
+        peers: the process group.
+        shared: the samples of each rank.
+        max_tokens, least: as in `split`.
     """
 
     def cut(rank: int) -> list[list[Sample]]:
@@ -95,18 +97,18 @@ def rounds(
 
 
 def nothing(batch: Batch, outputs: Outputs) -> Loss:
-    """A loss that teaches nothing, of all that the outputs depend on."""
+    """A zero loss connected to every output, so that all ranks run backward."""
     total = (outputs.logprobs.sum() + outputs.entropy.sum()) * 0.0
     return Loss(total if outputs.values is None else total + outputs.values.sum() * 0.0)
 
 
 def write_column(batch: Batch, name: str, numbers: Tensor) -> None:
-    """Write a column on the turns of a batch.
+    """Writes a column to the turns of a batch.
 
     Args:
-        batch: some samples.
+        batch: a micro-batch.
         name: of the column.
-        numbers: (N,) one for each trained token.
+        numbers: (N,) one per trained token.
     """
     pieces = numbers.float().cpu().numpy()
     end = 0
@@ -118,12 +120,12 @@ def write_column(batch: Batch, name: str, numbers: Tensor) -> None:
 def exchange_columns(
     peers: Peers, shared: Sequence[Sequence[Sample]], names: Sequence[str]
 ) -> None:
-    """Write the columns on every turn that others have computed.
+    """Exchanges columns between ranks, so that every turn has those computed elsewhere.
 
     Args:
-        peers: the processes.
-        shared: the part of each process; the turns of this one's have the columns.
-        names: of columns, each one number per completion token.
+        peers: the process group.
+        shared: the samples of each rank; the turns of this rank's have the columns.
+        names: columns with one number per completion token.
     """
     if peers.size == 1:
         return
@@ -143,14 +145,14 @@ def exchange_columns(
 
 
 def flat(columns: object) -> np.ndarray:
-    """Columns one after the other, as float32 (which is what models say)."""
+    """Concatenates columns as float32, the type of model outputs."""
     found = list(columns)  # type: ignore[call-overload]
     return np.concatenate(found).astype(np.float32) if found else np.zeros(0, np.float32)
 
 
 def weights_of(policies: Sequence[HasModules], critics: Sequence[HasModules]) -> Iterator[Any]:
-    """Everything that must be the same in all processes before a run begins: the tensors of
-    policies, references, heads and critics, each once."""
+    """Tensors that must be equal on all ranks before training: those of policies, references, heads
+    and critics, each once."""
     seen: set[int] = set()
     modules = [module for policy in policies for module in policy.modules()]
     modules += [module for critic in critics for module in critic.modules()]

@@ -1,5 +1,5 @@
-"""Columns of rollouts as they were when an own loop first asked for their loss: what later epochs
-over the same rollouts compare with."""
+"""Cache of rollout columns from the first loss computed in a custom training loop; later epochs
+over the same rollouts reuse them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from mrlm.core.types import Rollout, Turn
 
 COLUMNS = ("old_logprobs", "values", "ref_logprobs", "full_kl", "entropies")
-"""What a learner or a critic writes on turns before credit."""
+"""Columns that a learner or a critic writes to turns before credit assignment."""
 
 
 class FirstPass:
-    """Remembers columns of rollouts for as long as the rollouts exist.
+    """Caches columns of rollouts for the lifetime of the rollout objects.
 
-    A ratio is taken to the policy at the start of the update. An own loop has no other sign of that
-    start than the first loss of a rollout, so every later loss of the same `Rollout` object takes
-    the columns of the first one, as the trainers do over their epochs.
+    Importance ratios refer to the policy at the start of the update. In a custom loop the first
+    loss of a rollout marks that start: later losses of the same `Rollout` object reuse its columns,
+    as the trainers do across epochs.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Rollout], dict[Any, dict[str, Any]]]] = {}
 
     def recall(self, rollout: Rollout, turns: Iterable[Turn]) -> bool:
-        """Write what is known on turns of a rollout; whether every one of them is known."""
+        """Writes cached columns to turns of a rollout; returns whether all turns were cached."""
         _, known = self._known.get(id(rollout), (None, {}))
         complete = True
         for turn in turns:
@@ -36,7 +36,7 @@ class FirstPass:
         return complete
 
     def keep(self, rollout: Rollout, turns: Sequence[Turn]) -> None:
-        """Remember the columns of turns of a rollout that are not known yet."""
+        """Caches the columns of turns that are not cached yet."""
         place = id(rollout)
         if place not in self._known:
             known = self._known
@@ -48,7 +48,7 @@ class FirstPass:
             columns.setdefault(_key(turn), found)
 
     def forget(self) -> None:
-        """Forget everything: the next loss begins a new update."""
+        """Clears the cache: the next loss starts a new update."""
         self._known.clear()
 
 

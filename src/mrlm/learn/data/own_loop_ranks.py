@@ -1,5 +1,5 @@
-"""Own loops over several processes: losses whose average over processes is that of one process with
-all rollouts, and gradients that are averaged after `backward`."""
+"""Custom training loops on several ranks: losses normalised over all rollouts of all ranks, and
+gradients averaged after `backward`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from mrlm.learn import ops
 from mrlm.learn.data.batch import Sample, Totals
 
 BUCKET = 25 * 2**20
-"""Bytes of gradients that are exchanged at once."""
+"""Bytes of gradients per all-reduce."""
 
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """The processes that a `DistributedDataParallel` spans.
+    """The process group of a `DistributedDataParallel` wrapper.
 
-    Its forward is not called: the losses of a step read the model several times, or packed. What it
-    does for gradients is done here, after `backward`, for all parameters of a learner, heads and
-    critics included.
+    The wrapper's forward is not called, since a loss runs the model several times or on packed
+    input. Gradients of all parameters of a learner, heads and critics included, are averaged here
+    after `backward`.
 
     Args:
-        wrapper: what the user wrapped the model in.
+        wrapper: the user's wrapped model.
     """
 
     wrapper: DistributedDataParallel
@@ -39,7 +39,7 @@ class Across:
         return torch.distributed.get_world_size(self.wrapper.process_group)
 
     def totals(self, samples: Sequence[Sample]) -> Totals:
-        """The denominators over all processes. Every process calls this."""
+        """Loss denominators over all ranks. Collective: every rank must call it."""
         parts = ops.global_gather(asdict(Totals.of(samples)))
         agents: dict[str, int] = {}
         for part in parts:
@@ -50,15 +50,15 @@ class Across:
         return Totals(**sums, tokens_by_agent=agents)
 
     def averaged(self, loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """The loss, after whose `backward` the gradients are means over the processes. Inside
-        `no_sync()` of the wrapper nothing is exchanged."""
+        """Returns the loss with a hook that averages gradients over ranks after its `backward`,
+        except inside `no_sync()` of the wrapper."""
         if not self.wrapper.require_backward_grad_sync:
             return loss
         return _Averaged.apply(loss, self, list(parameters))  # pyright: ignore
 
     @torch.no_grad()
     def average(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Make gradients means over the processes; one that a process does not have is 0 there."""
+        """Averages gradients over ranks; a gradient that a rank lacks counts as 0."""
         group = self.wrapper.process_group
         device = parameters[0].device
         has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32).to(device)
@@ -77,7 +77,7 @@ class Across:
 
 
 class _Averaged(torch.autograd.Function):
-    """Passes a loss on, and has gradients averaged when `backward` has gone through everything."""
+    """Identity on the loss whose backward queues the gradient average for the end of the pass."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, across: Across, parameters: list[nn.Parameter]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -92,7 +92,7 @@ class _Averaged(torch.autograd.Function):
 
 
 def _buckets(slopes: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Gradients of one type in pieces of about `BUCKET` bytes."""
+    """Splits gradients into buckets of one dtype and about `BUCKET` bytes."""
     found: list[list[Tensor]] = []
     held, kind = BUCKET, None
     for slope in slopes:

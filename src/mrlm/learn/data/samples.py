@@ -1,5 +1,5 @@
-"""Which turns form samples, and which samples stand or fall together. Works on recorded turns only;
-no tensors here."""
+"""Selection of turns for training: samples, units and minibatches. Works on recorded turns, without
+tensors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mrlm.learn.data.batch import Sample, merge, units_of
 def samples_of(
     groups: Sequence[Group], policy: str, unit: str = "turn", credited: bool = True
 ) -> list[Sample]:
-    """What a policy trains on: the turns of its agents, merged into samples, with the unit that
-    packing keeps together.
+    """Merges the turns of a policy's agents into samples, with the unit that stays in one
+    micro-batch.
 
     Args:
-        groups: played and (where `credited`) with advantages on their turns; failed episodes and
-            turns without an advantage are left out.
-        policy: whose turns.
-        unit: `turn`: each sample on its own; `pair`: a group's samples of one agent; `joint_step`:
-            an episode's.
-        credited: whether turns need an advantage.
+        groups: with rollouts and (if `credited`) advantages; failed episodes and turns without an
+            advantage are skipped.
+        policy: name of the policy.
+        unit: `turn`: one sample; `pair`: the samples of one agent in a group; `joint_step`: the
+            samples of an episode.
+        credited: whether turns must have an advantage.
     """
     samples: list[Sample] = []
     units: dict[tuple[object, ...], int] = {}
@@ -53,7 +53,7 @@ def samples_of(
 
 
 def openings(samples: Sequence[Sample]) -> list[Sample]:
-    """For every turn a sample of its own that ends with the first token it said."""
+    """One sample per turn that ends with the first token of its completion."""
     found: list[Sample] = []
     for turn in (turn for sample in samples for turn in sample.turns):
         first = Turn(
@@ -72,7 +72,8 @@ def openings(samples: Sequence[Sample]) -> list[Sample]:
 def minibatches(
     samples: Sequence[Sample], parts: int, rng: random.Random
 ) -> Iterator[list[Sample]]:
-    """The samples in `parts` random parts of nearly equal size, units whole."""
+    """Splits samples at random into `parts` minibatches of nearly equal size without splitting
+    units."""
     units = units_of(samples)
     if parts > 1:
         rng.shuffle(units)
