@@ -539,7 +539,7 @@ def test_a_model_that_computes_something_else_is_found_out(
     policy = Policy("policy", model, tokenizer)
     with caplog.at_level(logging.WARNING, logger="mrlm"):
         assert not policy.packed
-    assert "log-probs of the lean one differ" in caplog.text
+    assert "log-probs of the fast path differ" in caplog.text
 
 
 def test_lean_can_be_switched_off(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:

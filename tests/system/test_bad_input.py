@@ -140,7 +140,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
         ["agents.a.policy", "'solvr'", "'solver'"],
     ),
     "nothing trainable": (["policies.agent.trainable=false"], ["no policy is trainable"]),
-    "no such model": (["model.model_name_or_path=./nowhere"], ["./nowhere", "no such folder"]),
+    "no such model": (["model.model_name_or_path=./nowhere"], ["./nowhere", "does not exist"]),
     "unwritable": (["output_dir=config.yaml/below"], ["output_dir", "config.yaml/below"]),
     "no such device": (["model.device=gpu7"], ["model.device='gpu7'"]),
     "prompt and answer too long": (["generation.max_new_tokens=9000"], ["max_new_tokens=9000"]),

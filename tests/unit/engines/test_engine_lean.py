@@ -397,7 +397,7 @@ def test_a_model_of_another_family_is_sampled_by_the_general_engine(
             assert_same(generate(lean, requests), generate(HFEngine(policies), requests))
         assert not policies["b"].packed  # learning finds the same, and says nothing more
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "GPT2LMHeadModel takes the general way" in warning
+    assert "GPT2LMHeadModel takes the general path" in warning
     assert lean.stats.prompt == 2 * sum(len(r.prompt_ids) for r in requests if r.policy == "a")
 
 

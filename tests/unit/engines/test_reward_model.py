@@ -239,5 +239,5 @@ def test_a_reward_model_that_is_not_there_ends_the_run(tmp_path: Path) -> None:
             "generation": {"max_new_tokens": 2},
         }
     )
-    with pytest.raises(Exception, match="no such folder"):
+    with pytest.raises(Exception, match="does not exist"):
         run_experiment(config)

@@ -256,7 +256,7 @@ def test_the_general_way_is_announced_once(caplog: pytest.LogCaptureFixture) -> 
     for each in (tuned, model, other, tuned):
         take_general_way(each, "so")
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["LlamaForCausalLM takes the general way: so"] * 2
+    assert said == ["LlamaForCausalLM takes the general path: so"] * 2
 
 
 # -- the forward -----------------------------------------------------------------------------------

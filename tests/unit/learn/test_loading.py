@@ -120,9 +120,9 @@ def test_the_first_line_of_an_error() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("./gone", "there is no such folder"),
-        ("~/gone-for-good", "there is no such folder"),
-        ("a/b/c", "there is no such folder"),
+        ("./gone", "the folder does not exist"),
+        ("~/gone-for-good", "the folder does not exist"),
+        ("a/b/c", "the folder does not exist"),
         ("owner/model", "folder 'owner/model' does not exist, and the hub"),
         ("model", "folder 'model' does not exist, and the hub"),
     ],

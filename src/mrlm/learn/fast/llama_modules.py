@@ -51,7 +51,7 @@ def take_general_way(model: Any, reason: object) -> None:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if inner not in _SAID:
         _SAID.add(inner)
-        log.warning("%s takes the general way: %s", type(inner).__name__, reason)
+        log.warning("%s takes the general path: %s", type(inner).__name__, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Policies that stand for others: made once beside the policy that learns, then overwritten with
-whatever weights are to speak."""
+"""Copies of policies, allocated once beside the trained policy and overwritten with the weights to
+sample from."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mrlm.learn.policy.policy import Policy
 
 
 def stand_in(policy: Policy, name: str) -> Policy:
-    """A frozen policy of the same shape: one more adapter on the same base where `policy` is an
+    """Creates a frozen policy of the same shape: another adapter on the same base if `policy` is an
     adapter, else a copy of the model.
 
     Args:
-        policy: one that learns.
-        name: of the new one.
+        policy: the trained policy.
+        name: of the copy.
     """
     model, adapter = policy.model, policy.adapter
     if adapter is None:
@@ -43,12 +43,12 @@ def stand_in(policy: Policy, name: str) -> Policy:
 
 
 def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[str, Policy]:
-    """Policies to sample from while others learn: where weights are trained, they are copies, which
-    stay as they are until `catch_up`. Weights that nobody trains are shared.
+    """Policies to sample from during training. Trained weights are copied and stay fixed until
+    `catch_up`; frozen weights are shared.
 
     Args:
         policies: name -> policy; several may share a model.
-        trained: names of those that learn.
+        trained: names of the trained policies.
     """
     learned = {id(each) for name in trained for each in policies[name].named_parameters().values()}
     moving = {id(policies[name].model) for name in trained}
@@ -73,7 +73,7 @@ def mirrored(policies: Mapping[str, Policy], trained: Collection[str]) -> dict[s
 
 @torch.no_grad()
 def catch_up(mirror: Policy, policy: Policy) -> None:
-    """Give a copy of `mirrored` the weights as they are now."""
+    """Copies the current weights into a policy made by `mirrored`."""
     if policy.value_head is not None:
         mirror.value_head = copy.deepcopy(policy.value_head)
     own = mirror.named_parameters()
@@ -84,22 +84,22 @@ def catch_up(mirror: Policy, policy: Policy) -> None:
 
 @torch.no_grad()
 def adopt(policy: Policy, source: str) -> None:
-    """Give a stand-in the weights of another run or model.
+    """Loads the weights of another run or model into a copy.
 
     Args:
-        policy: a stand-in.
+        policy: a copy made by `stand_in`.
         source: hub id, model folder, adapter folder or run folder.
 
     Raises:
-        ModelError: it does not have the shape of `policy`.
+        ModelError: its weights do not have the shapes of `policy`.
     """
     path = run_model(source)
     if policy.adapter is not None:
         if adapter_base(path) is None:
             raise ModelError(
-                f"opponents.source={source!r}: policy {policy.name!r} is an adapter on a base that "
-                "others share, and this is no adapter folder; give one, or play against a whole "
-                "model as a policy of its own (policies.<name>: {model: ..., trainable: false})"
+                f"opponents.source={source!r}: policy {policy.name!r} is an adapter on a shared "
+                "base, and this is not an adapter folder; give one, or play against a whole model "
+                "as a policy of its own (policies.<name>: {model: ..., trainable: false})"
             )
         try:
             policy.load(Path(path))
@@ -117,6 +117,6 @@ def adopt(policy: Policy, source: str) -> None:
 def _other_shape(source: str, error: Exception) -> ModelError:
     lines = str(error).strip().split("\n")
     return ModelError(
-        f"opponents.source={source!r} has other weights than the policy it is to play against: "
+        f"opponents.source={source!r} does not fit the weights of the policy it plays against: "
         f"{lines[min(1, len(lines) - 1)].strip()}"
     )

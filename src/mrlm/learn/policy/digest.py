@@ -1,4 +1,4 @@
-"""Digests of tensors: numbers that are others as soon as any element is, whoever wrote it."""
+"""Digests of tensors: fingerprints that change with any element, independent of the writer."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ import torch
 from torch import Tensor
 
 CHUNK = 1 << 17
-"""Elements that are read at once on a processor, so that what is computed of them stays in its
-cache; elsewhere 32 times as many."""
+"""Elements per chunk on CPU, so that intermediates stay in cache; 32 times as many on other
+devices."""
 FACTOR = 6364136223846793005
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by size in bytes."""
+"""Integer types by size in bytes."""
 
 
 @torch.no_grad()
 def digests(tensors: Sequence[Tensor]) -> list[int]:
-    """A 64-bit digest of every tensor's bits, over all of its elements: the sum of the elements,
-    each times a random number of its own, modulo 2^64. It reads memory once, and leaves a tensor
-    where it is."""
+    """64-bit digests of tensors, bit-exact: the sum of all elements, each times its own random
+    number, modulo 2^64. Memory is read once, on the tensor's device."""
     found = [_digest(tensor) for tensor in tensors]
     return torch.stack([each.cpu() for each in found]).tolist() if found else []
 
 
 def digest(tensors: Iterable[Tensor]) -> int:
-    """One number for the bits of several tensors in their order, of 63 bits with the highest set:
-    no counter comes near it."""
+    """One bit-exact digest of several tensors in order; 63 bits with the highest set, so that it
+    never collides with a counter."""
     total = 1
     for each in digests(list(tensors)):
         total = (total * FACTOR + each) % (1 << 62)

@@ -1,5 +1,5 @@
-"""From a name, a folder or a live object to a causal language model with its tokenizer. Errors say
-what is missing where."""
+"""Loading of causal language models and tokenizers from a hub id, a folder or a live object. Errors
+name what is missing and where."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DTYPES: dict[str, Any] = {
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a hub id, folder or run folder (of its base model, for an adapter folder
-    without one).
+    """Loads the tokenizer of a hub id, folder or run folder (for an adapter folder without one,
+    that of its base model).
 
     Raises:
-        ModelError: there is none.
+        ModelError: no tokenizer was found.
     """
     from transformers import AutoTokenizer
 
@@ -57,16 +57,16 @@ def load_model(
     device: str = "auto",
     scores: bool = False,
 ) -> Any:
-    """A causal language model from a hub id, a folder, a run folder or an adapter folder (adapters
-    are merged into their base); with `scores` a sequence classifier.
+    """Loads a causal language model from a hub id, a folder, a run folder or an adapter folder
+    (adapters are merged into their base); with `scores` a sequence classifier.
 
     Raises:
-        ModelError: it cannot be loaded; the message says what was looked for and where.
+        ModelError: the model cannot be loaded; the message names the path and the cause.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if dtype not in DTYPES:
-        raise ModelError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
+        raise ModelError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     path = run_model(resolve_model(name))
     _require_folder(path)
     base = adapter_base(path)
@@ -89,7 +89,8 @@ def load_model(
 
 
 def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
-    """Why a model or tokenizer cannot be loaded, with the file where it is one of a folder's."""
+    """The error message for a model or tokenizer that cannot be loaded; names the damaged file if
+    it is in a folder."""
     if not Path(path).is_dir():
         hub = f"{name}: folder {path!r} does not exist, and the hub has no {what} of this name"
         offline = "could not be asked" in (why := first_line(error)) or "connect" in why
@@ -107,8 +108,8 @@ def _not_loaded(name: str, path: str, what: str, error: BaseException) -> str:
 
 
 def damaged_files(folder: Path) -> list[Path]:
-    """The weight files of a model folder that are shorter than their headers say, and its JSON
-    files that are not JSON."""
+    """Weight files of a model folder that are shorter than their headers state, and its invalid
+    JSON files."""
     found = [file for file in sorted(folder.glob("*.json")) if not _is_json(file)]
     return found + [file for file in sorted(folder.glob("*.safetensors")) if _is_cut_short(file)]
 
@@ -122,8 +123,8 @@ def _is_json(file: Path) -> bool:
 
 
 def _is_cut_short(file: Path) -> bool:
-    """Whether a safetensors file has fewer bytes than its header says: 8 bytes of length, the
-    header, and the last tensor's end."""
+    """Whether a safetensors file is shorter than its header states: 8 bytes of length, the header,
+    and the end of the last tensor."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -139,8 +140,8 @@ def _is_cut_short(file: Path) -> bool:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without the progress bars of the loading library: models here are many and the console is the
-    run's."""
+    """Disables the progress bars of the loading library, so that they do not clutter the console of
+    a run."""
     from transformers.utils import logging as hub
 
     shown = hub.is_progress_bar_enabled()
@@ -156,7 +157,7 @@ def pick_device(name: str) -> torch.device:
     """The device called `name`; `auto` is the first CUDA device, else the CPU.
 
     Raises:
-        ModelError: there is no such device here.
+        ModelError: the device is unknown or not available.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -164,23 +165,24 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ModelError(
-            f"model.device={name!r} is no device torch knows: {first_line(error)}"
+            f"model.device={name!r} is not a torch device; use 'cpu', 'cuda' or 'auto': "
+            f"{first_line(error)}"
         ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(
-            f"model.device={name!r}, but torch finds no CUDA device here; use 'cpu' or 'auto'"
+            f"model.device={name!r}, but torch finds no CUDA device; use 'cpu' or 'auto'"
         )
     return device
 
 
 def run_model(path: str) -> str:
-    """A model folder or hub id; for a run folder, its `final/`."""
+    """The `final/` folder of a run folder; any other path or hub id unchanged."""
     final = Path(path) / "final"
     return str(final) if final.is_dir() else path
 
 
 def adapter_base(path: str) -> str | None:
-    """The base model of an adapter folder; `None` if it is no adapter folder."""
+    """The base model of an adapter folder; `None` for any other folder."""
     config = Path(path) / "adapter_config.json"
     if not config.is_file():
         return None
@@ -191,8 +193,8 @@ def adapter_base(path: str) -> str | None:
 
 
 def _moved_base(folder: Path, base: str) -> str:
-    """Where the base of an adapter is now, in a run folder that was moved together with it: the
-    config of the run says so."""
+    """The current path of an adapter's base in a run folder that was moved with it, from the config
+    of the run."""
     runs = [
         parent for parent in folder.absolute().parents[:4] if (parent / "config.yaml").is_file()
     ]
@@ -206,7 +208,7 @@ def _moved_base(folder: Path, base: str) -> str:
 
 
 def import_peft() -> Any:
-    """The peft library.
+    """Imports the peft library.
 
     Raises:
         ModelError: it is not installed.
@@ -219,7 +221,7 @@ def import_peft() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its class where it has none."""
+    """First line of an error message, or the class name if it is empty."""
     return (str(error).strip().split("\n") or [""])[0] or type(error).__name__
 
 
@@ -228,18 +230,18 @@ def _merged(path: str, base: Any) -> Any:
 
 
 def _require_folder(path: str) -> None:
-    """A path that is plainly a path must exist; anything else may be a hub id."""
+    """Raises if an explicit path is not a model folder; anything else may be a hub id."""
     if (path.startswith((".", "/", "~")) or path.count("/") > 1) and not Path(
         path
     ).expanduser().is_dir():
         raise ModelError(
-            f"{path}: there is no such folder; give a folder with config.json, or a hub id"
+            f"{path}: the folder does not exist; give a folder with config.json, or a hub id"
         )
     if Path(path).is_dir() and not any(
         (Path(path) / name).is_file() for name in ("config.json", "adapter_config.json")
     ):
         raise ModelError(
-            f"{path}: the folder has no config.json, so it holds no Hugging Face model"
+            f"{path}: the folder has no config.json; give a folder with a Hugging Face model"
         )
 
 
@@ -249,11 +251,11 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def set_checkpointing(model: Any, on: bool) -> None:
-    """Recompute activations in backward, or keep them. Older libraries call it by another name.
+    """Turns activation checkpointing on or off, also in older library versions.
 
-    The hook that the library puts on the embedding, so that its output asks for gradients, is taken
-    away again: recomputing needs it in its reentrant form alone, and a model with hooks cannot go
-    the lean way. One that was there before stays the only one."""
+    The library's hook on the embedding, which makes its output require gradients, is removed: only
+    reentrant checkpointing needs it, and a model with hooks cannot use the fast path. A hook that
+    was present before stays."""
     new = hasattr(model, "activation_checkpointing_enable")
     kind = "activation" if new else "gradient"
     if not on:
@@ -267,7 +269,7 @@ def set_checkpointing(model: Any, on: bool) -> None:
 
 
 def _unhooked(model: Any) -> bool:
-    """Take that hook away; returns whether there was one."""
+    """Removes that hook; returns whether there was one."""
     found = hasattr(model, "_require_grads_hook")
     if found:
         model.disable_input_require_grads()
@@ -275,6 +277,6 @@ def _unhooked(model: Any) -> bool:
 
 
 def is_checkpointing(model: Any) -> bool:
-    """Whether activations are recomputed in backward."""
+    """Whether activation checkpointing is on."""
     new = hasattr(model, "activation_checkpointing_enable")
     return bool(model.is_activation_checkpointing if new else model.is_gradient_checkpointing)

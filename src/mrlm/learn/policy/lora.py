@@ -1,5 +1,5 @@
-"""Several LoRA adapters on one base: added, switched and put aside, each left trainable by the
-learner it belongs to."""
+"""Several LoRA adapters on one base model: adding, switching and disabling them. All adapters stay
+trainable for their own learners."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mrlm.core.errors import ModelError
 from mrlm.learn.policy.loading import import_peft
 
 BASE = ""
-"""The adapter name of a policy that is the shared base itself, with every adapter off."""
+"""Adapter name of a policy that is the shared base with all adapters disabled."""
 _ADAPTER = re.compile(r"\.(?:lora_\w+|ia3_\w+|modules_to_save)\.(\w[^.]*)")
 
 
 def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
-    """A new LoRA adapter called `name` on `model` (wrapped at the first call); returns the PEFT
+    """Adds a LoRA adapter called `name` to `model` (wrapped at the first call); returns the PEFT
     model.
 
     Args:
@@ -41,7 +41,9 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
     )
     _check_targets(model, name, settings["target_modules"])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of one library about the other
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # PEFT and transformers warn about each other
         if not isinstance(model, peft.PeftModel):
             return peft.get_peft_model(model, config, adapter_name=name)
         model.add_adapter(name, config)
@@ -50,10 +52,10 @@ def add_adapter(model: Any, name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _check_targets(model: Any, name: str, wanted: Any) -> None:
-    """Make sure that every listed module exists; a pattern or `all-linear` is left to the library.
+    """Checks that every listed target module exists; patterns and `all-linear` are left to PEFT.
 
     Raises:
-        ModelError: one does not; the message names those that do.
+        ModelError: one does not exist; the message lists the linear modules.
     """
     if wanted is None or isinstance(wanted, str):
         return
@@ -74,8 +76,7 @@ def _check_targets(model: Any, name: str, wanted: Any) -> None:
 
 
 def copy_adapter(model: Any, source: str, target: str) -> None:
-    """The weights of the adapter `source` as those of `target`, which is added if there is none of
-    that name."""
+    """Copies the weights of the adapter `source` into `target`, which is added if missing."""
     peft = import_peft()
     if target not in model.peft_config:
         known = model.peft_config[source]
@@ -85,20 +86,19 @@ def copy_adapter(model: Any, source: str, target: str) -> None:
             "dropout": known.lora_dropout,
             "target_modules": known.target_modules,
         }
-        with torch.random.fork_rng():  # what is drawn here is overwritten
+        with torch.random.fork_rng():  # the initial weights are overwritten
             add_adapter(model, target, settings)
     peft.set_peft_model_state_dict(model, adapter_weights(model, source), adapter_name=target)
 
 
 def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
-    """The weights of an adapter, under the names they are saved with."""
+    """The weights of an adapter, under the names used in checkpoints."""
     state = import_peft().get_peft_model_state_dict(model, adapter_name=name)
     return {key: value.detach().contiguous() for key, value in state.items()}
 
 
 def changes_nothing(model: Any, name: str) -> bool:
-    """Whether an adapter leaves its base as it is: the second factor of every product is 0, as it
-    is when an adapter is new."""
+    """Whether an adapter leaves its base unchanged: every B matrix is 0, as in a new adapter."""
     own = [value for key, value in model.named_parameters() if adapter_of(key) == name]
     second = [
         value
@@ -109,8 +109,8 @@ def changes_nothing(model: Any, name: str) -> bool:
 
 
 def switch_adapter(model: Any, name: str) -> None:
-    """Make `name` the adapter in use. PEFT freezes every other adapter when it switches; they are
-    all left trainable here, since each belongs to a learner of its own."""
+    """Activates the adapter `name`. PEFT freezes every other adapter on a switch; all of them are
+    made trainable again, since each has its own learner."""
     if model.active_adapter != name or list(model.base_model.active_adapters) != [name]:
         model.set_adapter(name)
         _thaw(model)
@@ -118,7 +118,8 @@ def switch_adapter(model: Any, name: str) -> None:
 
 @contextmanager
 def without_adapters(model: Any) -> Iterator[None]:
-    """The base alone. PEFT comes back with every adapter frozen but the one in use."""
+    """Disables all adapters inside the context. On exit PEFT would leave only the active adapter
+    trainable, so all are restored."""
     try:
         with model.disable_adapter():
             yield
@@ -133,14 +134,14 @@ def _thaw(model: Any) -> None:
 
 
 def adapter_of(key: str) -> str | None:
-    """The adapter that a parameter of a PEFT model belongs to; `None` for the base's own."""
+    """The adapter of a parameter of a PEFT model; `None` for a parameter of the base."""
     found = _ADAPTER.search(key)
     return found[1] if found else None
 
 
 def write_config(config: Any, folder: Path) -> None:
-    """Write the config of an adapter as its library does, but for the order of what has none: it
-    would be another one in every process.
+    """Writes an adapter config as PEFT does, with sets in sorted order so that all processes write
+    equal files.
 
     Args:
         config: a `PeftConfig`.

@@ -1,6 +1,6 @@
-"""A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model: whole, or
-one LoRA adapter of a base that several policies share. It knows nothing of rewards or
-optimisers."""
+"""A model as `forward(batch) -> Outputs`, over any Hugging Face causal language model: a whole
+model, or one LoRA adapter of a base shared by several policies. Rewards and optimisers are handled
+elsewhere."""
 
 from __future__ import annotations
 
@@ -49,30 +49,30 @@ log: logging.Logger = logging.getLogger("mrlm")
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 HEADS = "value_head.safetensors"
-"""The file of a saved folder that holds the heads."""
+"""File name of the heads in a saved folder."""
 AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""How far log-probs of the lean and the general forward may be apart, by what is computed in."""
+"""Largest difference between log-probs of the fast and the general forward, by compute dtype."""
 AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
 
 
 class Policy:
-    """Weights that speak.
+    """A language model that completes, scores and trains: weights, tokenizer and an optional
+    adapter.
 
     Args:
         name: the policy's name.
-        model: a causal language model, or a PEFT model that several policies share; a module of
-            one's own that returns logits (B, T, V) for token ids (B, T); either compiled, or inside
+        model: a causal language model, a PEFT model shared by several policies, or a custom module
+            that returns logits (B, T, V) for token ids (B, T); optionally compiled or inside
             `DistributedDataParallel`. Never wrapped, cast or copied.
         tokenizer: its tokenizer.
         adapter: the adapter of `model` that is this policy; `None` for the model itself, `BASE` for
-            the model with every adapter off.
-        precision: what is computed in; weights keep their own type (`bf16` and `fp16` run under
+            the model with all adapters disabled.
+        precision: compute precision; weights keep their dtype (`bf16` and `fp16` run under
             autocast).
-        reference: a frozen model for `ref_logprobs`; where there is none, `keep_reference` finds
-            one.
-        chat: renderer of its conversations; made from the tokenizer when `None`.
-        lean: use the library's own forward for models of a family it knows; the model's own forward
-            serves every other.
+        reference: a frozen model for `ref_logprobs`; made by `keep_reference` if `None`.
+        chat: renderer of conversations; made from the tokenizer if `None`.
+        lean: use the library's fast path for supported model families; other models use their own
+            forward.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Policy:
         self.value_head: ValueHead | None = None
         self.lean: bool = lean and precision != "fp16"
         self.other_ends: frozenset[int] = frozenset()
-        """Ids that end a completion besides the model's own."""
+        """Stop token ids in addition to the model's own."""
         self.shards: Shards[Policy] | None = None
         self._passes: dict[str, LeanPass | None] = {}
         self.interface: Interface = interface_of(self.model)
 
-    # -- what it is --------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
@@ -115,20 +115,20 @@ class Policy:
 
     @property
     def whole(self) -> Policy:
-        """The policy with all of its weights in this process."""
+        """The unsharded policy on this rank."""
         return self if self.shards is None else self.shards.whole
 
     @property
     def coarse(self) -> bool:
-        """Whether products have 16 bits or fewer (also in float32, on a GPU that may shorten it):
-        two exact ways to compute a log-prob differ by hundredths then."""
+        """Whether matrix products use 16 bits or fewer (also in float32 on a GPU with TF32): two
+        exact ways to compute a log-prob then differ by hundredths."""
         if self.precision != "fp32" or self.model.dtype in (torch.bfloat16, torch.float16):
             return True
         return self.device.type == "cuda" and bool(torch.backends.cuda.matmul.allow_tf32)
 
     @property
     def max_context(self) -> int:
-        """How many tokens the model can read."""
+        """Maximum sequence length of the model."""
         config = getattr(self.model, "config", None)
         for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"):
             if getattr(config, name, None):
@@ -137,13 +137,13 @@ class Policy:
 
     @property
     def pad_id(self) -> int:
-        """An id to fill with; masks say where, so it may be the end token."""
+        """A padding token id; masks mark padding, so it may be the end token."""
         pad = self.tokenizer.pad_token_id
         return self.tokenizer.eos_token_id or 0 if pad is None else pad
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Every id that ends a completion."""
+        """All token ids that end a completion."""
         found: set[int] = set(self.other_ends)
         generation = getattr(self.model, "generation_config", None)
         for value in (self.tokenizer.eos_token_id, generation and generation.eos_token_id):
@@ -152,13 +152,13 @@ class Policy:
         return frozenset(found)
 
     def modules(self) -> list[nn.Module]:
-        """Everything that has weights: the model, its heads, the reference where there is one."""
+        """All modules with weights: the model, its heads, and the reference if there is one."""
         found = (self.model, self.value_head, self.reference)
         return [module for module in found if module is not None]
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are this policy's own: the model's, or its adapter's; and its
-        heads'."""
+        """The policy's own parameters: those of the model or its adapter, and those of its
+        heads."""
         named = dict(self.model.named_parameters())
         if self.adapter is not None:
             named = {key: value for key, value in named.items() if adapter_of(key) == self.adapter}
@@ -168,25 +168,25 @@ class Policy:
         return named
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of `named_parameters` that take gradients."""
+        """The trainable ones of `named_parameters`."""
         return [value for value in self.named_parameters().values() if value.requires_grad]
 
     def add_value_head(self) -> None:
-        """Give the policy a value head, if it has none."""
+        """Adds a value head if there is none."""
         if self.value_head is None:
             self.value_head = ValueHead(self.output_layer.weight.shape[-1]).to(self.device)
 
     @property
     def output_layer(self) -> Any:
-        """The layer that makes logits of hidden states."""
+        """The layer that maps hidden states to logits."""
         return output_layer(self.model, len(self.tokenizer))
 
     def keep_reference(self) -> None:
-        """Make sure there is something frozen to compare with: the policy as it is now."""
+        """Freezes the current policy as the reference, unless it has one."""
         keep(self)
 
     def fingerprint(self) -> tuple[float, ...]:
-        """A few numbers that change when any weight does."""
+        """A few numbers that change when any weight changes."""
         if self.shards is not None:
             return self.shards.fingerprint()
         named = self.named_parameters()
@@ -198,16 +198,16 @@ class Policy:
             return (float(torch.stack(sums).sum()), float(torch.stack(squares).sum()))
 
     def alike(self) -> Policy:
-        """Another policy of the same weights."""
+        """Another policy with the same weights."""
         other = copy.copy(self)
         other._passes = {}
         return other
 
-    # -- what it computes --------------------------------------------------------------------------
+    # -- computation -------------------------------------------------------------------------------
 
     @contextmanager
     def active(self) -> Iterator[Any]:
-        """The model with this policy's weights switched on, under the policy's precision."""
+        """Yields the model with this policy's weights active, under its precision."""
         if self.adapter:
             switch_adapter(self.model, self.adapter)
         bare = without_adapters(self.model) if self.adapter == BASE else nullcontext()
@@ -216,7 +216,7 @@ class Policy:
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Without dropout and without gradients; the model's mode is put back afterwards."""
+        """Disables dropout and gradients; restores the model's mode afterwards."""
         was_training = self.model.training
         self.model.eval()
         try:
@@ -229,24 +229,23 @@ class Policy:
 
     @cached_property
     def size(self) -> int:
-        """Parameters of the model, those of its base included."""
+        """Number of parameters of the model, base included."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def lean_pass(self) -> LeanPass | None:
-        """The lean way through a batch, if the model is of a family it knows."""
+        """The fast path through a batch, if the model family is supported."""
         return self._pass("own")
 
     @property
     def packed(self) -> bool:
-        """Whether batches are read as packed trees."""
+        """Whether batches are computed as packed trees."""
         return self.lean_pass is not None
 
     def forward(self, batch: Batch, entropy_gradient: bool = False) -> Outputs:
         """Log-probs, entropy and (with a value head) values of the trained tokens, each (N,).
 
-        Logits are computed only where some token is trained, and divided by the temperature each
-        token was drawn with.
+        Logits are computed only at trained tokens and divided by each token's sampling temperature.
         """
         lean = self.lean_pass
         if lean is not None:
@@ -263,19 +262,19 @@ class Policy:
         return Outputs(logprobs, entropy, values)
 
     def values(self, batch: Batch) -> Tensor:
-        """Values (N,) of the places that the trained tokens are predicted from; the policy has a
-        value head. No logits are computed."""
+        """Values (N,) at the positions that predict the trained tokens, without computing logits;
+        requires a value head."""
         head = self.value_head
         assert head is not None
         return head(self.hidden(batch))
 
     def hidden(self, batch: Batch) -> Tensor:
-        """Hidden states (N, H) of the same places."""
+        """Hidden states (N, H) at the same positions."""
         lean = self.lean_pass
         if lean is not None:
             (found,) = hidden_states([(lean, batch)])
             return found
-        # where blocks are put together, or who computes what is not known, by the model's forward
+        # sharded and custom models return hidden states from their own forward only
         if self.shards is not None or not self.interface.cache:
             with self.active() as model:
                 _, hidden = self._logits(model, batch)
@@ -301,8 +300,8 @@ class Policy:
 
     @torch.no_grad()
     def full_kl(self, batch: Batch) -> Tensor:
-        """Divergence (N,) from the frozen reference over the whole vocabulary, at the places of the
-        trained tokens."""
+        """KL divergence (N,) from the frozen reference over the whole vocabulary, at the trained
+        tokens."""
         self._need_reference()
         own, reference = self.lean_pass, self._pass("reference")
         if own is not None and reference is not None:
@@ -313,22 +312,20 @@ class Policy:
 
     def _need_reference(self) -> None:
         if self.adapter is None and self.reference is None:
-            raise ModelError(
-                f"policy {self.name!r} has no reference to compare with; call keep_reference first"
-            )
+            raise ModelError(f"policy {self.name!r} has no reference; call keep_reference first")
 
     def _reference_logprobs(self, batch: Batch) -> Tensor:
         return ops.token_logprobs(self._reference_logits(batch), batch.tokens)
 
     def _reference_logits(self, batch: Batch) -> Tensor:
-        """Logits (N, V) of the frozen reference that the trained tokens are drawn from."""
+        """Logits (N, V) of the frozen reference that predict the trained tokens."""
         with self._autocast(), standing(self) as model:
             logits, _ = self._logits(model, batch)
         return self._at_tokens(logits, batch)
 
     def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
-        """The lean way through a batch, if there is one: made and tried out at first use, and left
-        for good when the model is changed in a way that it would not see."""
+        """The fast path, if supported: built and checked at first use, and permanently
+        disabled when the model is modified in a way that it would miss."""
         if which not in self._passes:
             self._passes[which] = self._lean_pass(which) if self.lean else None
         found = self._passes[which]
@@ -341,7 +338,7 @@ class Policy:
         return found
 
     def forget_pass(self, which: Literal["own", "reference"]) -> None:
-        """Look again at how a batch is read, at next use."""
+        """Rebuilds the fast path at next use."""
         self._passes.pop(which, None)
 
     def _lean_pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
@@ -368,11 +365,11 @@ class Policy:
         gap = float((found - expected).abs().max())
         if gap <= AGREEMENT[lean.forward.dtype]:
             return lean
-        take_general_way(model, f"log-probs of the lean one differ by {gap:.2g}")
+        take_general_way(model, f"log-probs of the fast path differ by {gap:.2g}")
         return None
 
     def _logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits (B, K, V) and the hidden states (B, K, H) they were read from, at the columns
+        """Logits (B, K, V) and the hidden states (B, K, H) behind them, at the columns
         `batch.grid.keep`."""
         interface = self.interface
         grid = self._grid(batch)
@@ -400,11 +397,12 @@ class Policy:
         return logits, hidden
 
     def _grid(self, batch: Batch) -> Grid:
-        """The batch as the model reads it."""
+        """The batch as the grid that the model takes."""
         return batch.grid if self.interface.mask else batch.right_padded
 
     def _at_tokens(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Logits (N, V) in float32 that the trained tokens are drawn from, from those of a grid."""
+        """Logits (N, V) in float32 that predict the trained tokens, gathered from those of a
+        grid."""
         selected = logits[batch.sequence, self._grid(batch).column].float()
         return selected / batch.temperature[:, None]
 
@@ -412,11 +410,11 @@ class Policy:
         dtype = AUTOCAST.get(self.precision)
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
-    # -- what is kept ------------------------------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------------------
 
     def save(self, folder: Path, heads: bool = True) -> None:
-        """Write a folder that `from_pretrained` loads: the model (or the adapter), the tokenizer,
-        the generation settings, and the heads beside them."""
+        """Writes a folder that `from_pretrained` loads: the model (or adapter), tokenizer,
+        generation settings, and heads."""
         from safetensors.torch import save_file
 
         if self.shards is not None:
@@ -440,16 +438,17 @@ class Policy:
             save_file(self.value_head.state_dict(), folder / HEADS)
 
     def save_reference(self, folder: Path) -> None:
-        """Write a reference that moved; one that did not is there again when the policy is."""
+        """Writes the reference if it changed during training; an unchanged one is rebuilt on
+        load."""
         save_reference(self, folder)
 
     def load_reference(self, folder: Path) -> None:
-        """Take the reference that `save_reference` wrote, bit by bit, if it wrote one."""
+        """Loads the reference that `save_reference` wrote, bit by bit, if any."""
         load_reference(self, folder)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Take the weights that `save` wrote, in place, bit by bit."""
+        """Loads the weights that `save` wrote, in place, bit by bit."""
         from safetensors.torch import load_file
 
         if self.shards is not None:
@@ -466,7 +465,7 @@ class Policy:
         self.load_heads(folder)
 
     def load_heads(self, folder: Path) -> None:
-        """Take the heads that `save` wrote, if there were any."""
+        """Loads the heads that `save` wrote, if any."""
         from safetensors.torch import load_file
 
         if (folder / HEADS).is_file():
@@ -476,14 +475,14 @@ class Policy:
 
 
 def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = None) -> Policy:
-    """What a user hands over as a policy.
+    """Converts a user's model into a policy.
 
     Args:
-        name: of a policy that is made here.
-        model: a causal language model, a PEFT model (its active adapter is meant), a `Policy`, or a
+        name: of a new policy.
+        model: a causal language model, a PEFT model (with its active adapter), a `Policy`, or a
             tuple `(model, tokenizer)` or `(model, tokenizer, adapter)`.
         tokenizer: its tokenizer, where `model` is not a tuple.
-        reference: a frozen model to compare with.
+        reference: a frozen reference model.
     """
     if isinstance(model, Policy):
         return model
@@ -501,7 +500,7 @@ def _causal(model: Any) -> Any:
 
 
 def _probe(vocabulary: int, device: torch.device) -> Batch:
-    """Two short texts that begin alike, to compare two ways through a model."""
+    """Two short samples with a common prefix, to compare the two forwards."""
     samples: list[Sample] = []
     for number in range(2):
         ids = [(37 * place + 5 + (place > 5) * number) % vocabulary for place in range(14)]

@@ -1,6 +1,5 @@
-"""What a policy is compared with: itself as it was at some moment, frozen. A whole model is copied;
-an adapter is compared with its base while it adds nothing to it, and with a second adapter on the
-same base otherwise."""
+"""Reference policies: frozen snapshots of a policy. A whole model is copied; an adapter is compared
+with its base while it is a no-op, otherwise with a second adapter on the same base."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from mrlm.learn.policy.lora import (
 
 
 class Referenced(Protocol):
-    """What a reference is kept of: a policy's model, its adapter and the reference it has now."""
+    """The parts of a policy that its reference depends on: model, adapter and current reference."""
 
     model: Any
     adapter: str | None
@@ -34,17 +33,17 @@ class Referenced(Protocol):
 
     @property
     def whole(self) -> Referenced:
-        """The policy with all of its weights in this process."""
+        """The unsharded policy on this rank."""
         ...
 
     def forget_pass(self, which: Literal["own", "reference"]) -> None:
-        """Make a fast path again when it is next used."""
+        """Rebuilds the fast path at next use."""
         ...
 
 
 def keep(policy: Referenced) -> None:
-    """See to it that there is a reference: one that was handed over, or the policy as it is now.
-    The base with all adapters off serves an adapter that adds nothing to it yet."""
+    """Ensures that there is a reference: a given one, or the current policy. An adapter that is
+    still a no-op uses the base with all adapters disabled."""
     if policy.reference is not None or policy.reference_adapter or policy.adapter == BASE:
         return
     if policy.adapter is None or not changes_nothing(policy.model, policy.adapter):
@@ -52,7 +51,7 @@ def keep(policy: Referenced) -> None:
 
 
 def freeze(policy: Referenced) -> None:
-    """Keep the policy as it is now as its reference."""
+    """Freezes the current policy as its reference."""
     if policy.adapter is None:
         policy.reference = copy.deepcopy(policy.whole.model).eval().requires_grad_(False)
         policy.forget_pass("reference")
@@ -67,12 +66,12 @@ def freeze(policy: Referenced) -> None:
 
 
 def renew(policy: Referenced) -> None:
-    """Make the policy as it is now its reference, in place where it has one of its own."""
+    """Updates the reference to the current policy, in place if it has its own copy."""
     if policy.adapter is not None:
         policy.reference = None
         freeze(policy)
     elif policy.reference is None or not policy.reference_moved:
-        freeze(policy)  # one that somebody handed over stays as it is
+        freeze(policy)  # a reference given by the user is not overwritten
     else:
         policy.reference.load_state_dict(policy.whole.model.state_dict())
     policy.reference_moved = True
@@ -80,7 +79,7 @@ def renew(policy: Referenced) -> None:
 
 @contextmanager
 def standing(policy: Referenced) -> Iterator[Any]:
-    """The model that stands for the reference of a policy, as it is to be read."""
+    """Yields the reference model of a policy, ready to compute with."""
     if policy.reference is not None:
         yield policy.reference
         return
@@ -95,7 +94,7 @@ def standing(policy: Referenced) -> Iterator[Any]:
 
 
 def save_reference(policy: Referenced, folder: Path) -> None:
-    """Write a reference that moved; one that did not is there again when the policy is loaded."""
+    """Writes the reference if it changed during training; an unchanged one is rebuilt on load."""
     from safetensors.torch import save_file, save_model
 
     if not policy.reference_moved:
@@ -110,7 +109,7 @@ def save_reference(policy: Referenced, folder: Path) -> None:
 
 @torch.no_grad()
 def load_reference(policy: Referenced, folder: Path) -> None:
-    """Take the reference that `save_reference` wrote, bit by bit, if it wrote one."""
+    """Loads the reference that `save_reference` wrote, bit by bit, if any."""
     from safetensors.torch import load_file, load_model
 
     file = folder / "reference.safetensors"

@@ -1,4 +1,4 @@
-"""What a policy knows of being cut over several processes; `distributed` does the cutting."""
+"""Interface of a sharded policy; `distributed` implements the sharding."""
 
 from __future__ import annotations
 
@@ -12,52 +12,53 @@ Whole = TypeVar("Whole", covariant=True)
 
 
 class Shards(Protocol[Whole]):
-    """A model of which each process holds a part. All processes compute with it at the same time,
-    and equally often.
+    """A sharded model. Its computations are collective: all ranks make the same calls.
 
-    `whole` is a copy that this process has for itself, to sample with and to write down.
+    `whole` is an unsharded copy on this rank, for sampling and checkpoints.
     """
 
     @property
     def whole(self) -> Whole:
-        """A policy with all of the weights."""
+        """The unsharded policy."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The compute device."""
         ...
 
     def begin(self, last: bool) -> None:
-        """Before a micro-batch: gradients are added up after the last one of a step."""
+        """Called before a micro-batch: gradients are reduced after the last one of a step."""
         ...
 
     def rest(self) -> None:
-        """After passes without gradients: give back what they have put together, so that the
-        model's parameters are its shards again."""
+        """Called after passes without gradients: frees gathered weights, so that the parameters are
+        shards again."""
         ...
 
     def clip(self, parameters: Iterable[nn.Parameter], limit: float) -> float:
-        """Clip the gradient, shards and whatever is whole together, to a norm; returns its norm."""
+        """Clips the gradient of sharded and unsharded parameters together to a norm; returns the
+        norm before clipping."""
         ...
 
     def fingerprint(self) -> tuple[float, ...]:
-        """A few numbers that change when any weight does."""
+        """A few numbers that change when any weight changes."""
         ...
 
     def refresh(self) -> None:
-        """Give the whole copy the weights as they are."""
+        """Copies the current weights into the unsharded copy."""
         ...
 
     def take(self) -> None:
-        """Take the weights of the whole copy."""
+        """Loads the weights of the unsharded copy."""
         ...
 
     def place(self, weight: nn.Parameter, value: Tensor) -> Tensor:
-        """What belongs to a weight (a moment of its optimiser), cut as the weight is."""
+        """Shards a tensor that belongs to a weight (an optimiser moment) as the weight is
+        sharded."""
         ...
 
 
 def is_cut(tensor: object) -> bool:
-    """Whether a tensor is cut over processes, so that this one holds a part of it."""
+    """Whether a tensor is sharded over ranks."""
     return hasattr(tensor, "full_tensor")

@@ -1,5 +1,5 @@
-"""The weights of a policy as one safetensors file, to be taken by a copy of the policy elsewhere:
-all of them, or none."""
+"""Weights of a policy as one safetensors file, loaded all or none into a copy of the policy
+elsewhere."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from mrlm.learn.policy.lora import BASE, adapter_weights
 from mrlm.learn.policy.policy import Policy
 
 SHOWN = 3
-"""Names that an error lists."""
+"""Number of names that an error lists."""
 
 
 def spoken_weights(policy: Policy) -> dict[str, Tensor]:
-    """What a policy speaks with, by name: the parameters of its model, or those of its adapter
-    under the names they are saved with. Heads are left out: they say nothing."""
+    """The weights that a policy samples with, by name: the model's parameters, or those of its
+    adapter under their checkpoint names. Heads are left out."""
     if policy.adapter:
         return adapter_weights(policy.model, policy.adapter)
     if policy.adapter == BASE:
         raise ModelError(
-            f"policy {policy.name!r} is the base of adapters, which never changes; send theirs"
+            f"policy {policy.name!r} is the base of adapters and never changes; send "
+            "the weights of the adapters"
         )
     return {name: value.detach() for name, value in policy.model.named_parameters()}
 
 
 def write_weights(policy: Policy, file: Path) -> None:
-    """Write them to a file."""
+    """Writes the weights to a file."""
     tensors = {name: value.contiguous() for name, value in spoken_weights(policy).items()}
     save_file(tensors, file, metadata={"format": "pt"})
 
 
 @torch.no_grad()
 def take_file(policy: Policy, file: Path) -> None:
-    """Take the weights that `write_weights` wrote for a policy of the same shape, in place.
+    """Loads weights written by `write_weights` for a policy of the same shape, in place.
 
     Raises:
-        ModelError: they are not those of such a policy; nothing has changed then.
+        ModelError: the weights do not match; nothing has changed then.
     """
     own = spoken_weights(policy)
     try:
@@ -52,18 +53,17 @@ def take_file(policy: Policy, file: Path) -> None:
         found = load_file(file)
     except (OSError, SafetensorError) as error:
         raise ModelError(
-            f"policy {policy.name!r}: no readable safetensors file: {first_line(error)}"
+            f"policy {policy.name!r}: cannot read the safetensors file: {first_line(error)}"
         ) from error
     _take(policy, found)
 
 
 @torch.no_grad()
 def take_folder(policy: Policy, folder: Path) -> None:
-    """Take the weights of a Hugging Face folder: of a model, or, for an adapter, of one of the same
-    shape.
+    """Loads the weights of a Hugging Face folder: of a model, or of an adapter of the same shape.
 
     Raises:
-        ModelError: they do not fit; nothing has changed then.
+        ModelError: the weights do not match; nothing has changed then.
     """
     if policy.adapter:
         take_file(policy, folder / "adapter_model.safetensors")
@@ -81,12 +81,12 @@ def _check(
 ) -> None:
     missing, strange = sorted(own.keys() - found.keys()), sorted(found.keys() - own.keys())
     other = [name for name in sorted(own.keys() & found.keys()) if own[name] != found[name]]
-    for kind, names in (("lacks", missing), ("has too much:", strange), ("reshapes", other)):
+    for kind, names in (("lack", missing), ("have unknown", strange), ("reshape", other)):
         if names:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise ModelError(
-                f"policy {policy.name!r}: what was sent {kind} {', '.join(names[:SHOWN])}{more}; "
-                "send the weights of the same model, or of an adapter of the same rank"
+                f"policy {policy.name!r}: the weights {kind} {', '.join(names[:SHOWN])}{more}; "
+                "send those of the same model, or of an adapter of the same rank"
             )
 
 

@@ -1,5 +1,5 @@
-"""Models as users bring them: Hugging Face models, modules of their own that return logits,
-compiled ones, and either inside `DistributedDataParallel`."""
+"""Models as users pass them: Hugging Face models, custom modules that return logits, compiled ones,
+and either inside `DistributedDataParallel`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mrlm.core.errors import ModelError
 
 
 def unwrap(model: Any) -> tuple[Any, DistributedDataParallel | None]:
-    """The module that computes, and the `DistributedDataParallel` it was found in.
+    """Returns the inner module, and the `DistributedDataParallel` wrapper if there was one.
 
     Raises:
         ModelError: the wrapper itself was compiled.
@@ -33,14 +33,14 @@ def unwrap(model: Any) -> tuple[Any, DistributedDataParallel | None]:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Whether calling a module runs something else than its class's own forward: it was compiled,
-    or its `forward` was replaced."""
+    """Whether calling a module bypasses its class's forward: it was compiled, or its `forward` was
+    replaced."""
     return module._compiled_call_impl is not None or "forward" in module.__dict__
 
 
 class Structure:
-    """The modules of a model as they are now, to see later whether one was exchanged (an adapter
-    put in its place), got a hook, or was compiled.
+    """Snapshot of a model's modules that detects later replacements (such as adapters), hooks and
+    compilation.
 
     Args:
         model: the model.
@@ -55,7 +55,7 @@ class Structure:
         ]
 
     def same(self) -> bool:
-        """Whether nothing of that has happened; microseconds for a model of a few layers."""
+        """Whether nothing has changed; takes microseconds for a model of a few layers."""
         return all(place.get(name) is child for place, name, child in self._places) and not any(
             module._forward_hooks or module._forward_pre_hooks or is_replaced(module)
             for module in self._modules
@@ -64,12 +64,12 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """How a module takes tokens, read from the signature of its forward.
+    """The arguments of a module's forward, read from its signature.
 
     Args:
         ids: name of the parameter of the token ids; `None`: they are the first argument.
-        mask: whether it takes `attention_mask`; without one it is padded on the right only, where
-            no causal module sees it.
+        mask: whether it takes `attention_mask`; without one, input is right-padded, which a causal
+            module never attends to.
         positions: whether it takes `position_ids`.
         keep: whether it takes `logits_to_keep`.
         cache: whether it takes `past_key_values` and `use_cache`.
@@ -82,7 +82,7 @@ class Interface:
     cache: bool
 
     def call(self, model: Any, ids: Tensor, **offered: Any) -> Any:
-        """What a module returns for token ids (B, T), with those of `offered` that it takes."""
+        """Calls a module on token ids (B, T) with the `offered` arguments that it accepts."""
         accepted = {
             "attention_mask": self.mask,
             "position_ids": self.positions,
@@ -97,7 +97,7 @@ class Interface:
 
 
 def interface_of(model: Any) -> Interface:
-    """How a model takes tokens.
+    """Reads the interface of a model.
 
     Raises:
         ModelError: it is not callable.
@@ -127,11 +127,11 @@ def interface_of(model: Any) -> Interface:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits (B, T, V) of what a module returned: a tensor, a tuple that begins with them, or
+    """Extracts logits (B, T, V) from a module's output: a tensor, a tuple that starts with them, or
     an object or mapping with `logits`.
 
     Raises:
-        ModelError: it is neither.
+        ModelError: the output is none of these.
     """
     found = output
     if isinstance(output, Mapping):
@@ -149,14 +149,14 @@ def logits_of(output: Any) -> Tensor:
 
 
 def output_layer(model: Any, vocabulary: int) -> Any:
-    """The layer that makes logits of hidden states, whose input a value head reads.
+    """The layer that maps hidden states to logits, whose input a value head reads.
 
     Args:
         model: a causal language model.
-        vocabulary: ids of the tokenizer, where the model does not name the layer itself.
+        vocabulary: size of the tokenizer, used if the model does not name the layer.
 
     Raises:
-        ModelError: it cannot be told which one that is.
+        ModelError: the layer cannot be identified.
     """
     named = getattr(model, "get_output_embeddings", None)
     if named is not None and named() is not None:
@@ -173,7 +173,7 @@ def output_layer(model: Any, vocabulary: int) -> Any:
 
 
 def _plain(model: Any) -> Any:
-    """The module whose signature counts: without adapters and what compiling put around it."""
+    """The module with the original signature: without adapters and compile wrappers."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return getattr(inner, "_orig_mod", inner)
 
