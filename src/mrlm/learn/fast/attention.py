@@ -1,4 +1,4 @@
-"""Dense attention of training. It knows neither models nor trees."""
+"""Dense attention for training, independent of models and prefix trees."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def attention(
     scale: float,
     softcap: float | None = None,
 ) -> Tensor:
-    """Outputs (B, heads, S, head_dim) of queries that look at T keys.
+    """Attention outputs (B, heads, S, head_dim) of S queries over T keys.
 
     Args:
         q: (B, heads, S, head_dim).
         k, v: (B, kv_heads, T, head_dim), each for `heads / kv_heads` heads.
-        mask: (B or 1, 1, S, T), added to the scores; `None`: query i sees keys up to i.
-        scale: what scores are multiplied with.
+        mask: (B or 1, 1, S, T), added to the scores; `None` for causal attention.
+        scale: factor of the scores.
         softcap: `c` of `c tanh(scores / c)`, or `None`. Needs a mask.
     """
     group, kind = q.shape[1] // k.shape[1], q.dtype
@@ -33,7 +33,7 @@ def attention(
         return F.scaled_dot_product_attention(
             q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=group > 1
         )
-    if softcap is None:  # in bfloat16 a processor takes twice as long as in float32 for backward
+    if softcap is None:  # on CPU, backward takes twice as long in bfloat16 as in float32
         q, k, v = q.float(), k.float(), v.float()
         mask = None if mask is None else mask.float()
     if group > 1:
@@ -46,8 +46,8 @@ def attention(
 
 
 class _Flash(torch.autograd.Function):
-    """Flash attention (arXiv 2205.14135) in float32 on a processor, with the library of products
-    that is good for its small tiles, whichever is in use around it."""
+    """Flash attention (arXiv 2205.14135) in float32 on CPU. Its small tiles use the matmul library
+    that is fast for them, whatever the surrounding setting."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:

@@ -1,6 +1,5 @@
-"""What the processor is asked to multiply matrices with, and how memory is kept, while a model
-learns. Choices follow from the machine alone, never from a timing, so that a run that is continued
-computes the same bits."""
+"""CPU settings for training: matmul backend and memory allocation. Choices depend on the machine
+only, never on timings, so that a resumed run computes the same bits."""
 
 from __future__ import annotations
 
@@ -17,10 +16,9 @@ import torch
 from torch import Tensor
 
 WORTHWHILE = 1 << 31
-"""Parameters times tokens from which on another backend is worth preparing it for every shape."""
+"""Parameters times tokens from which preparing another backend for every shape is worthwhile."""
 EXACT = 2e-6
-"""Largest error of a product in float32, relative to the largest entry, that is taken for
-rounding."""
+"""Largest error of a float32 product, relative to the largest entry, that counts as rounding."""
 
 
 _shared = threading.Event()
@@ -28,8 +26,8 @@ _shared = threading.Event()
 
 @contextmanager
 def shared_processor() -> Iterator[None]:
-    """Inside, somebody else may compute at any time: products always go through the default
-    library, since which one they go through is a switch of the whole process."""
+    """For contexts in which other threads may compute: products always use the default library,
+    since the choice is a process-wide switch."""
     _shared.set()
     try:
         yield
@@ -39,22 +37,24 @@ def shared_processor() -> Iterator[None]:
 
 @contextmanager
 def quick_products(device: torch.device, size: int) -> Iterator[None]:
-    """Inside, float32 products go through oneDNN where that is the faster library (AVX512 on
-    processors for which MKL has no kernels of its own) and as exact.
+    """Runs float32 products through oneDNN inside the context if it is faster (AVX512 on CPUs for
+    which MKL has no kernels of its own) and as exact.
 
-    It keeps prepared kernels per shape: good for training, bad for decoding, where every step has
-    another shape; so it is switched on for a while only.
+    oneDNN caches kernels per shape, which suits training but not decoding with its changing shapes,
+    so it is on inside the context only.
 
     Args:
         device: where the model is.
-        size: parameters times tokens of what is to be computed.
+        size: parameters times tokens of the computation.
     """
     if device.type != "cpu" or size < WORTHWHILE or _shared.is_set() or not onednn_serves():
         yield
         return
     section = _products()
     before = section.fp32_precision
-    section.fp32_precision = "bf16"  # "as low as bf16 if that is faster"; `onednn_serves` looked
+    section.fp32_precision = (
+        "bf16"  # allows bf16 if faster; `onednn_serves` checked that float32 is kept
+    )
     try:
         yield
     finally:
@@ -63,8 +63,8 @@ def quick_products(device: torch.device, size: int) -> Iterator[None]:
 
 @contextmanager
 def small_products() -> Iterator[None]:
-    """Inside, products go through the default library, also within `quick_products`: oneDNN takes
-    its time to begin, which many small products would all pay."""
+    """Runs products through the default library inside the context, also within `quick_products`:
+    the start-up cost of oneDNN would slow many small products."""
     section = _products()
     before = section.fp32_precision
     if before == "bf16":
@@ -78,8 +78,8 @@ def small_products() -> Iterator[None]:
 
 @functools.cache
 def onednn_serves() -> bool:
-    """Whether oneDNN is to be preferred here: an AMD processor with AVX512, where its float32
-    products are found to be exact. (With AMX it would round to bfloat16.)"""
+    """Whether to prefer oneDNN: an AMD CPU with AVX512 whose float32 products are exact. (With AMX
+    they would round to bfloat16.)"""
     if not torch.backends.mkldnn.is_available():
         return False
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or _vendor() != "AuthenticAMD":
@@ -94,9 +94,9 @@ def onednn_serves() -> bool:
 
 
 def exact(product: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether `product(a, b)`, which is to be `a @ b.T`, is computed in float32. A processor that
-    computes float32 products in a shorter type stays far above the limit; one without the operation
-    computes nothing."""
+    """Whether `product(a, b)`, meant to be `a @ b.T`, is computed in float32. A CPU that computes
+    float32 products in a shorter type exceeds the limit by far; one without the operation
+    raises."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(64, 512, generator=generator), torch.randn(320, 512, generator=generator)
     wanted = a.double() @ b.double().t()
@@ -124,8 +124,8 @@ def _vendor() -> str:
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Let the C library keep freed memory for the next step rather than give it back and ask for it
-    again, which costs a twentieth of a step. For glibc; returns whether it took effect."""
+    """Makes the C library (glibc) keep freed memory for the next step, since returning and
+    requesting it again costs 5 % of a step. Returns whether it took effect."""
     trim_threshold, mmap_threshold, most = -1, -3, 32 << 20
     if not sys.platform.startswith("linux"):
         return False

@@ -1,6 +1,6 @@
-"""The lean forward of Llama-like models for training: packed tokens without padding, shared
-prefixes once, outputs where something is trained. It computes what the model's own forward
-computes, with the model's own weights; `llama_modules.py` says which models it knows."""
+"""The fast forward of Llama-like models for training: packed tokens without padding, each shared
+prefix once, outputs at trained positions only. It computes the same as the model's own forward,
+with the model's own weights; `llama_modules.py` lists the supported models."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from mrlm.learn.fast.llama_modules import Anatomy, Layer, linear_of
 from mrlm.learn.fast.prefix_tree import PrefixPiece, PrefixTree
 
 CACHED = 1 << 18
-"""Numbers that fit a cache next to the processor, several times over."""
+"""Numbers that fit into a CPU cache several times over."""
 Rotary = Mapping[str, tuple[Tensor, Tensor]]
 Masks = Mapping[tuple[int, int | None], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedTree:
-    """A tree in a forest: the packed tokens of one policy.
+    """One tree of a forest: the packed tokens of one policy.
 
     Args:
         tree: the tokens.
-        adapter: the LoRA adapter they are read with; `None` and `""` for the weights alone.
+        adapter: their LoRA adapter; `None` and `""` for the base weights alone.
     """
 
     tree: PrefixTree
@@ -38,7 +38,7 @@ class PackedTree:
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """Rows `start:stop` of a stream, and the adapter they are read with."""
+    """Rows `start:stop` of the packed tokens, and their adapter."""
 
     start: int
     stop: int
@@ -46,12 +46,12 @@ class _Owned:
 
 
 class LeanForward:
-    """Hidden states of packed tokens. Trees of several policies on one base are read together: the
-    products with its weights are computed once, and each adapter adds to its own tokens.
+    """Computes hidden states of packed tokens. Trees of several policies on one base run together:
+    products with the base weights are computed once, and each adapter adds to its own tokens.
 
     Args:
-        anatomy: the model in parts.
-        dtype: what is computed in; weights keep their own type.
+        anatomy: the parts of the model.
+        dtype: compute dtype; weights keep their own.
     """
 
     def __init__(self, anatomy: Anatomy, dtype: torch.dtype) -> None:
@@ -59,11 +59,11 @@ class LeanForward:
         self.dtype = dtype
 
     def hidden(self, forest: Sequence[PackedTree], checkpointing: bool = False) -> list[Tensor]:
-        """The hidden states (N, H) that the head reads at each tree's `predictors`.
+        """Hidden states (N, H) that the head reads at each tree's `predictors`.
 
         Args:
             forest: packed tokens, on the model's device.
-            checkpointing: compute each block again in backward instead of keeping its activations.
+            checkpointing: recompute each block in backward instead of keeping its activations.
         """
         anatomy = self.anatomy
         trees = [plot.tree for plot in forest]
@@ -105,8 +105,8 @@ class LeanForward:
         rows: Tensor | None,
         left: Sequence[_Owned],
     ) -> Tensor:
-        """One block; with `rows`, its output is computed for those tokens alone, which then stand
-        as `left` says."""
+        """One block; with `rows`, its output is computed for those tokens alone, in the order of
+        `left`."""
         anatomy = self.anatomy
         normed = self._norm(stream, layer.norm_attention)
         queries = self._apply(normed, layer.q, owned).unflatten(1, (anatomy.heads, -1))
@@ -149,8 +149,7 @@ class LeanForward:
         pieces: tuple[PrefixPiece, ...],
         masks: Masks,
     ) -> list[Tensor]:
-        """Attention of every packed token of a tree to what it follows, piece by piece: together
-        (P, heads * head_dim).
+        """Attention of all packed tokens of a tree, piece by piece: (P, heads * head_dim).
 
         Args:
             queries: (P, heads * head_dim).
@@ -180,7 +179,7 @@ class LeanForward:
         return found
 
     def _masks(self, tree: PrefixTree) -> Masks:
-        """What is added to scores, by piece and window; causal pieces need none."""
+        """Additive masks by piece and window; causal pieces need none."""
         masks: dict[tuple[int, int | None], Tensor] = {}
         windows = {layer.window for layer in self.anatomy.layers}
         for number, piece in enumerate(tree.pieces):
@@ -200,7 +199,8 @@ class LeanForward:
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), self.anatomy.eps)
 
     def _apply(self, x: Tensor, module: nn.Module, owned: Sequence[_Owned]) -> Tensor:
-        """A linear module: its own product for all rows, and what each adapter adds to its own."""
+        """Applies a linear module: the base product for all rows, plus each adapter's share for its
+        rows."""
         linear = linear_of(module, None)
         bias = None if linear.bias is None else linear.bias.to(x.dtype)
         y = F.linear(x, linear.weight.to(x.dtype), bias)
@@ -233,7 +233,7 @@ def _owners(forest: Sequence[PackedTree], sizes: Sequence[int]) -> list[_Owned]:
 
 class _Rotate(torch.autograd.Function):
     """Rotary embedding of (P, heads, head_dim) by cosines and sines (P, head_dim) (RoFormer, arXiv
-    2104.09864, in the form that pairs the two halves of a head)."""
+    2104.09864, in the variant that pairs the two halves of a head)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -257,8 +257,8 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
 
 
 class _Norm(torch.autograd.Function):
-    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) in a short type, whose
-    gradient is formed in float32, a few rows at a time."""
+    """`x / sqrt(mean(x^2) + eps) * weight` (RMSNorm, arXiv 1910.07467) in a 16-bit type, with the
+    gradient computed in float32, a few rows at a time."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -285,8 +285,8 @@ class _Norm(torch.autograd.Function):
 
 
 class _SwiGLU(torch.autograd.Function):
-    """`silu(gate) * up` (arXiv 2002.05202), which keeps its inputs only. It goes through its rows a
-    few at a time, so that what it needs in between stays in the cache."""
+    """`silu(gate) * up` (arXiv 2002.05202), which saves only its inputs and runs a few rows at a
+    time so that intermediates stay in cache."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ class _SwiGLU(torch.autograd.Function):
         for g, u, grad, to_gate, to_up in zip(*pieces, strict=True):
             share = torch.sigmoid(g)
             opened = torch.mul(share, g, out=to_up)
-            # the slope of silu: s + x s (1 - s)
+            # derivative of silu: s + x s (1 - s)
             torch.addcmul(opened, opened, share, value=-1, out=to_gate)
             to_gate.add_(share).mul_(u).mul_(grad)
             to_up.mul_(grad)

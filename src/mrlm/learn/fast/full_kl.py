@@ -1,5 +1,5 @@
-"""How far two policies are apart over the whole vocabulary: logits of both, for a stretch of tokens
-at a time."""
+"""KL divergence of two policies over the whole vocabulary, with logits of one chunk of tokens at a
+time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
 
 @torch.no_grad()
 def full_kl(own: LeanPass, reference: LeanPass, batch: Batch) -> Tensor:
-    """`sum_v p(v) (log p(v) - log q(v))` (N,) at the places of the trained tokens, with both
-    distributions at the temperature of the token.
+    """`sum_v p(v) (log p(v) - log q(v))` (N,) at the positions of the trained tokens, with both
+    distributions at the sampling temperature of the token.
 
     Args:
-        own: the way through the policy that gives p.
-        reference: the way through the one that gives q.
+        own: fast path of the policy p.
+        reference: fast path of the reference q.
         batch: the tokens.
     """
     (ours,) = hidden_states([(own, batch)])

@@ -1,6 +1,5 @@
-"""What a Llama-like model is made of, read from a Hugging Face module: the parts that the lean
-forward and the lean decoder compute with. Weights are looked at, never copied. Nothing is computed
-here."""
+"""Parts of a Llama-like model, read from a Hugging Face module for the fast forward and the
+built-in decoder. Weights are referenced, never copied; nothing is computed here."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ FAMILIES = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
 }
-"""Classes that are known, and the folder of transformers each comes from."""
+"""Supported classes, and the transformers folder that each comes from."""
 ROPES = {"default", "linear", "llama3", "yarn"}
-"""Rotary embeddings whose angles depend on the position alone."""
+"""Rotary embeddings whose angles depend on the position only."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
@@ -39,15 +38,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class NotLean(ModelError):
-    """A model that only the general path can compute, and why."""
+    """A model that the fast path does not support; the message gives the reason."""
 
 
 _SAID: WeakSet[nn.Module] = WeakSet()
 
 
 def take_general_way(model: Any, reason: object) -> None:
-    """Say that a model is read and sampled by its own forward; once for each model, whoever finds
-    out first."""
+    """Logs once per model that it is trained and sampled with its own forward."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if inner not in _SAID:
         _SAID.add(inner)
@@ -56,7 +54,7 @@ def take_general_way(model: Any, reason: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """A low-rank addition to a linear map: `x -> scaling * dropout(x) @ down.T @ up.T`.
+    """A low-rank update of a linear map: `x -> scaling * dropout(x) @ down.T @ up.T`.
 
     Args:
         down: (r, in).
@@ -73,8 +71,8 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """`x -> x @ weight.T + bias`, with what an adapter adds. `weight` is (out, in), `bias` (out,)
-    or `None`."""
+    """`x -> x @ weight.T + bias`, plus the update of an adapter. `weight` is (out, in), `bias`
+    (out,) or `None`."""
 
     weight: Tensor
     bias: Tensor | None
@@ -82,18 +80,17 @@ class Linear:
 
 
 class Layer:
-    """One block. Its modules are looked up when they are asked for, so that an adapter which came
-    later is seen.
+    """One block. Its modules are looked up on access, so that adapters added later are seen.
 
     Args:
         block: the module.
-        window: how many keys a query sees, its own included; `None` for all.
-        rope: which of the model's rotary tables it uses.
+        window: number of keys that a query sees, its own included; `None` for all.
+        rope: name of its rotary table.
 
     Attributes:
-        norm_attention, norm_mlp: before attention and before the feed-forward.
+        norm_attention, norm_mlp: before attention and before the MLP.
         norm_q, norm_k: over each head (Qwen3, Gemma 3), or `None`.
-        norm_after_attention, norm_after_mlp: on what is added to the stream (Gemma 2, 3), or
+        norm_after_attention, norm_after_mlp: on the update of the residual stream (Gemma 2, 3), or
             `None`.
     """
 
@@ -148,18 +145,18 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """A model of the family in parts.
+    """The parts of a supported model.
 
     Args:
-        model: the causal language model itself, without the wrapper of its adapters.
+        model: the causal language model without its PEFT wrapper.
         layers: its blocks.
         heads, kv_heads, head_dim, hidden: sizes.
         eps: of every norm.
         unit_offset: norms multiply by `1 + weight` (Gemma) rather than by `weight`.
         scale: of the attention scores.
-        activation: of the feed-forward gate.
+        activation: of the MLP gate.
         activation_name: its name in the model's configuration.
-        embed_scale: what embeddings are multiplied with.
+        embed_scale: factor of the embeddings.
         attention_softcap, final_softcap: `c` of `c tanh(x / c)` on scores and logits, or `None`.
     """
 
@@ -185,12 +182,12 @@ class Anatomy:
 
     @property
     def padding_idx(self) -> int | None:
-        """The token whose row of the embedding gets no gradient, if there is one."""
+        """The token whose embedding row gets no gradient, if any."""
         return self.model.model.embed_tokens.padding_idx
 
     @property
     def head(self) -> Tensor:
-        """(V, H); the embedding itself where they are tied."""
+        """(V, H); the embedding if they are tied."""
         return self.model.lm_head.weight
 
     @property
@@ -198,12 +195,12 @@ class Anatomy:
         return self.model.model.norm
 
     def norm_weight(self, module: nn.Module) -> Tensor:
-        """What a norm multiplies with, (H,) or (head_dim,)."""
+        """The factor of a norm, (H,) or (head_dim,)."""
         weight: Tensor = module.weight  # pyright: ignore[reportAssignmentType]
         return weight + 1.0 if self.unit_offset else weight
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
-        """Cosines and sines (N, head_dim) for positions (N,), by the name of the table."""
+        """Cosines and sines (N, head_dim) for positions (N,), by rotary table."""
         rotate = self.model.model.rotary_emb
         like = torch.empty(0, dtype=dtype, device=positions.device)
         found: dict[str, tuple[Tensor, Tensor]] = {}
@@ -215,14 +212,14 @@ class Anatomy:
 
 
 def anatomy_of(model: Any) -> Anatomy:
-    """The parts of a model.
+    """Reads the parts of a model.
 
     Args:
         model: a causal language model or a PEFT model around one.
 
     Raises:
-        NotLean: the model is not one of `FAMILIES`, or something about it was changed that the
-            lean path would not see.
+        NotLean: the model is not one of `FAMILIES`, or has a modification that the fast path would
+            miss.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     family = _family(inner)
@@ -253,7 +250,7 @@ def anatomy_of(model: Any) -> Anatomy:
 
 
 def linear_of(module: nn.Module, adapter: str | None) -> Linear:
-    """A linear module as numbers, with what `adapter` adds to it; `None` and `""` add nothing."""
+    """Reads a linear module and the update of `adapter`; `None` and `""` add none."""
     base = _base_of(module)
     lora = None
     downs: Any = getattr(module, "lora_A", None)
@@ -311,7 +308,7 @@ def _layer(block: Any, config: Any, family: str) -> Layer:
 
 
 def _base_of(module: Any) -> nn.Linear:
-    """The linear module itself; around it there may be plain LoRA and nothing else."""
+    """The plain linear module, possibly inside a plain LoRA layer."""
     base = getattr(module, "base_layer", module)
     if type(base) is not nn.Linear:
         raise NotLean(f"{type(base).__name__} takes the place of a linear layer")

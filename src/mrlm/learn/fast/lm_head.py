@@ -1,6 +1,6 @@
-"""The output head at trained positions alone: log-probs and entropies from logits that exist for
-one stretch of tokens at a time, never for all. Gradients are formed from those same logits where
-the loss is known by then, and from logits that are computed again where it is not."""
+"""The output head at trained positions only: log-probs and entropies from the logits of one chunk
+of tokens at a time. Gradients are computed from the same logits if the loss is known by then,
+otherwise from recomputed logits."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 CELLS = 1 << 22
-"""Logits held at once, about; more where a vocabulary is so large that products would starve."""
+"""Approximate number of logits held at once; more for a vocabulary so large that matmuls would be
+inefficient."""
 LEAST_ROWS = 256
 
 
 def rows_at_once(vocabulary: int) -> int:
-    """How many tokens are scored together."""
+    """Number of tokens scored together."""
     return max(LEAST_ROWS, CELLS // vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What turns hidden states into logits.
+    """The map from hidden states to logits.
 
     Args:
         weight: (V, H).
@@ -34,13 +35,13 @@ class Head:
 
 
 class TokenChunk:
-    """The distributions of M tokens, for as long as it lives.
+    """Distributions of M tokens; holds their logits while it lives.
 
     Args:
         head: the head.
         hidden: (M, H).
-        tokens: (M,) that were drawn.
-        temperature: (M,) what the logits are divided by.
+        tokens: (M,) sampled token ids.
+        temperature: (M,) divisor of the logits.
 
     Attributes:
         logprobs, entropy: (M,) in float32.
@@ -70,8 +71,8 @@ class TokenChunk:
         self.total: Tensor = total
 
     def gradient(self, by_logprob: Tensor, by_entropy: Tensor | None = None) -> Tensor:
-        """What the loss says about the raw logits, (M, V), in the type of the hidden states, from
-        what it says about log-probs and entropies, (M,). Uses up the stretch."""
+        """Gradient by the raw logits, (M, V), in the type of the hidden states, from those by
+        log-probs and entropies, (M,). Consumes the chunk."""
         slope = by_logprob.float()[:, None]
         if by_entropy is not None:
             # dH/dz = -p (log p + H)
@@ -89,7 +90,7 @@ class TokenChunk:
 
 
 class _Scores(torch.autograd.Function):
-    """Log-probs and entropies of many tokens; backward computes the logits a second time."""
+    """Log-probs and entropies of many tokens; backward recomputes the logits."""
 
     @staticmethod
     def forward(
@@ -133,7 +134,7 @@ def _stretches(head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor) 
 def scores(
     head: Head, hidden: Tensor, tokens: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies (N,) of `tokens` (N,), differentiable in `hidden` (N, H) and the
+    """Log-probs and entropies (N,) of `tokens` (N,), differentiable by `hidden` (N, H) and the
     head."""
     weight = head.weight
     if len(tokens) == 0:

@@ -1,7 +1,6 @@
-"""Matrix products with weights that stay for a while: how the weights are stored, and which kernel
-computes them.
+"""Matrix products with fixed weights: weight layout and choice of kernel.
 
-Which kernel is decided by shapes and by one exact check of this machine, never by a clock: two runs
+The kernel is chosen by shapes and one exactness check of the machine, never by timings: two runs
 must give the same bits. The limits come from measurements on AVX-512 processors (1 to 1024 rows,
 widths 128 to 32000).
 """
@@ -18,23 +17,23 @@ from torch import Tensor
 from mrlm.learn.fast.cpu_backends import exact
 
 LARGE = 1 << 17
-"""Weights with fewer entries are left to the default kernel: oneDNN's calls cost 10 us more."""
+"""Smallest number of entries for which weights are packed: oneDNN's calls cost 10 us more."""
 TYPICAL_ROWS = 32
-"""The number of rows that oneDNN packs weights for; others are served as well."""
+"""Number of rows that oneDNN packs weights for; others work as well."""
 
 
 def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) -> Tensor:
-    """Weights (out, in) one below the other as one, for `linear`: packed by oneDNN where it serves,
-    else in the order of memory that products of few rows are fastest with. A single weight that is
-    well as it is is not copied.
+    """Concatenates weights (out, in) along `out` for `linear`: packed by oneDNN if useful, else in
+    the memory layout that is fastest for few rows. A single weight in the right layout is not
+    copied.
 
-    In bfloat16 the default kernel is oneDNN as well, which would pack them for every product anew.
+    In bfloat16 the default kernel is oneDNN as well, which would pack them again for every product.
 
     Args:
         weights: on one device.
         dtype: of the products.
-        single: the products will be with one row, which reading the weights bounds: packed only
-            where several threads read, as the default kernel has one read everything.
+        single: products will have one row and are bound by reading the weights: packed only with
+            several threads, since the default kernel reads with one.
     """
     first = weights[0].detach()
     on_processor = first.device.type == "cpu" and dtype == torch.float32
@@ -56,12 +55,12 @@ def stored(weights: Sequence[Tensor], dtype: torch.dtype, single: bool = False) 
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias`, without gradients: computed in the type of the weight, and given in
-    the type of `x`.
+    """`x @ weight.T + bias` without gradients: computed in the dtype of the weight, returned in
+    that of `x`.
 
     Args:
         x: (N, in).
-        weight: (out, in), of `stored`.
+        weight: (out, in), from `stored`.
         bias: (out,), in the type of the weight.
     """
     given = x.to(weight.dtype)
@@ -78,14 +77,14 @@ def _packed(weight: Tensor, rows: int) -> Tensor:
 
 @cache
 def onednn_has_bfloat16() -> bool:
-    """Whether oneDNN is at hand and computes products in bfloat16."""
+    """Whether oneDNN is available and computes products in bfloat16."""
     known = torch.backends.mkldnn.is_available()
     return known and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @cache
 def onednn_is_exact() -> bool:
-    """Whether oneDNN is at hand and computes float32 products in float32."""
+    """Whether oneDNN is available and computes float32 products in float32."""
 
     def product(a: Tensor, b: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(a, _packed(b, TYPICAL_ROWS), None, "none", [], "")

@@ -1,5 +1,5 @@
-"""The lean way through a batch: hidden states of a packed tree, then head and loss stretch by
-stretch, each stretch's gradient formed while its logits are still there."""
+"""The fast path through a batch: hidden states of a packed tree, then head and loss chunk by chunk;
+each chunk's gradient is computed while its logits exist."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class LeanPass:
     """Log-probs, entropies and values of a batch, and gradients of losses on them.
 
     Args:
-        model: a model of a known family, or a PEFT model around one.
-        adapter: the adapter that is switched on; `None` and `""` for none.
-        dtype: what is computed in; `None` for the type of the weights.
+        model: a model of a supported family, or a PEFT model around one.
+        adapter: the active adapter; `None` and `""` for none.
+        dtype: compute dtype; `None` for that of the weights.
 
     Raises:
-        NotLean: the model is not of a known family.
+        NotLean: the model family is not supported.
     """
 
     def __init__(self, model: Any, adapter: str | None, dtype: torch.dtype | None = None) -> None:
@@ -39,27 +39,29 @@ class LeanPass:
         self.forward: LeanForward = LeanForward(self.anatomy, dtype)
 
     def check(self) -> None:
-        """Look whether the model is still one that is known: adapters, hooks or compiled forwards
-        may have come since.
+        """Checks that the model is still supported: adapters, hooks or compiled forwards may have
+        been added.
 
         Raises:
-            NotLean: it is not.
+            NotLean: it is not supported any more.
         """
         if self._structure.same():
             return
         model = self.anatomy.model
         anatomy_of(model)
         if self.adapter is None and any(hasattr(each, "lora_A") for each in model.modules()):
-            raise NotLean("an adapter was put into it, and its own forward says which is on")
+            raise NotLean(
+                "an adapter was put into it, and only its own forward knows which one is active"
+            )
         self._structure = Structure(model)
 
     @property
     def head(self) -> Head:
-        """The head in the type that is computed in."""
+        """The head in the compute dtype."""
         return Head(self.anatomy.head.to(self.forward.dtype), self.anatomy.final_softcap)
 
     def outputs(self, batch: Batch, value_head: Any = None) -> Outputs:
-        """What the model says about the trained tokens, differentiable."""
+        """Differentiable outputs for the trained tokens."""
         (hidden,) = hidden_states([(self, batch)])
         logprobs, entropy = scores(self.head, hidden, batch.tokens, batch.temperature)
         return Outputs(logprobs, entropy, None if value_head is None else value_head(hidden))
@@ -72,14 +74,14 @@ class LeanPass:
         value_head: Any,
         entropy_gradient: bool,
     ) -> tuple[Loss, Tensor]:
-        """Form the loss of a batch from its hidden states (N, H), and carry its gradient back to
-        them and into the heads.
+        """Computes the loss of a batch from its hidden states (N, H), and its gradient by them and
+        by the heads.
 
-        The loss is formed part by part, each a few units of the batch: losses add up. A unit with
-        more tokens than logits may be held for is scored twice instead.
+        The loss is summed over parts of a few units. A unit with more tokens than the limit of
+        logits is scored twice instead.
 
         Returns:
-            The loss, without gradient, and its gradient by the hidden states.
+            The detached loss, and its gradient by the hidden states.
         """
         leaf = hidden.detach()
         back = torch.zeros_like(leaf)
@@ -112,7 +114,7 @@ class LeanPass:
 
     @torch.no_grad()
     def _through_stretch(self, stretch: TokenChunk, back: Tensor) -> None:
-        """Carry the gradient of a stretch to the hidden states and to the head's weight."""
+        """Backpropagates a chunk to the hidden states and the weight of the head."""
         slope = stretch.logprobs.grad
         if slope is None:
             return
@@ -130,7 +132,7 @@ class LeanPass:
 
 
 def hidden_states(jobs: Sequence[tuple[LeanPass, Batch]]) -> list[Tensor]:
-    """What the heads read for batches of policies on one base, which is read once for all."""
+    """Hidden states for batches of policies on one base, computed in one pass."""
     first = jobs[0][0]
     model = first.anatomy.model
     again = model.training and is_checkpointing(model)

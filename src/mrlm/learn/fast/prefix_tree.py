@@ -1,8 +1,8 @@
-"""Samples -> a packed tree of tokens: whatever several samples begin with stands there once.
+"""Samples -> a packed tree of tokens, in which every shared prefix is stored once.
 
-Siblings share their prompt, the turns of forked conversations their history. Tokens lie one after
-the other without padding; attention is cut into a few dense pieces (`PrefixPiece`), each a batch of
-stretches of similar length with the keys they may see.
+Siblings share their prompt, forked conversations their history. Tokens are packed without padding;
+attention is split into a few dense pieces (`PrefixPiece`), each a batch of chunks of similar length
+with the keys visible to them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 WASTE = 1.25
-"""How much larger than its content a piece of attention may be through padding."""
+"""Largest ratio of an attention piece to its content, through padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixPiece:
-    """Attention of B stretches of at most S tokens to at most K keys each.
+    """Attention of B chunks of at most S tokens to at most K keys each.
 
     Args:
-        start, stop: the packed tokens that ask: all of them, stretch after stretch.
-        rows: (B, S) packed places of the queries, or `None` where all stretches are S long.
-        inside: (stop - start,) where in the flat (B * S) each asking token stands, or `None`.
-        keys: (B, K) packed places of the keys; `None` where they are the queries themselves.
-        lengths: (B, 2) tokens before each stretch, and in it, on the device.
+        start, stop: range of the packed query tokens, chunk by chunk.
+        rows: (B, S) packed indices of the queries, or `None` if all chunks have length S.
+        inside: (stop - start,) index of each query token in the flat (B * S), or `None`.
+        keys: (B, K) packed indices of the keys; `None` if they are the queries themselves.
+        lengths: (B, 2) number of tokens before each chunk, and in it, on the device.
         shape: (B, S, K).
     """
 
@@ -41,8 +41,8 @@ class PrefixPiece:
     shape: tuple[int, int, int]
 
     def visible(self, window: int | None) -> Tensor:
-        """Which keys each query sees, (B, 1, S, K): those before it, no further back than
-        `window`."""
+        """Visibility mask (B, 1, S, K): each query sees the keys up to its own, no further back
+        than `window`."""
         _, asking, known = self.shape
         device = self.lengths.device
         before = self.lengths[:, 0, None, None]
@@ -51,18 +51,18 @@ class PrefixPiece:
         seen = key <= query
         if window is not None:
             seen = seen & (key > query - window)
-        # a query that is padding sees something, so that no row is empty
+        # padding queries see a key, so that no row is empty
         return (seen | (key == 0) & (query >= self.lengths.sum(1)[:, None, None]))[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
-    """The different tokens of some samples.
+    """The distinct tokens of some samples.
 
     Args:
-        ids, positions: (P,) packed tokens and their places in their sequences.
-        pieces: how attention is computed; together they ask for every token once, in order.
-        predictors: (N,) packed places whose outputs predict the trained tokens.
+        ids, positions: (P,) packed tokens and their positions in their sequences.
+        pieces: of attention; together they hold every token once as a query, in order.
+        predictors: (N,) packed indices whose outputs predict the trained tokens.
     """
 
     ids: Tensor
@@ -73,7 +73,7 @@ class PrefixTree:
 
 @dataclass(slots=True)
 class _TokenChunk:
-    """Tokens `start:stop` of a sample, which no sample before it has."""
+    """Tokens `start:stop` of a sample that no earlier sample shares."""
 
     sample: int
     start: int
@@ -83,7 +83,7 @@ class _TokenChunk:
 
 
 def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """How many ids two sequences begin with in common."""
+    """Length of the common prefix of two sequences."""
     size = min(len(a), len(b))
     differ = np.flatnonzero(a[:size] != b[:size])
     return int(differ[0]) if len(differ) else size
@@ -95,12 +95,12 @@ def plant(
     place: np.ndarray,
     device: Any = "cpu",
 ) -> PrefixTree:
-    """The tree of some sequences.
+    """Builds the tree of some sequences.
 
     Args:
-        sequences: ids of each sample; the last one is predicted and never read.
-        sample, place: (N,) the sample of each trained token, and where in it the token before it
-            stands.
+        sequences: ids of each sample; the last one is only predicted.
+        sample, place: (N,) the sample of each trained token, and the index in it of the token
+            before.
         device: where the tensors live.
     """
     arrays = [np.asarray(ids[:-1] or ids, dtype=np.int64) for ids in sequences]
@@ -129,10 +129,11 @@ def plant(
 
 
 def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[int]]]:
-    """Cut sequences where others leave them; returns the stretches, and those of each sequence.
+    """Splits sequences where others diverge; returns the chunks, and the chunk path of each
+    sequence.
 
-    In sorted order a sequence shares most with the one before it, so that one walk with the path of
-    the sequence before is enough.
+    In sorted order a sequence shares most with its predecessor, so one pass along the predecessor's
+    path suffices.
     """
     order = sorted(range(len(arrays)), key=lambda i: arrays[i].tolist())
     stretches: list[_TokenChunk] = []
@@ -157,7 +158,7 @@ def _grow(arrays: Sequence[np.ndarray]) -> tuple[list[_TokenChunk], list[list[in
 def _cut(
     stretches: list[_TokenChunk], index: int, at: int, paths: list[list[int]], done: list[int]
 ) -> None:
-    """Divide a stretch; its second half stays with the sequences that have come through it."""
+    """Splits a chunk; its second half stays on the paths of the sequences that contain it."""
     first = stretches[index]
     rest = _TokenChunk(first.sample, at, first.stop, index)
     first.stop = at
@@ -173,7 +174,7 @@ def _cut(
 
 
 def _places(stretches: Sequence[_TokenChunk], path: Sequence[int]) -> np.ndarray:
-    """Packed places of the tokens of a path."""
+    """Packed indices of the tokens of a path."""
     parts = [
         np.arange(stretches[i].place, stretches[i].place + stretches[i].stop - stretches[i].start)
         for i in path
@@ -182,7 +183,7 @@ def _places(stretches: Sequence[_TokenChunk], path: Sequence[int]) -> np.ndarray
 
 
 def _similar(stretches: Sequence[_TokenChunk]) -> list[list[int]]:
-    """Groups of stretches that can be computed together without much padding."""
+    """Groups of chunks that can be computed together with little padding."""
     order = sorted(
         range(len(stretches)),
         key=lambda i: (
