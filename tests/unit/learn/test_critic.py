@@ -493,7 +493,7 @@ def test_what_outgrows_the_critic_is_read_from_its_end_and_said_once(
     assert [len(state.prompt_ids) for state in states][1] == 79
     assert tokenizer.decode(states[1].prompt_ids).endswith("b reads:  more \n")
     assert len(critic.samples(groups, credited=False)) == 4
-    assert len([r for r in caplog.records if "joint states are longer" in r.message]) == 1
+    assert len([r for r in caplog.records if "joint states exceed" in r.message]) == 1
 
 
 def test_a_state_that_just_fits_is_read_whole_and_nothing_is_said(
@@ -505,7 +505,7 @@ def test_a_state_that_just_fits_is_read_whole_and_nothing_is_said(
     whole = [state.prompt_ids for state in critic.states(played)]
     critic.body.model.config.max_position_embeddings = 1 + max(map(len, whole))
     assert [state.prompt_ids for state in critic.states(played)] == whole
-    assert not [r for r in caplog.records if "joint states are longer" in r.message]
+    assert not [r for r in caplog.records if "joint states exceed" in r.message]
 
 
 def test_steps_that_are_not_finite_change_nothing_and_end_the_run_when_they_go_on(

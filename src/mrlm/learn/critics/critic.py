@@ -1,8 +1,8 @@
-"""Networks that estimate values and speak to nobody: one beside each policy, or one for the team. A
-value head on the policy itself needs none of this.
+"""Value networks separate from the policy: one per policy, or one for the team. A value head on the
+policy itself does not use this module.
 
-A critic knows what it reads and how it is stepped; whose reward a value predicts is the
-algorithm's business.
+A critic defines its input and its optimisation; which return a value predicts is defined by the
+algorithm.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ TEAM = "team"
 
 
 class Critic:
-    """The critic beside one policy: it reads what the policy reads.
+    """The critic of one policy, with the same input as the policy.
 
     Args:
         name: the policy whose turns it values.
         body: the network; it gets a value head.
-        settings: how it is optimised, with `critic_learning_rate`.
+        settings: optimisation settings, with `critic_learning_rate`.
     """
 
     def __init__(self, name: str, body: Policy, settings: LearnerSettings) -> None:
@@ -67,51 +67,51 @@ class Critic:
         self.equip()
 
     def equip(self) -> None:
-        """Give the network what it values with."""
+        """Adds the value head to the network."""
         self.body.add_value_head()
 
     @property
     def learned(self) -> Steppable:
-        """What is stepped."""
+        """The module that is optimised."""
         return self.body
 
     @property
     def stepper(self) -> Stepper:
-        """The critic's own optimiser, made at first use."""
+        """The critic's optimiser, made on first use."""
         if self._stepper is None:
             self._stepper = Stepper(self.learned, self.settings)
         return self._stepper
 
     @property
     def title(self) -> str:
-        """What messages and profiles call it."""
+        """Its name in messages and profiles."""
         return f"critic of {self.name!r}"
 
     def modules(self) -> list[nn.Module]:
-        """Everything that has weights."""
+        """All modules with weights."""
         return self.body.modules()
 
-    # -- what it reads -----------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
-        """What is to be valued: all of it, or (`credited`) what has returns to learn from."""
+        """Samples to value: all, or (`credited`) those with returns to train on."""
         return samples_of(groups, self.name, "turn", credited)
 
     def record(self, turn: Turn, values: np.ndarray) -> None:
-        """Take note of the values (tokens,) of a turn of `samples`."""
+        """Records the values (tokens,) of a turn of `samples`."""
         turn.values = values
 
-    # -- what it computes --------------------------------------------------------------------------
+    # -- computation -------------------------------------------------------------------------------
 
     def loss(
         self, groups: Sequence[Group], algorithm: Algorithm, across: Across | None = None
     ) -> Tensor:
-        """The loss of all its values of credited groups, for a loop of the user's own.
+        """The loss over all values of credited groups, for custom training loops.
 
         Args:
             groups: with `values` and `returns` on their turns.
             algorithm: its `value_loss`.
-            across: the processes of such a loop, where there are several.
+            across: the process group of the loop, if there are several ranks.
         """
         return self._loss_of(self.samples(groups, credited=True), algorithm, across)
 
@@ -131,15 +131,15 @@ class Critic:
         rng: random.Random,
         across: Across | None = None,
     ) -> Iterator[Tensor]:
-        """The losses of `update` one after the other, for a loop of the user's own that steps the
-        critic between them."""
+        """Yields the losses of `update` one by one, for custom loops that step the critic between
+        them."""
         samples = self.samples(groups, credited=True)
         for _ in range(algorithm.spec.critic.passes or algorithm.update_epochs):
             for minibatch in minibatches(samples, algorithm.num_minibatches, rng):
                 yield self._loss_of(minibatch, algorithm, across)
 
     def annotate(self, groups: Sequence[Group]) -> None:
-        """Write `values` on the turns."""
+        """Writes `values` on the turns."""
         samples, peers = self.samples(groups, credited=False), self.settings.peers
         with self.body.scoring(), span("values", self.title):
             shared = parts(samples, peers.size, self.body.packed)
@@ -161,13 +161,13 @@ class Critic:
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
-        """Learn from credited groups, in the algorithm's epochs and mini-batches.
+        """Trains on credited groups, in the algorithm's epochs and mini-batches.
 
         Args:
             groups: with `values` and `returns` on their turns.
             algorithm: its `value_loss`, epochs and mini-batches.
-            step: iteration, for the learning rate.
-            seed: decides the order of mini-batches (and dropout).
+            step: iteration, for the learning rate schedule.
+            seed: for the order of mini-batches and dropout.
 
         Returns:
             Metrics, averaged over optimiser steps.
@@ -190,13 +190,13 @@ class Critic:
     def _optimizer_step(
         self, samples: Sequence[Sample], algorithm: Algorithm
     ) -> tuple[float, float]:
-        """One step on one mini-batch; the loss, and the norm of its gradient."""
+        """One step on one mini-batch; returns the loss and the gradient norm."""
         self.stepper.clear()
         totals, loss, peers = Totals.of(samples), 0.0, self.settings.peers
         shared, settings = parts(samples, peers.size, self.body.packed), self.settings
         micros = rounds(self.body, peers, shared, settings.max_tokens, settings.accumulation)
         for number, micro in enumerate(micros):
-            # where all must compute equally often, one that has no more computes something else
+            # a sharded model needs equally many calls per rank: one without data reuses a sample
             batch = self._pack(micro or samples[:1], totals)
             if self.body.shards is not None:
                 self.body.shards.begin(last=number == len(micros) - 1)
@@ -212,7 +212,7 @@ class Critic:
         return sums["loss"], self._step(sums["loss"])
 
     def _step(self, loss: float) -> float:
-        """Step with the gradient that was added up, unless something is not finite; its norm."""
+        """Steps with the accumulated gradient unless it is not finite; returns its norm."""
         with span("optimizer", self.title):
             norm = self.stepper.norm()
             finite = math.isfinite(loss) and math.isfinite(norm)
@@ -235,7 +235,7 @@ class Critic:
     # -- state -------------------------------------------------------------------------------------
 
     def optimizer_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON-able rest of the optimiser's state."""
+        """Tensors and JSON-able rest of the optimiser state."""
         tensors, rest = self.stepper.state()
         return tensors, rest | {"nonfinite": self.nonfinite}
 
@@ -245,28 +245,28 @@ class Critic:
         self.nonfinite = rest["nonfinite"]
 
     def save(self, folder: Path) -> None:
-        """Write what was learned."""
+        """Writes the trained weights."""
         self.body.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Take what `save` wrote, bit by bit."""
+        """Loads the weights that `save` wrote, bit by bit."""
         self.body.load(folder)
 
 
 @dataclass(slots=True)
 class ContextFreeTurn(Turn):
-    """A turn as one reads it who was not told what it answers.
+    """A turn whose prompt is reduced to its last token.
 
     Args:
-        given: the turn itself.
+        given: the full turn.
     """
 
     given: Turn | None = None
 
 
 class AnswerCritic(Critic):
-    """The critic beside one policy that reads every answer alone, without what came before it: the
-    last token of the prompt, at which the answer begins, is all it sees of that."""
+    """The critic of one policy that reads every completion without its context, except for the last
+    token of the prompt."""
 
     def samples(self, groups: Sequence[Group], credited: bool) -> list[Sample]:
         found: list[Sample] = []
@@ -289,28 +289,28 @@ class AnswerCritic(Critic):
 
 @dataclass(slots=True)
 class CriticState(Turn):
-    """A joint state as what would be a turn of a critic: the prompt is the state's text, the
-    completion the mark that ends it.
+    """A joint state as a turn of a critic: the prompt is the state's text, the completion its end
+    mark.
 
     Args:
-        taken: the turns that were taken in this state.
+        taken: the turns taken in this state.
     """
 
     taken: list[Turn] = field(default_factory=list)
 
 
 class CentralCritic(Critic):
-    """One critic for the team: it reads the joint state of every joint step as text, with a
-    tokenizer of its own, and gives it one value, read at its last token.
+    """One critic for the team: it reads the joint state of every joint step as text, with its own
+    tokenizer, and gives one value at the state's last token.
 
-    The states of an episode continue one another, so an episode is one sequence, each state ending
-    in a mark. Where it outgrows the network's positions only the latest text is read, and the log
-    says so once.
+    The states of an episode extend one another, so an episode is one sequence in which each state
+    ends in a mark. Text beyond the network's positions is truncated from the left, with one
+    warning.
 
     Args:
         body: the network, with its tokenizer.
-        settings: how it is optimised.
-        chats: policy -> renderer of its conversations, to read tokens of any policy as text.
+        settings: optimisation settings.
+        chats: policy -> renderer of its conversations, to decode tokens of any policy.
     """
 
     def __init__(self, body: Policy, settings: LearnerSettings, chats: Mapping[str, Chat]) -> None:
@@ -336,8 +336,7 @@ class CentralCritic(Critic):
             each.values = float(values[0])
 
     def states(self, episode: Episode) -> list[CriticState]:
-        """The joint states of an episode, with the values and returns of the turns that were taken
-        in them."""
+        """The joint states of an episode, with the values and returns of their turns."""
         tokenizer, chat = self.body.tokenizer, self.body.chat
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         limit = self.body.max_context - 1
@@ -360,14 +359,14 @@ class CentralCritic(Critic):
         if not self._cut:
             self._cut = True
             log.warning(
-                "joint states are longer than the %d tokens the central critic can read; it reads "
-                "their ends. training.critic_model names a model with more positions",
+                "joint states exceed the %d tokens of the central critic and are truncated on the "
+                "left; set training.critic_model to a model with more positions",
                 limit,
             )
 
 
 def beside(policy: Policy) -> Policy:
-    """A network that starts as a copy of a policy and is trained apart from it; for an adapter, a
+    """A network that starts as a copy of a policy and is trained separately; for an adapter, a
     second adapter on the same base."""
     if not policy.adapter:
         model, adapter = copy.deepcopy(policy.model), policy.adapter

@@ -1,5 +1,5 @@
-"""Mixers: what the agents of a team are worth alone becomes what the team is worth together. Plain
-modules over numbers, for the library's critics and for loops of one's own alike."""
+"""Mixers: modules that combine the values of agents into a value of the team, for the library's
+critics and for custom training loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 MixingMode = Literal["vdac", "factored", "bon"]
-"""What is mixed and what for: see `Mixing`."""
+"""Quantity to mix, and its use: see `Mixing`."""
 
 
 class VDNMixer(nn.Module):
@@ -24,28 +24,29 @@ class VDNMixer(nn.Module):
         """Q_tot (B,).
 
         Args:
-            q: (B, n) what each agent is worth.
-            active: (B, n) which agents take part; the others add nothing and get no gradient.
-            state: not read.
+            q: (B, n) values of the agents.
+            active: (B, n) mask of the agents that take part; the others contribute 0 and get no
+                gradient.
+            state: unused.
         """
         return q.where(active, 0.0).sum(-1)
 
 
 class QMIXMixer(nn.Module):
-    """`Q_tot = elu(q |W1(s)| + b1(s)) |w2(s)| + V(s)` (QMIX, arXiv 1803.11485): the weights
-    come from the joint state through hypernetworks and are never negative, so that Q_tot never
-    falls when an agent's own value rises, and the best action of each is the best of all together.
+    """`Q_tot = elu(q |W1(s)| + b1(s)) |w2(s)| + V(s)` (QMIX, arXiv 1803.11485): hypernetworks of
+    the joint state give non-negative weights, so Q_tot is monotone in every agent's value and the
+    agents' greedy actions maximise it.
 
-    An agent that takes no part has a value of 0: its row of W1 then adds nothing and gets exactly
-    no gradient. `b1` is linear in s, `V` has one hidden layer of `embed` units.
+    The value of an inactive agent is 0, so its row of W1 contributes nothing and gets zero
+    gradient. `b1` is linear in s, `V` has one hidden layer of `embed` units.
 
     Args:
-        num_agents: slots, one per agent.
-        state_size: numbers that describe the joint state.
+        num_agents: number of agent slots.
+        state_size: size of the joint state vector.
         embed: hidden units of the mixer (32 in the paper).
-        layers: of the hypernetworks of W1 and w2: 1, as in the paper, or 2, with `hidden` units
-            between, as in its later implementations.
-        hidden: see there.
+        layers: of the hypernetworks of W1 and w2: 1 as in the paper, or 2 with `hidden` units as in
+            later implementations.
+        hidden: units of a hypernetwork with 2 layers.
     """
 
     reads_state: bool = True
@@ -55,7 +56,7 @@ class QMIXMixer(nn.Module):
     ) -> None:
         super().__init__()
         if layers not in (1, 2):
-            raise ValueError(f"layers={layers}: a hypernetwork has 1 or 2 layers")
+            raise ValueError(f"layers={layers}: give 1 or 2, the layers of a hypernetwork")
         self.num_agents: int = num_agents
         self.embed: int = embed
 
@@ -75,7 +76,7 @@ class QMIXMixer(nn.Module):
         """Q_tot (B,) of `q` (B, n) in the joint states `state` (B, state_size); `active` (B, n) as
         in `VDNMixer`."""
         if state is None:
-            raise ValueError("QMIX mixes by the joint state: give state=(B, state_size)")
+            raise ValueError("QMIX needs the joint state: give state=(B, state_size)")
         rows = self.rows(state).abs().unflatten(-1, (self.num_agents, self.embed))  # (B, n, E)
         together = torch.einsum("bn,bne->be", q.where(active, 0.0), rows)
         hidden = elu(together + self.bias(state))  # (B, E)
@@ -83,22 +84,22 @@ class QMIXMixer(nn.Module):
 
 
 Mix = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""A mixer, or anything else that is called like one."""
+"""A mixer, or any callable with its signature."""
 
 
 def counterfactuals(
     mixer: Mix, chosen: Tensor, expected: Tensor, active: Tensor, state: Tensor | None = None
 ) -> Tensor:
-    """`A_i = Q_tot(u) - Q_tot(u with u_i replaced by v_i)` (B, n): what each agent's own choice
-    added to the team's value, all others' as they were (COMA, arXiv 1705.08926; with a mixed critic
-    DOP, arXiv 2007.12322). 0 for agents that take no part.
+    """`A_i = Q_tot(u) - Q_tot(u with u_i replaced by v_i)` (B, n): counterfactual advantages, the
+    contribution of each agent's choice to the team's value with all others fixed (COMA, arXiv
+    1705.08926; with a mixed critic DOP, arXiv 2007.12322). 0 for inactive agents.
 
     Args:
         mixer: of utilities.
-        chosen: (B, n) `u`, values of what was done.
-        expected: (B, n) `v`, what was to be expected of each before.
-        active: (B, n) who takes part.
-        state: (B, S) what the mixer reads besides.
+        chosen: (B, n) `u`, values of the chosen actions.
+        expected: (B, n) `v`, expected values before acting.
+        active: (B, n) mask of the agents that take part.
+        state: (B, S) joint state for the mixer.
     """
     count, agents = chosen.shape
     one = torch.eye(agents, dtype=torch.bool, device=chosen.device)
@@ -110,7 +111,7 @@ def counterfactuals(
 
 
 def best_of(values: Tensor, decision: Tensor) -> Tensor:
-    """The largest of the values (B, n) that share a `decision` (B, n), for each of them."""
+    """For each of the values (B, n), the largest among those with the same `decision` (B, n)."""
     flat, index = values.flatten(), decision.flatten()
     top = flat.new_full((int(index.max()) + 1,), -torch.inf)
     top = top.scatter_reduce(0, index, flat, "amax")
@@ -119,20 +120,21 @@ def best_of(values: Tensor, decision: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """How a team's value is made of its agents'.
+    """Settings of a mixed critic.
 
     Args:
-        kind: `vdn`: their sum. `qmix`: a monotone function of them that depends on the joint state.
-        mode: `vdac`: mix what each expects before it speaks into a baseline `V_tot(s)` (arXiv
-            2007.12306). `factored`: mix utilities of what was said into `Q_tot`, whose
-            counterfactuals are the advantages. `bon`: the same `Q_tot`, learned towards the best
-            of several answers.
+        kind: `vdn`: sum of the agents' values. `qmix`: a monotone function that depends on the
+            joint state.
+        mode: `vdac`: mix the expected values before each completion into a baseline `V_tot(s)`
+            (arXiv 2007.12306). `factored`: mix utilities of the completions into `Q_tot`, whose
+            counterfactuals are the advantages. `bon`: the same `Q_tot`, trained towards the best of
+            several answers.
         embed, layers, hidden: of `QMIXMixer`.
-        state_size: numbers that the joint state is reduced to.
+        state_size: size of the reduced joint state.
         head_size: hidden units of the agents' heads.
-        target_rate: share of the network that the target network takes over after each step; 1: the
-            network itself, as it was before the iteration's steps, is the target.
-        epochs: optimiser steps of an iteration, each on all its episodes.
+        target_rate: Polyak rate of the target network after each step; 1: the target is the network
+            before the iteration's steps.
+        epochs: optimiser steps per iteration, each on all episodes.
     """
 
     kind: Literal["vdn", "qmix"] = "qmix"
@@ -146,23 +148,23 @@ class Mixing:
     epochs: int = 32
 
     def mixer(self, num_agents: int) -> Any:
-        """A fresh mixer for a team: a `VDNMixer` or a `QMIXMixer`."""
+        """Creates the mixer of a team: a `VDNMixer` or a `QMIXMixer`."""
         if self.kind == "vdn":
             return VDNMixer()
         return QMIXMixer(num_agents, self.state_size, self.embed, self.layers, self.hidden)
 
 
 class TeamValue(nn.Module):
-    """What is learned on top of frozen features: a head per agent and kind of value, the reduction
+    """The trained part on top of frozen features: a head per agent and kind of value, the reduction
     of the joint state, and the mixer.
 
-    Values are in units of `scale`, the root mean square of the first returns, so that a learning
-    rate means the same however a world pays.
+    Values are in units of `scale`, the root mean square of the first returns, so that learning
+    rates do not depend on the scale of rewards.
 
     Args:
-        num_agents: slots; an agent keeps its own, whether it takes part in a step or not.
-        features: width of what is read.
-        mixing: how the agents' values come together.
+        num_agents: number of slots; an agent keeps its slot in steps without it.
+        features: width of the features.
+        mixing: settings of the mixer.
     """
 
     scale: Tensor
@@ -184,20 +186,20 @@ class TeamValue(nn.Module):
         self.register_buffer("scale", torch.zeros(()))
 
     def utilities(self, read: Tensor) -> Tensor:
-        """`u` (B, n) of what was said, read as (B, n, F)."""
+        """Utilities `u` (B, n) of completions with features (B, n, F)."""
         return _apply(self.chosen, read)
 
     def expectations(self, read: Tensor) -> Tensor:
-        """`v` (B, n) of what was seen before speaking, read as (B, n, F)."""
+        """Expected values `v` (B, n) of prompts with features (B, n, F)."""
         return _apply(self.expected, read)
 
     def mix(self, q: Tensor, active: Tensor, state: Tensor) -> Tensor:
-        """`Q_tot` (B,) of `q` (B, n) in joint states read as (B, F)."""
+        """`Q_tot` (B,) of `q` (B, n) in joint states with features (B, F)."""
         return self.mixer(q, active, None if self.reduce is None else self.reduce(state))
 
 
 def _head(features: int, hidden: int) -> nn.Sequential:
-    """Zero at the start, like every value head."""
+    """A head that starts at zero, as every value head."""
     last = nn.Linear(hidden, 1)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)

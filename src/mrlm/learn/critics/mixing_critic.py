@@ -1,6 +1,6 @@
-"""The critic of a team whose value is mixed from what its agents are worth: a frozen network reads
-texts, and heads and a mixer on top of it learn. Whose reward is mixed, and what becomes of it, is
-the algorithm's business."""
+"""The critic of a team whose value is mixed from the values of its agents: a frozen network
+computes text features, and heads and a mixer on top are trained. Which reward is mixed, and the use
+of the value, is defined by the algorithm."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from mrlm.learn.policy.lora import BASE
 from mrlm.learn.policy.policy import Policy
 
 MIXER_LEARNING_RATE = 3e-4
-"""Of heads and mixers, which begin from nothing; used when `training.critic_learning_rate` is not
-set."""
+"""Learning rate of heads and mixers, which start untrained; used if `training.critic_learning_rate`
+is not set."""
 
 
 class MixedCritic(CentralCritic):
-    """One critic for the team that values every agent by itself and mixes the values.
+    """One critic for the team that values every agent separately and mixes the values.
 
-    The network is frozen: it reads, with a tokenizer of its own, each agent's conversation and the
-    joint states (`FeatureReader`), once an iteration. What is learned on top of it (`TeamValue`) is
-    small, and is stepped on whole episodes.
+    The network is frozen: once per iteration it reads each agent's conversation and the joint
+    states (`FeatureReader`) with its own tokenizer. The small trained part (`TeamValue`) is stepped
+    on whole episodes.
 
     Args:
-        body: the network, with its tokenizer; it is frozen here.
-        settings: how heads and mixer are optimised, with `critic_learning_rate`.
-        chats: policy -> renderer of its conversations, to read tokens of any policy as text.
-        agents: the team; each has a slot of its own, by name.
-        mixing: how values are mixed.
-        seed: decides how heads and mixer begin.
+        body: the network, with its tokenizer; frozen by the critic.
+        settings: optimisation settings of heads and mixer, with `critic_learning_rate`.
+        chats: policy -> renderer of its conversations, to decode tokens of any policy.
+        agents: names of the team, one slot each.
+        mixing: settings of the mixer.
+        seed: of the initial weights.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MixedCritic(CentralCritic):
         self.seed = seed
         self.rows: FeatureRows | None = None
         self.fit: tuple[np.ndarray, np.ndarray] | None = None
-        """Returns of the latest `update` and what was mixed for them before it, both (B,)."""
+        """Returns of the latest `update` and the values mixed for them before it, both (B,)."""
         super().__init__(body, settings, chats)
 
     def equip(self) -> None:
@@ -74,7 +74,7 @@ class MixedCritic(CentralCritic):
             self._text_of,
             self.agents,
             self.settings.max_tokens,
-            # a baseline must not see what was said before it in its round
+            # a baseline must not see the messages before it in its round
             rounds=self.mixing.mode != "vdac",
             states=self.mixing.kind != "vdn",
             peers=self.settings.peers,
@@ -95,11 +95,11 @@ class MixedCritic(CentralCritic):
         target = [] if self.target is None else [self.target]
         return [*super().modules(), self.team.network, *target]
 
-    # -- what it reads -----------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------
 
     def annotate(self, groups: Sequence[Group]) -> None:
-        """Read the groups, and write `values` on the turns: the target network's value of the joint
-        step they are part of."""
+        """Reads the groups, and writes to the turns, as `values`, the target network's value of
+        their joint step."""
         with self.body.scoring(), span("values", self.title):
             self.rows = self.reader.rows(groups)
             if self.rows is None:
@@ -109,11 +109,11 @@ class MixedCritic(CentralCritic):
             for turn in step.turns:
                 turn.values = float(value)
 
-    # -- what it computes --------------------------------------------------------------------------
+    # -- computation -------------------------------------------------------------------------------
 
     @property
     def scale(self) -> Tensor:
-        """Units of what is learned; 1 as long as nobody was ever paid."""
+        """Unit of the values; 1 until a non-zero return was seen."""
         scale = self.team.network.scale
         return torch.where(scale > 0, scale, torch.ones_like(scale))
 
@@ -124,8 +124,8 @@ class MixedCritic(CentralCritic):
         return network.mix(network.utilities(rows.chosen), rows.active, rows.state)
 
     def _targets(self, rows: FeatureRows) -> Tensor:
-        """What is bootstrapped from (B,): the target network's value of every row; with `bon`, of
-        the best answer that each agent gave to the same question."""
+        """Bootstrap targets (B,): the target network's value of every row; with `bon`, of each
+        agent's best answer to the same prompt."""
         network = self.target or self.team.network
         if self.mixing.mode != "bon":
             return self._mixed(network, rows) * self.scale
@@ -134,8 +134,8 @@ class MixedCritic(CentralCritic):
 
     @torch.no_grad()
     def counterfactuals(self) -> list[tuple[str, list[Turn], float]]:
-        """What each agent's own words added, for every agent that spoke in every row: its name, its
-        turns there, and `Q_tot(u) - Q_tot(u with u_i replaced by v_i)`."""
+        """Counterfactual advantages of every active agent in every row: its name, its turns there,
+        and `Q_tot(u) - Q_tot(u with u_i replaced by v_i)`."""
         rows, network = self._known(), self.team.network
 
         def mixer(q: Tensor, active: Tensor, state: Tensor | None) -> Tensor:
@@ -148,7 +148,7 @@ class MixedCritic(CentralCritic):
 
     @torch.no_grad()
     def utilities(self) -> list[tuple[str, list[Turn], float, int]]:
-        """The same with the agent's utility, and the number of the question it answered."""
+        """The same with the agent's utility, and the number of the prompt that it answered."""
         rows = self._known()
         found = self._spread(rows, self.team.network.utilities(rows.chosen))
         chosen = rows.decision[rows.active].tolist()
@@ -162,16 +162,16 @@ class MixedCritic(CentralCritic):
 
     def _known(self) -> FeatureRows:
         if self.rows is None:
-            raise TrainingError("the mixed critic has read nothing yet; annotate comes first")
+            raise TrainingError("the mixed critic has no features yet; call annotate first")
         return self.rows
 
-    # -- how it learns -----------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------
 
     def update(
         self, groups: Sequence[Group], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
-        """Learn the returns on the turns that `annotate` has read: `mixing.epochs` steps, each on
-        all rows. Arguments and result as for every critic."""
+        """Trains on the returns of the turns that `annotate` has read: `mixing.epochs` steps, each
+        on all rows. Arguments and result as for every critic."""
         found = self.take_returns(groups)
         if found is None:
             return {}
@@ -184,7 +184,7 @@ class MixedCritic(CentralCritic):
                 self.stepper.backward(loss)
             history.append((float(loss.detach()), self._step(float(loss.detach()))))
             self._follow()
-        self.settings.peers.spread(self._state().values())  # other machines round differently
+        self.settings.peers.spread(self._state().values())  # ranks may round differently
         means = np.mean([row for row in history if np.isfinite(row).all()] or [(0.0, 0.0)], axis=0)
         metrics = dict(zip(("value_loss", "critic_grad_norm"), map(float, means), strict=True))
         return metrics | {"critic_learning_rate": rate}
@@ -213,8 +213,8 @@ class MixedCritic(CentralCritic):
             self._follow()
 
     def take_returns(self, groups: Sequence[Group]) -> tuple[FeatureRows, Tensor] | None:
-        """The rows that `annotate` has read and credit gave returns to, with these returns (B,);
-        notes in `fit` what was mixed for them. `None` where there are none."""
+        """The rows read by `annotate` that have returns, and these returns (B,); stores in `fit`
+        the values mixed for them. `None` if there are none."""
         self.fit, rows = None, self.rows
         paid = [] if rows is None else [step.turns[0].returns is not None for step in rows.steps]
         if rows is None or not any(paid):
@@ -231,8 +231,8 @@ class MixedCritic(CentralCritic):
         return kept, returns
 
     def _loss(self, rows: FeatureRows, returns: Tensor) -> Tensor:
-        """Half the squared error of what is mixed; and, where advantages are counterfactuals, of
-        what each agent expects against what it then did, `(v_i - sg(u_i))^2 / 2`."""
+        """Half the squared error of the mixed value; for counterfactual advantages plus that of
+        each agent's expected value against its utility, `(v_i - sg(u_i))^2 / 2`."""
         network = self.team.network
         loss = (self._mixed(network, rows) - returns).square().mean() / 2
         if self.mixing.mode == "factored":
@@ -243,7 +243,7 @@ class MixedCritic(CentralCritic):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Move the target network a little towards the one that learns."""
+        """Polyak update of the target network."""
         if self.target is None:
             return
         pairs = zip(self.target.parameters(), self.team.network.parameters(), strict=True)
@@ -254,7 +254,7 @@ class MixedCritic(CentralCritic):
     # -- state -------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Heads, mixer and target; the network itself never changes."""
+        """Writes heads, mixer and target; the network itself is frozen."""
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -266,7 +266,9 @@ class MixedCritic(CentralCritic):
 
         known, saved = self._state(), load_file(folder / "mixer.safetensors")
         if known.keys() != saved.keys():
-            raise TrainingError(f"{folder} holds a mixer of another kind than this run's")
+            raise TrainingError(
+                f"{folder}: the saved mixer is of another kind; resume with the same mixer settings"
+            )
         for name, tensor in known.items():
             tensor.copy_(saved[name])
 
@@ -281,7 +283,7 @@ class MixedCritic(CentralCritic):
 
 
 class MixerModule:
-    """A team's value as something that is stepped: all of it at the critic's learning rate."""
+    """Adapter that makes a `TeamValue` steppable, all of it at the critic's learning rate."""
 
     value_head: None = None
     precision: str = "fp32"
@@ -292,17 +294,16 @@ class MixerModule:
 
     @property
     def device(self) -> torch.device:
-        """Where it lives."""
+        """The compute device."""
         return self.network.scale.device
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """What is stepped."""
+        """The trained parameters."""
         return self.network.parameters()
 
 
 def frozen_beside(policy: Policy) -> Policy:
-    """A network that reads as a policy does now and never learns: the base under an adapter, or a
-    copy of the model."""
+    """A frozen network for reading: the base under an adapter, or a copy of the model."""
     adapter = None if policy.adapter is None else BASE
     model = policy.model if adapter is not None else copy.deepcopy(policy.model)
     return Policy(

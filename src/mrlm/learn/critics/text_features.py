@@ -1,5 +1,5 @@
-"""What a team read and said as features of a frozen network: a row of numbers for each agent and
-joint step. It knows texts and hidden states; no value and no gradient."""
+"""Features of a team's prompts and completions from a frozen network: one row per joint step, with
+a vector for each agent. Computes no values and no gradients."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 @dataclass(slots=True)
 class FeatureRows:
-    """What a team did, a row for each joint step (or round), in order of groups and episodes.
+    """Features of a team's episodes, one row per joint step (or round), in order of groups and
+    episodes.
 
     Args:
         steps: the joint steps.
         slots: for each row, agent slot -> its turns there, in order.
-        chosen, expected: (B, n, F) features of what each agent said last, and of what it had read
-            before it first spoke; zeros for agents that take no part.
-        state: (B, F) features of the joint state; (B, 0) where nobody asked.
-        active: (B, n) who takes part.
-        decision: (B, n) the same number for answers that an agent gave to one prompt of one group.
+        chosen, expected: (B, n, F) features of each agent's last completion in the row, and of its
+            context before its first; zeros for inactive agents.
+        state: (B, F) features of the joint state; (B, 0) if not requested.
+        active: (B, n) mask of the agents that take part.
+        decision: (B, n) equal for the answers of an agent to one prompt of one group.
     """
 
     steps: list[JointStep]
@@ -54,7 +55,7 @@ class FeatureRows:
     decision: Tensor
 
     def where(self, kept: Sequence[bool]) -> FeatureRows:
-        """Some of the rows."""
+        """The rows selected by a mask."""
         at = torch.tensor(kept, device=self.chosen.device)
         return FeatureRows(
             [step for step, keep in zip(self.steps, kept, strict=True) if keep],
@@ -69,7 +70,7 @@ class FeatureRows:
 
 @dataclass(slots=True)
 class _Features:
-    """Features (F,) that were read of an episode: by turn, and by joint step."""
+    """Features (F,) of one episode: by turn, and by joint step."""
 
     chosen: dict[int, Tensor] = field(default_factory=dict)
     expected: dict[int, Tensor] = field(default_factory=dict)
@@ -77,20 +78,21 @@ class _Features:
 
 
 class FeatureReader:
-    """Reads conversations and joint states as text, whatever the policies' tokenizers are.
+    """Computes features of conversations and joint states as text, independent of the policies'
+    tokenizers.
 
     A text's features are the hidden state of its last token and the mean over its tokens, each
-    normalised (F = 2H): the last token has seen everything before it, the mean keeps what was said
-    apart from how it ended. What outgrows the network's positions is read from its end.
+    normalised (F = 2H): the last token has seen all of the context, the mean represents the text
+    apart from its end. Text beyond the network's positions is truncated from the left.
 
     Args:
         body: the network, with its tokenizer.
-        decode: text of some ids of a turn.
+        decode: decodes ids of a turn.
         agents: the team, in order of its slots.
-        max_tokens: tokens that are read at once.
-        rounds: read rounds (`in_rounds`) as one step.
-        states: read joint states too.
-        peers: the processes, each of which reads a part.
+        max_tokens: tokens per micro-batch.
+        rounds: treat each round (`in_rounds`) as one step.
+        states: also read joint states.
+        peers: the process group; each rank reads a part.
     """
 
     def __init__(
@@ -114,11 +116,11 @@ class FeatureReader:
 
     @property
     def width(self) -> int:
-        """F."""
+        """Feature size F."""
         return 2 * self.body.output_layer.weight.shape[-1]
 
     def rows(self, groups: Sequence[Group]) -> FeatureRows | None:
-        """Everything that was played and did not fail; `None` where nobody spoke."""
+        """Features of all episodes that did not fail; `None` if no agent has a turn."""
         played = [(number, e) for number, group in enumerate(groups) for e in group.valid]
         features = self._features([episode for _, episode in played])
         steps: list[JointStep] = []
@@ -167,7 +169,7 @@ class FeatureReader:
     def _slot(self, turn: Turn) -> int:
         if turn.agent not in self.slots:
             raise TrainingError(
-                f"agent {turn.agent!r} spoke, and the critic that mixes values knows only "
+                f"agent {turn.agent!r} has a turn, but the mixed critic knows only "
                 f"{', '.join(self.slots)}; name every agent under agents:"
             )
         return self.slots[turn.agent]
@@ -210,8 +212,8 @@ class FeatureReader:
         return found
 
     def _pieces(self, texts: Sequence[str]) -> list[Turn]:
-        """Texts that follow one another as what would be turns of a reader: the prompt is what
-        stands before a text, the completion its tokens and a mark that ends it."""
+        """Consecutive texts as turns of a reader: the prompt is the text before, the completion the
+        text's own tokens and an end mark."""
         tokenizer, limit = self.body.tokenizer, self.body.max_context
         mark = self.body.pad_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         before = [mark if tokenizer.bos_token_id is None else tokenizer.bos_token_id]
@@ -226,7 +228,7 @@ class FeatureReader:
         return found
 
     def _read(self, samples: Sequence[Sample]) -> Iterator[tuple[Turn, Tensor]]:
-        """Features (F,) of every piece."""
+        """Features (F,) of every text."""
         for micro in split(samples, self.max_tokens, packed=self.body.packed):
             batch = pack(micro, pad_id=self.body.pad_id, device=self.body.device)
             hidden, end = self.body.hidden(batch).float(), 0  # (N, H)
@@ -239,7 +241,7 @@ class FeatureReader:
         if not self._cut:
             self._cut = True
             log.warning(
-                "conversations are longer than the %d tokens the mixed critic can read; it reads "
-                "their ends. training.critic_model names a model with more positions",
+                "conversations exceed the %d tokens of the mixed critic and are truncated on the "
+                "left; set training.critic_model to a model with more positions",
                 limit,
             )

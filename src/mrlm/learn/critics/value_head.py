@@ -1,4 +1,4 @@
-"""The part that turns what a network has read into values."""
+"""The head that maps hidden states to values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ValueHead(nn.Module):
-    """`V(h) = w.h + b`, zero at the start, so that the first advantages are the rewards themselves.
+    """`V(h) = w.h + b`, initialised to zero, so that the first advantages equal the rewards.
 
     Args:
         hidden_size: width of the hidden states.
@@ -20,6 +20,6 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (...), in float32 whatever the policy computes in."""
+        """(..., H) -> (...), in float32 whatever the policy's precision."""
         with torch.autocast(hidden.device.type, enabled=False):
             return self.linear(hidden.float()).squeeze(-1)
