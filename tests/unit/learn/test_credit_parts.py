@@ -550,7 +550,9 @@ def test_rewards_must_fit_and_be_usable(caplog: pytest.LogCaptureFixture) -> Non
         assert not caplog.records
         check_usable([good, bad, bad], [1.0, math.inf, math.inf])
     (said,) = caplog.records
-    assert said.getMessage() == "reward 1 is inf; 2 of 3 plays without a finite reward are left out"
+    assert (
+        said.getMessage() == "reward 1 is inf; 2 of 3 rollouts without a finite reward are skipped"
+    )
     for rows, given, says in (
         ([unknown], [None], "all of them are None"),
         ([unknown, bad], [None, math.inf], "reward 1 is inf"),
@@ -594,7 +596,7 @@ def test_groups_as_algorithms_want_them(caplog: pytest.LogCaptureFixture) -> Non
     tree = SamplingPlan(tree=True)
     assert as_planned([first], tree, "x") == [first]
     later = grouped([episode("3", {"a": [turn("a", 0), turn("a", 1)]})])
-    with pytest.raises(ConfigError, match="a state each"):
+    with pytest.raises(ConfigError, match="different states"):
         as_planned([later], tree, "x")
     later.episodes[0].path = (0, 0)
     assert as_planned([later], tree, "x") == [later]
@@ -610,7 +612,7 @@ def test_what_was_generated_at_temperature_0_is_what_others_are_compared_with() 
     rows[2].rollouts["a"].turns = []
     (found,) = as_planned([Group(rows, "t")], plan, "x")
     assert [each.greedy for each in found] == [True, False, False]
-    with pytest.raises(ConfigError, match="no rollout of 't' was generated so"):
+    with pytest.raises(ConfigError, match="temperature 0, but 't' has none"):
         as_planned([Group(rows[1:], "t")], plan, "x")
     with pytest.raises(ConfigError, match="all rollouts of 't' were generated"):
         as_planned([Group(rows[:1], "t")], plan, "x")

@@ -1,5 +1,5 @@
-"""Baselines: what the return of a turn is compared with, in one place for every algorithm that
-compares episodes. It knows returns and episodes; no algorithm, no model."""
+"""Baselines: the reference values that returns are compared with, shared by all algorithms that
+compare episodes. Independent of algorithms and models."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from mrlm.learn.credit.groups import Member, trained_turns
 from mrlm.learn.ops import Moments
 
 BaselineBy = Literal["turn", "node", "episode", "role", "batch"]
-"""Which returns a turn is compared with. `turn`: those of the agent's turns of the same number in
-the sibling episodes (the first with the first, the second with the second). `node`: those of the
-other answers to the same state of a tree. `episode`: the mean return of each sibling episode.
-`role`: those of all turns of the agent (or role) in the group. `batch`: those of all its turns in
-the batch.
+"""Returns that a turn is compared with. `turn`: those of the agent's turns with the same index in
+sibling episodes. `node`: those of the other answers to the same state of a tree. `episode`: the
+mean return of each sibling episode. `role`: those of all turns of the agent (or role) in the group.
+`batch`: those of all its turns in the batch.
 
-The return of a turn is the sum of what follows it, so that early turns return more than late ones
-wherever rewards come along the way. `episode`, `role` and `batch` take the difference for merit: it
-adds noise, and a constant added to every reward changes the gradient."""
+The return of a turn is a sum over later rewards, so with intermediate rewards early turns have
+larger returns than late ones. `episode`, `role` and `batch` do not correct for this: it adds noise,
+and a constant added to every reward changes the gradient."""
 Statistic = Literal["none", "mean", "leave_one_out", "group_max"]
 
 
@@ -33,12 +32,12 @@ class Comparison:
     """Turns that are compared with one pool of returns.
 
     Args:
-        turns: those that are compared (n,).
-        values: what they returned (n,).
-        owners: number of the episode (in a tree: of the answer) of each (n,).
+        turns: the compared turns (n,).
+        values: their returns (n,).
+        owners: index of the episode (in a tree: of the answer) of each (n,).
         pool: the returns they are compared with (m,).
-        pool_owners: the same number of each of these (m,).
-        flat: every episode returned the same, turn by turn.
+        pool_owners: the same index of each of these (m,).
+        flat: whether every episode has the same returns, turn by turn.
     """
 
     turns: list[Turn]
@@ -49,12 +48,11 @@ class Comparison:
     flat: bool
 
     def advantages(self, statistic: Statistic) -> np.ndarray:
-        """Returns minus their baseline (n,); exactly 0 where there is one episode, or where all
-        returned the same.
+        """Returns minus their baseline (n,); exactly 0 for a single episode or equal returns.
 
         Args:
-            statistic: the baseline: nothing, the pool's mean, the mean over its other episodes, or
-                its maximum.
+            statistic: the baseline: zero, the pool's mean, the mean over its other episodes, or its
+                maximum.
         """
         if statistic == "none":
             return self.values.copy()
@@ -70,9 +68,9 @@ class Comparison:
 
 
 def deviation(compared: Sequence[Comparison]) -> float:
-    """The deviation of returns from the means they are compared with, over all comparisons together
-    (unbiased). One number for all turns: a deviation for every turn would weigh a turn that hardly
-    matters as much as one that decides."""
+    """Unbiased deviation of returns from their comparison means, pooled over all comparisons. A
+    deviation per turn index would give a turn with little influence the weight of a decisive
+    one."""
     squares = sum(float(np.square(each.pool - each.pool.mean()).sum()) for each in compared)
     count = sum(len(each.pool) - 1 for each in compared)
     flat = all(each.flat for each in compared)
@@ -82,15 +80,15 @@ def deviation(compared: Sequence[Comparison]) -> float:
 def comparisons(
     found: Sequence[Member], values: Sequence[Sequence[float] | np.ndarray], by: BaselineBy
 ) -> list[Comparison]:
-    """The trained turns of some rollouts, with what each is compared with.
+    """The trained turns of some rollouts, each with its comparison pool.
 
-    A turn that no other episode has (an episode that went on for longer than all its siblings) is
-    compared with their last turns, where `by` is `turn`.
+    With `by="turn"`, a turn beyond the length of all sibling episodes is compared with their last
+    turns.
 
     Args:
         found: rollouts that are compared with one another (`credit.sides`).
-        values: of each rollout, the return of each of its trained turns.
-        by: which returns a turn is compared with.
+        values: for each rollout, the returns of its trained turns.
+        by: the returns a turn is compared with.
     """
     numbers: dict[int, int] = {}
     owners = [numbers.setdefault(id(episode), len(numbers)) for episode, _ in found]
@@ -113,31 +111,31 @@ def comparisons(
 
 
 def exact_mean(values: np.ndarray) -> float:
-    """The mean (of at least one number); of equal numbers exactly these."""
+    """The mean of at least one number; exact for equal numbers."""
     return float(values[0] + (values - values[0]).mean())
 
 
 def resolved(by: BaselineBy | None, forked: bool) -> BaselineBy:
-    """The comparison that is meant where none is set: `node` in trees, `turn` on chains.
+    """The default comparison if none is set: `node` in trees, `turn` in linear episodes.
 
     Raises:
-        ConfigError: `node` where no state has several answers.
+        ConfigError: `node` for episodes that were not forked.
     """
     if by == "node" and not forked:
         raise ConfigError(
-            "baseline_by='node' compares the answers to one state, and these episodes were not "
-            "forked; set baseline_by=turn, or use the workflow 'tree'"
+            "baseline_by='node' compares several answers to one state, but these episodes were "
+            "not forked; set baseline_by=turn, or use the workflow 'tree'"
         )
     return by or ("node" if forked else "turn")
 
 
 def pooled_scales(moments: Mapping[str, Moments], by: Literal["turn", "batch"]) -> dict[str, float]:
-    """What whitening divides by: for every name of `moments` the deviation from the means, over all
+    """Scales for whitening: for every name of `moments` the deviation from the means, over all
     turns of the agent.
 
     Args:
-        moments: those of an agent, or with `turn` those of `<agent>/<number of the turn>`.
-        by: which of them.
+        moments: by agent, or with `turn` by `<agent>/<index of the turn>`.
+        by: the keys of `moments`.
     """
     sums: dict[str, tuple[float, int]] = {}
     agent = {name: name.rpartition("/")[0] if by == "turn" else name for name in moments}
@@ -154,9 +152,9 @@ def pooled_scales(moments: Mapping[str, Moments], by: Literal["turn", "batch"]) 
 def greedy_baselines(
     returns: Sequence[float], rollout: Rollout, by: Literal["turn", "episode"]
 ) -> list[float]:
-    """What each trained turn of a rollout is compared with where the agent's `returns` in a greedy
-    episode are known: that of its turn of the same number (the last one where the greedy episode
-    was shorter), or their mean."""
+    """Baseline of each trained turn of a rollout from the agent's `returns` in a greedy episode:
+    that of the turn with the same index (the last one if the greedy episode is shorter), or their
+    mean."""
     if by == "episode":
         return [sum(returns) / len(returns)] * len(trained_turns(rollout))
     index = {id(turn): place for place, turn in enumerate(rollout.turns)}
@@ -167,7 +165,7 @@ def greedy_baselines(
 def _by_place(
     found: Sequence[Member], rows: Sequence[np.ndarray], owners: Sequence[int]
 ) -> list[Comparison]:
-    """A comparison for every number of a turn."""
+    """One comparison per turn index."""
     at: dict[int, list[tuple[int, int]]] = {}
     for number, (_, rollout) in enumerate(found):
         index = {id(turn): place for place, turn in enumerate(rollout.turns)}
@@ -190,7 +188,7 @@ def _by_place(
 
 
 def _by_node(found: Sequence[Member], rows: Sequence[np.ndarray]) -> list[Comparison]:
-    """A comparison for every state; an answer counts once, however many episodes go on from it."""
+    """One comparison per state; an answer counts once, however many episodes continue from it."""
     at: dict[object, list[tuple[Turn, float, int]]] = {}
     answers: dict[tuple[int, ...], int] = {}
     for (episode, rollout), row in zip(found, rows, strict=True):

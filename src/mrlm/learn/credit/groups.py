@@ -1,6 +1,6 @@
-"""Walking over groups: who is compared with whom, what they earned, and what is said about it.
+"""Functions over groups: the partition into compared rollouts, their rewards and metrics.
 
-It knows the nouns of the house but no algorithm, no model and no gradient.
+Independent of algorithms, models and gradients.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mrlm.learn.data.batch import as_column
 
 Member = tuple[Episode, Rollout]
 Key = Literal["agent", "task"] | dict[str, str]
-"""Who is compared with whom: every `agent` with itself, all agents of a `task` with one another, or
-by a mapping agent -> role those of one role; an agent that is not named is a role of its own."""
+"""Rollouts that are compared: of every `agent` separately, of all agents of a `task` together, or
+by a mapping agent -> role those of one role; an agent that is not named is its own role."""
 EPSILON = 1e-6
-"""Added to the deviation of a group before it divides."""
+"""Added to the standard deviation of a group before division."""
 
 
 def trained_turns(rollout: Rollout) -> list[Turn]:
-    """The turns of a rollout that tokens are trained of."""
+    """The turns of a rollout whose tokens are trained."""
     return [turn for turn in rollout.turns if turn.trained and turn.completion_ids]
 
 
 def clear(groups: Iterable[Group]) -> None:
-    """Forget earlier credit: a turn without advantages is not trained."""
+    """Clears earlier credit: a turn without advantages is not trained."""
     for group in groups:
         for episode in group:
             for turn in episode.turns:
@@ -40,8 +40,8 @@ def clear(groups: Iterable[Group]) -> None:
 
 
 def members(group: Group) -> dict[str, list[Member]]:
-    """Agent -> its rollouts that may be compared: of episodes that did not fail, with finite
-    rewards and something to train."""
+    """Agent -> its comparable rollouts: those of successful episodes with finite rewards and
+    trained turns."""
     found: dict[str, list[Member]] = {}
     for episode in group.valid:
         for agent, rollout in episode.rollouts.items():
@@ -65,7 +65,7 @@ def sides(found: Mapping[str, list[Member]], key: Key) -> dict[str, list[Member]
 
     Args:
         found: agent -> its rollouts (`members`, `all_members`).
-        key: who makes a side.
+        key: how agents form sides.
     """
     if key == "agent":
         return dict(found)
@@ -77,13 +77,12 @@ def sides(found: Mapping[str, list[Member]], key: Key) -> dict[str, list[Member]
 
 
 def several(found: Iterable[Member]) -> bool:
-    """Whether rollouts come from more than one episode, so that comparing them tells anything."""
+    """Whether rollouts come from several episodes, so that a comparison is informative."""
     return len({id(episode) for episode, _ in found}) > 1
 
 
 def team_rewards(episode: Episode, rollout: Rollout) -> list[float]:
-    """What the team was paid from the joint step of each trained turn up to that of the agent's
-    next one."""
+    """Team reward from the joint step of each trained turn up to that of the agent's next turn."""
     team = episode.step_rewards or [episode.reward]
     steps = [turn.step for turn in trained_turns(rollout)]
     return [sum(team[start:end]) for start, end in pairwise([*steps, len(team)])]
@@ -92,8 +91,8 @@ def team_rewards(episode: Episode, rollout: Rollout) -> list[float]:
 def credited_turns(
     groups: Iterable[Group], by: Literal["turn", "batch"] = "batch"
 ) -> dict[str, list[Turn]]:
-    """Name -> turns that have advantages and are compared with one another: those of an agent,
-    or with `turn` those of an agent that have the same number."""
+    """Name -> turns with advantages that are compared with one another: those of an agent, or with
+    `turn` those of an agent with the same index."""
     found: dict[str, list[Turn]] = {}
     for agent, rollouts in all_members(groups).items():
         for _, rollout in rollouts:
@@ -105,7 +104,7 @@ def credited_turns(
 
 
 def assign(rollout: Rollout, advantage: float) -> None:
-    """The same advantage for every trained turn of a rollout."""
+    """Sets the same advantage on every trained turn of a rollout."""
     for turn in trained_turns(rollout):
         turn.advantages = float(advantage)
 
@@ -126,7 +125,7 @@ def discounted(
 
 
 def centred(x: np.ndarray) -> np.ndarray:
-    """`x - mean(x)`; exactly 0 where all are equal or there are fewer than two."""
+    """`x - mean(x)`; exactly 0 for equal entries or fewer than two."""
     return np.zeros(len(x)) if _constant(x) else x - x.mean()
 
 
@@ -136,7 +135,7 @@ def leave_one_out(x: np.ndarray) -> np.ndarray:
 
 
 def group_std(x: np.ndarray) -> float:
-    """Unbiased standard deviation; 0 where all are equal or there are fewer than two."""
+    """Unbiased standard deviation; 0 for equal entries or fewer than two."""
     return 0.0 if _constant(x) else float(x.std(ddof=1))
 
 
@@ -166,16 +165,16 @@ def column(turn: Turn, name: str) -> np.ndarray:
     """A column of a turn as (tokens,) numbers.
 
     Raises:
-        TrainingError: nobody wrote it.
+        TrainingError: the column is not set.
     """
     return as_column(_noted(turn, name), len(turn))
 
 
 def state_value(turn: Turn) -> float:
-    """The value of the joint state that a turn was taken in, whether or not it has tokens.
+    """Value of the joint state in which a turn was taken, whether or not it has tokens.
 
     Raises:
-        TrainingError: nobody wrote it.
+        TrainingError: the value is not set.
     """
     return float(np.ravel(_noted(turn, "values"))[0])
 
@@ -185,20 +184,21 @@ def _noted(turn: Turn, name: str) -> Any:
     if value is None:
         raise TrainingError(
             f"a turn of agent {turn.agent!r} (policy {turn.policy!r}) has no {name}; "
-            "annotate the groups with what the algorithm needs before credit"
+            "call annotate on the groups before credit assignment"
         )
     return value
 
 
 def sampled_kl(turn: Turn) -> np.ndarray:
-    """`log pi_old - log ref` of each token (tokens,): the k1 estimate, as it goes into a reward."""
+    """`log pi_old - log ref` of each token (tokens,): the k1 estimate, as used in rewards."""
     old = "logprobs" if turn.old_logprobs is None else "old_logprobs"
     return column(turn, old) - column(turn, "ref_logprobs")
 
 
 def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Share of the comparisons (an agent in a group) that teach nothing, over all processes:
-    `frac_zero_variance` (every advantage is 0) and `frac_small_groups` (fewer than two left)."""
+    """Shares of the comparisons (an agent in a group) without a training signal, over all ranks:
+    `frac_zero_variance` (every advantage is 0) and `frac_small_groups` (fewer than two rollouts
+    left)."""
     flags = [0, 0, 0]
     for group in groups:
         compared = members(group)
@@ -217,8 +217,8 @@ def sibling_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def greedy_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What the greedy episodes of groups earned (`greedy_reward/mean`), and the share of the groups
-    that have none to compare with (`frac_without_greedy`), over all processes."""
+    """Mean reward of the greedy episodes of groups (`greedy_reward/mean`), and the share of groups
+    without one (`frac_without_greedy`), over all ranks."""
     rewards = [group.greedy.reward for group in groups if group.greedy]
     sums = {"greedy": [len(groups), len(rewards), sum(rewards)]}
     ((number, known, total),) = ops.global_sum(sums).values()

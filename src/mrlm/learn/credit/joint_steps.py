@@ -1,5 +1,5 @@
-"""An episode as a team sees it: its joint steps, and as text what everybody had read and said
-before each of them. It knows no model: whoever asks brings the tokenizers."""
+"""Joint steps of an episode, and the joint state before each of them as text. Independent of
+models: the caller provides the tokenizers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mrlm.core.episodes import Episode
 from mrlm.core.types import Rollout, Turn
 
 Decode = Callable[[Turn, Sequence[int]], str]
-"""`decode(turn, ids)`: the text of some ids of a turn, by the tokenizer of its policy."""
+"""`decode(turn, ids)`: decodes ids of a turn with the tokenizer of its policy."""
 
 
 @dataclass(slots=True)
 class JointStep:
-    """A step of the world in which somebody spoke.
+    """A step of the environment in which at least one agent has a turn.
 
     Args:
-        turns: everybody's, those of frozen policies included; by agent, then in order.
-        reward: what the team was paid from this step up to the next one that somebody spoke in.
-        discount: of what comes after.
+        turns: of all agents, frozen policies included; by agent, then in order.
+        reward: team reward from this step up to the next one with a turn.
+        discount: of later rewards.
     """
 
     turns: list[Turn]
@@ -29,7 +29,7 @@ class JointStep:
 
     @property
     def trained(self) -> list[Turn]:
-        """The turns that tokens are trained of."""
+        """The turns whose tokens are trained."""
         return [turn for turn in self.turns if turn.trained and turn.completion_ids]
 
 
@@ -37,9 +37,9 @@ def joint_steps(episode: Episode, gamma: float = 1.0) -> list[JointStep]:
     """The joint steps of an episode in order.
 
     Args:
-        episode: without `step_rewards` its reward is that of the first step.
-        gamma: discount from one step of the world to the next. A step in which nobody spoke (a
-            scripted move) is part of the one before it.
+        episode: without `step_rewards` its reward belongs to the first step.
+        gamma: discount per environment step. A step without a turn (a scripted move) is merged into
+            the one before it.
     """
     rewards = episode.step_rewards or [episode.reward]
     found: dict[int, JointStep] = {}
@@ -53,17 +53,16 @@ def joint_steps(episode: Episode, gamma: float = 1.0) -> list[JointStep]:
 
 
 def chain(episode: Episode) -> Rollout:
-    """Everybody's turns as those of one rollout: the agents of a joint step are consecutive
-    decisions, in the order in which they were asked (by name where they were at once), and after
-    the last of them comes the first of the next step."""
+    """All agents' turns as one rollout: the agents of a joint step are consecutive decisions, in
+    the order of their requests (by name for simultaneous ones), followed by those of the next
+    step."""
     turns = sorted(episode.turns, key=lambda turn: (turn.step, turn.order, turn.agent, turn.index))
     return Rollout(task_id=episode.task.id, turns=turns)
 
 
 def in_rounds(steps: Sequence[JointStep]) -> list[list[JointStep]]:
-    """Joint steps in rounds: a round ends before somebody speaks a second time. Where everybody
-    speaks in every step, each is a round of its own; where agents take turns, one turn of each is a
-    round."""
+    """Joint steps in rounds: a round ends before an agent has its second turn. With simultaneous
+    moves each step is a round; with alternating moves a round is one turn of each agent."""
     found: list[list[JointStep]] = []
     spoke: set[str] = set()
     for step in steps:
@@ -77,7 +76,7 @@ def in_rounds(steps: Sequence[JointStep]) -> list[list[JointStep]]:
 
 
 def as_one(steps: Sequence[JointStep]) -> JointStep:
-    """Joint steps that follow one another as one."""
+    """Merges consecutive joint steps into one."""
     whole = JointStep([])
     for step in steps:
         whole.turns = [*whole.turns, *step.turns]
@@ -87,19 +86,19 @@ def as_one(steps: Sequence[JointStep]) -> JointStep:
 
 
 def own_texts(rollout: Rollout, decode: Decode) -> list[tuple[Turn, str, str]]:
-    """An agent's conversation as it went on: each of its turns with what the agent read since its
-    last one, and with what it said then."""
+    """An agent's conversation: each of its turns with the text it read since its last one, and the
+    text of its completion."""
     story = _Story(decode)
     return [(turn, story.read(turn), story.say(turn)) for turn in rollout.turns]
 
 
 def joint_texts(episode: Episode, decode: Decode) -> list[tuple[JointStep, str]]:
-    """Each joint step with the text that is new since the one before: what was said in that step,
-    the world's own state where it was noted, and what agents read before anybody speaks again.
+    """Each joint step with the new text since the one before: the messages of that step, the
+    environment's state if recorded, and the observations before the next turn.
 
-    All texts up to a step's, joined, are the joint state it starts from. Nothing said in a step is
-    part of its own state, nor is a prompt written after something was said in it, so that a value
-    of the state does not depend on the actions it is the baseline of.
+    The concatenated texts up to a step are its joint state. Messages of a step, and prompts written
+    after them, are not part of the step's own state, so that its value does not depend on the
+    actions it is the baseline of.
     """
     story = _Story(decode)
     found: list[tuple[JointStep, str]] = []
@@ -118,13 +117,13 @@ def joint_texts(episode: Episode, decode: Decode) -> list[tuple[JointStep, str]]
 
 @dataclass(slots=True)
 class _Story:
-    """What has been told of each agent's conversation: agent -> its ids."""
+    """Tracks the ids of each agent's conversation that are already in the text: agent -> ids."""
 
     decode: Decode
     known: dict[str, list[int]] = field(default_factory=dict)
 
     def read(self, turn: Turn) -> str:
-        """What is new in the turn's prompt; all of it where it does not continue the last."""
+        """The new part of the turn's prompt; all of it if it does not extend the last one."""
         if turn.read:
             return f"{turn.agent} reads: {turn.read}\n"
         known, ids = self.known.get(turn.agent, []), turn.prompt_ids
@@ -135,8 +134,8 @@ class _Story:
         return f"{turn.agent} reads: {self.decode(turn, fresh)}\n"
 
     def say(self, turn: Turn) -> str:
-        """What the turn adds to it."""
+        """The text of the turn's completion."""
         self.known[turn.agent] = [*turn.prompt_ids, *turn.completion_ids]
-        if not turn.completion_ids:  # behind an API
+        if not turn.completion_ids:  # API model without ids
             return f"{turn.agent} says: {turn.message.content if turn.message else ''}\n"
         return f"{turn.agent} says: {self.decode(turn, turn.completion_ids)}\n"

@@ -1,5 +1,5 @@
-"""Rewards seen in another light while credit is given, and put back afterwards: metrics and records
-keep what the world paid."""
+"""Reward shaping during credit assignment. Rewards are restored afterwards: metrics and records
+keep those of the environment."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from mrlm.learn.credit.tree_returns import forked
 
 Shaping = Literal["none", "quality", "margin"]
 """`quality`: `r + a (Q r - (1 - Q) (1 - r))`. `margin`: `r + a (r - Q)`. `Q` is the mean reward of
-all turns of the episode's earlier joint steps: what the team had reached before."""
+all turns in earlier joint steps of the episode."""
 
 
 @contextmanager
 def shaped(
     groups: Sequence[Group], shaping: Shaping, coef: float, outcome_coef: float
 ) -> Iterator[None]:
-    """Within the context turns and episodes are paid shaped rewards.
+    """Applies shaped rewards to turns and episodes inside the context.
 
-    Turns of the first joint step have nothing before them and keep their reward. The team's reward
-    of a joint step changes by the mean change of its turns.
+    Turns of the first joint step keep their reward. The team reward of a joint step changes by the
+    mean change of its turns.
 
     Args:
-        groups: played episodes.
-        shaping: the shape.
+        groups: finished episodes.
+        shaping: kind of shaping.
         coef: `a` above.
         outcome_coef: share of the last step's mean reward that is added to every turn before it.
 
     Raises:
-        TrainingError: outcomes for episodes that were forked, where an answer has several.
+        TrainingError: `outcome_coef` for forked episodes, in which an answer has several outcomes.
     """
     if shaping == "none" and not outcome_coef:
         yield
         return
     if outcome_coef and any(forked(group.episodes) for group in groups):
         raise TrainingError(
-            f"outcome_coef={outcome_coef} pays an answer for the end of its episode, and where the "
-            "workflow tries several answers from one state it has several ends; set it to 0"
+            f"outcome_coef={outcome_coef} rewards an answer by the outcome of its episode, but in "
+            "a workflow that forks episodes an answer has several outcomes; set it to 0"
         )
     before = [
         (episode, episode.reward, episode.step_rewards, [(t, t.reward) for t in episode.turns])
@@ -68,7 +68,7 @@ def shaped(
 
 
 def _changed(episode: Episode, shaping: Shaping, coef: float, outcome_coef: float) -> list[float]:
-    """The shaped reward of each turn of an episode."""
+    """Shaped rewards of the turns of an episode."""
     turns = list(episode.turns)
     last = max((turn.step for turn in turns), default=0)
     outcome = [turn.reward for turn in turns if turn.step == last]

@@ -1,4 +1,4 @@
-"""Where a number stands among the latest ones, for scales that nobody knows beforehand."""
+"""Position of a number within a sliding window, for quantities of unknown scale."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 @dataclass(slots=True)
 class Window:
-    """The latest numbers.
+    """Sliding window over the latest numbers.
 
     Args:
-        size: how many are kept.
+        size: of the window.
         numbers: oldest first.
 
     Example:
@@ -27,12 +27,12 @@ class Window:
     numbers: list[float] = field(default_factory=list)
 
     def add(self, numbers: Iterable[float]) -> None:
-        """Take more numbers in, in any order; the oldest leave."""
+        """Adds numbers in any order; the oldest are dropped."""
         self.numbers = [*self.numbers, *sorted(map(float, numbers))][-self.size :]
 
     def place(self, number: float) -> float:
-        """0 at the 5th percentile and below, 1 at the 95th and above, linear between; 0.5 where the
-        two are the same."""
+        """0 at the 5th percentile and below, 1 at the 95th and above, linear between; 0.5 if the
+        two are equal."""
         if not self.numbers:
             return 0.5
         low, high = np.percentile(self.numbers, (5, 95))

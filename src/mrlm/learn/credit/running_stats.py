@@ -1,4 +1,4 @@
-"""Mean and deviation of everything seen so far, for rewards that are scaled as a run goes on."""
+"""Running mean and deviation, for reward scaling during training."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class RunningStats:
     """Moments of a growing sample.
 
     Args:
-        count: numbers seen.
-        mean: of them.
-        squares: sum of the squared distances from it.
+        count: number of values.
+        mean: of the values.
+        squares: sum of squared deviations from the mean.
 
     Example:
-        >>> seen = Running()
+        >>> seen = RunningStats()
         >>> seen.add(Moments(2, 1.0, 2.0))  # 0 and 2
         >>> seen.add(Moments(1, 4.0, 0.0))  # 4
         >>> seen.mean, seen.std
@@ -30,8 +30,7 @@ class RunningStats:
     squares: float = 0.0
 
     def add(self, found: Moments) -> None:
-        """Take more numbers into account, by their moments (the pairwise formula of Chan, Golub and
-        LeVeque, 1979)."""
+        """Adds numbers by their moments (the pairwise formula of Chan, Golub and LeVeque, 1979)."""
         total = self.count + found.count
         if not total:
             return
@@ -43,5 +42,5 @@ class RunningStats:
 
     @property
     def std(self) -> float:
-        """Unbiased deviation; 0 for fewer than two numbers."""
+        """Unbiased standard deviation; 0 for fewer than two numbers."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0

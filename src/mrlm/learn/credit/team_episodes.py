@@ -1,4 +1,4 @@
-"""Episodes of a team as a user brings them: recorded, a rollout per agent, or one transcript."""
+"""A team's episodes as users pass them: recorded, one rollout per agent, or one transcript."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mrlm.learn.credit.user_rollouts import (
 from mrlm.learn.policy.policy import Policy
 
 Played = Play
-"""An episode of a team: as it was recorded, agent -> its rollout, or one transcript in which every
+"""An episode of a team: a recorded one, agent -> its rollout, or one transcript in which every
 MODEL message names its agent."""
 
 
@@ -45,11 +45,10 @@ class TeamReader:
         rewards: Sequence[TeamReward] | None,
         group_by: Callable[[Any], Any] | None,
     ) -> tuple[list[Group], Sources]:
-        """Groups of episodes, and every rollout that a user gave with the turns read from it.
+        """Groups of episodes, and every given rollout with the turns read from it.
 
         Raises:
-            ConfigError: rewards of the wrong number, none that can be used, or agents that are not
-                part of the team.
+            ConfigError: wrong number of rewards, no usable reward, or agents outside the team.
         """
         check_rewards(rewards, len(episodes), "episode")
         by_key: dict[Any, list[Episode]] = {}
@@ -84,7 +83,7 @@ class TeamReader:
             raise ConfigError(
                 f"episode {index}: agent {unknown[0]!r} is not in the team "
                 f"({', '.join(self.policies)}); give its model to TeamLearner, and trained=[...] "
-                "where it is not to be trained"
+                "if it is not to be trained"
             )
         return parts
 
@@ -109,7 +108,7 @@ def _episode(
     turns: Mapping[str, list[Turn]],
     policies: Mapping[str, Policy],
 ) -> Episode:
-    """The episode that is learned from: what a user gave, with the turns that were read."""
+    """The training episode: the given one with the turns that were read."""
     known = played.rollouts if isinstance(played, Episode) else {}
     rollouts = {
         agent: replace(

@@ -1,5 +1,5 @@
-"""Groups whose episodes were forked: what followed from each answer, and which answers were given
-to one state. Works on paths and rewards; it knows no algorithm."""
+"""Forked episodes: returns of answers, and answers grouped by state. Works on paths and rewards,
+independent of algorithms."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from mrlm.core.episodes import Episode
 
 Node = tuple[int, ...]
-"""An answer by the path that leads to it; `node[:-1]` is the state it answers."""
+"""Path of an answer; `node[:-1]` is the state it answers."""
 
 
 def forked(episodes: Sequence[Episode]) -> bool:
-    """Whether any episode came from a fork."""
+    """Whether any episode was forked."""
     return any(len(episode.path) > 1 for episode in episodes)
 
 
 def node_returns(
     paths: Sequence[Node], rewards: Sequence[Sequence[float]], gamma: float
 ) -> dict[Node, float]:
-    """Return of every answer: its own reward, and what its continuations returned on average:
-    `R_j = r_j + gamma mean_children(R)` (arXiv 2508.04652).
+    """Return of every answer: its own reward plus the mean return of its continuations: `R_j = r_j
+    + gamma mean_children(R)` (arXiv 2508.04652).
 
     Args:
-        paths: of each episode, a number for each of its joint steps.
-        rewards: of each episode, one per joint step.
+        paths: for each episode, one index per joint step.
+        rewards: for each episode, one per joint step.
         gamma: discount from one joint step to the next.
     """
     paid: dict[Node, float] = {}
@@ -42,7 +42,7 @@ def node_returns(
 
 
 def by_state(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
-    """The answers that were given to each state, in order."""
+    """The answers to each state, in order."""
     found: dict[Node, list[Node]] = {}
     for node in sorted(nodes):
         found.setdefault(node[:-1], []).append(node)

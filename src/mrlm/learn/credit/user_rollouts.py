@@ -1,5 +1,5 @@
-"""Rollouts that a user brings, written by hand or recorded by a `Generator`, as the groups that
-algorithms compare. Episodes that were played come through unchanged."""
+"""Conversion of user rollouts, written by hand or recorded by a `Generator`, into groups for
+algorithms. Episodes recorded by a trainer are passed through unchanged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mrlm.learn.bases.spec import SamplingPlan
 log: logging.Logger = logging.getLogger("mrlm")
 
 Play = Rollout | Mapping[str, Rollout] | Episode
-"""One play: a transcript of one or several speakers, a rollout for each agent, or an episode as a
-trainer recorded it."""
+"""One episode: a transcript of one or several agents, one rollout per agent, or an episode recorded
+by a trainer."""
 TeamReward = float | None | Mapping[str, float | None]
-"""Of a play: a number that every agent gets for its last turn, or agent -> its own; the team's is
-their mean, and counts in the last joint step. `None` is a reward that is missing."""
+"""Reward of an episode: a number for every agent's last turn, or agent -> its own. The team reward
+is their mean, in the last joint step. `None` is a missing reward."""
 Sources = list[tuple[Rollout, list[Turn]]]
-"""Rollouts that a user gave, each with the turns that were read from it."""
+"""User rollouts, each with the turns read from it."""
 COMPUTED = (
     "advantages",
     "returns",
@@ -36,17 +36,17 @@ COMPUTED = (
     "full_kl",
     "entropies",
 )
-"""Columns of a turn that are computed again."""
+"""Columns of a turn that are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutReader:
-    """Reads rollouts for one policy.
+    """Reads user rollouts for one policy.
 
     Args:
         policy: its name.
-        chat: renders what was written by hand.
-        agents: whose messages are trained on; everybody's when `None`.
+        chat: renders hand-written messages.
+        agents: agents whose messages are trained on; all if `None`.
     """
 
     policy: str
@@ -59,15 +59,15 @@ class RolloutReader:
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> tuple[list[Group], Sources]:
-        """Groups of episodes, and what was read from every rollout.
+        """Groups of episodes, and the turns read from every rollout.
 
         Args:
-            plays: what was played; a `Group` stays one.
-            rewards: one per play; the turns' own rewards when `None`.
+            plays: episodes or rollouts; a `Group` stays one.
+            rewards: one per play; the turns' own rewards if `None`.
             group_by: key of the plays that are compared.
 
         Raises:
-            ConfigError: rewards of the wrong number, or none that can be used.
+            ConfigError: wrong number of rewards, or no usable reward.
         """
         check_rewards(rewards, len(plays), "rollout")
         found: dict[Any, list[Episode]] = {}
@@ -77,8 +77,8 @@ class RolloutReader:
             if isinstance(play, Group):
                 if rewards is not None:
                     raise ConfigError(
-                        f"rollouts[{index}] is a group, whose episodes have their rewards; leave "
-                        "`rewards` out, or give its episodes"
+                        f"rollouts[{index}] is a group, whose episodes have their rewards; omit "
+                        "`rewards`, or give its episodes"
                     )
                 found[index, play.task_id] = [self._played(each, sources) for each in play]
                 continue
@@ -97,7 +97,7 @@ class RolloutReader:
     def _episode(
         self, play: Rollout | Mapping[str, Rollout], name: str, task: Task, sources: Sources
     ) -> Episode:
-        """A play as an episode: a rollout for every agent that speaks in it."""
+        """A play as an episode, with one rollout per agent."""
         given = {play.agent or "agent": play} if isinstance(play, Rollout) else dict(play)
         parts: dict[str, Rollout] = {}
         for agent, rollout in given.items():
@@ -106,7 +106,7 @@ class RolloutReader:
             sources.append((rollout, turns))
             spoken: dict[str, list[Turn]] = {}
             for turn in turns:
-                if alone:  # whatever a generator called it
+                if alone:  # the key overrides the generator's agent name
                     turn.agent, turn.trained = agent, self._trains(agent)
                 spoken.setdefault(turn.agent, []).append(turn)
             for speaker, own in (spoken or {agent: []}).items():
@@ -114,7 +114,7 @@ class RolloutReader:
         return Episode.recorded(name, task, parts)
 
     def _played(self, episode: Episode, sources: Sources) -> Episode:
-        """A copy of an episode, to be credited again."""
+        """A copy of an episode with credit cleared."""
         parts: dict[str, Rollout] = {}
         for agent, rollout in episode.rollouts.items():
             trained = self._trains(agent)
@@ -132,11 +132,11 @@ class RolloutReader:
         return replace(episode, rollouts=parts, step_rewards=list(episode.step_rewards))
 
     def turns(self, rollout: Rollout) -> list[Turn]:
-        """The turns an engine recorded, and one per MODEL message that was written by hand."""
+        """The turns recorded by an engine, plus one per hand-written MODEL message."""
         links = [(message.role, message.turn) for message in rollout.messages]
         by_hand = (Role.ASSISTANT, None) in links
         turns = list(rollout.turns)
-        # where no message is linked to a turn they are a view of those that were recorded
+        # unlinked messages are a view of the recorded turns
         if by_hand and (not turns or any(turn is not None for _, turn in links)):
             name = rollout.agent or "agent"
             written = transcript_turns(self.chat, rollout.messages, name, self.policy, self.agents)
@@ -144,7 +144,7 @@ class RolloutReader:
                 turn for turn in written if turn.message is not None and turn.message.turn is None
             ]
             turns.sort(key=lambda turn: len(turn.prompt_ids))
-            if rollout.turns:  # neither kind knows of the other
+            if rollout.turns:  # number recorded and hand-written turns together
                 for step, turn in enumerate(turns):
                     turn.step = step
         for turn in turns:
@@ -159,10 +159,10 @@ class RolloutReader:
 
 
 def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[Group]:
-    """Groups as an algorithm requires them.
+    """Groups in the form that an algorithm requires.
 
     Raises:
-        ConfigError: it cannot compare what they hold.
+        ConfigError: the algorithm cannot compare their rollouts.
     """
     if plan.siblings:
         groups = _compared(groups, algorithm)
@@ -172,7 +172,7 @@ def as_planned(groups: list[Group], plan: SamplingPlan, algorithm: str) -> list[
 
 
 def _compared(groups: list[Group], algorithm: str) -> list[Group]:
-    """Groups that an algorithm can compare inside: all as one, where each has a single member.
+    """Groups that an algorithm can compare: a single group of all, if each has one member.
 
     Raises:
         ConfigError: there is only one rollout.
@@ -189,8 +189,8 @@ def _compared(groups: list[Group], algorithm: str) -> list[Group]:
 
 
 def _check_trees(groups: Sequence[Group], algorithm: str) -> None:
-    """Refuse plays of several turns where an algorithm compares the answers to one state, unless
-    they were forked from one another.
+    """Checks that multi-turn plays were forked from one another if an algorithm compares the
+    answers to one state.
 
     Raises:
         ConfigError: siblings read different prompts from their second turn on.
@@ -198,18 +198,18 @@ def _check_trees(groups: Sequence[Group], algorithm: str) -> None:
     for episode in (episode for group in groups for episode in group):
         if len(episode.path) < 2 and any(turn.step for turn in episode.turns):
             raise ConfigError(
-                f"{algorithm} compares several answers to one state, and from their second turn on "
-                "these rollouts have a state each; give episodes of the workflow `tree`, or use "
-                "grpo or magrpo"
+                f"{algorithm} compares several answers to one state, but from their second turn "
+                "on these rollouts have different states; give episodes of the workflow `tree`, or "
+                "use grpo or magrpo"
             )
 
 
 def _with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
-    """Groups whose rollouts that were generated at temperature 0 are what the others are compared
-    with; greedy episodes are given no credit.
+    """Groups whose rollouts generated at temperature 0 are the baseline of the others; greedy
+    episodes get no credit.
 
     Raises:
-        ConfigError: a group has none, or nothing else.
+        ConfigError: a group has no greedy rollout, or only greedy ones.
     """
     for group in groups:
         for episode in group:
@@ -218,20 +218,20 @@ def _with_greedy(groups: list[Group], algorithm: str) -> list[Group]:
         question = group.task_id[:60]
         if not any(episode.greedy for episode in group):
             raise ConfigError(
-                f"{algorithm} compares the rollouts of a question with what the policy does at "
-                f"temperature 0, and no rollout of {question!r} was generated so; add one by "
-                "Generator(..., temperature=0), with its reward"
+                f"{algorithm} compares the rollouts of a question with a rollout at temperature 0, "
+                f"but {question!r} has none; add one by Generator(..., temperature=0), with its "
+                "reward"
             )
         if not group.valid:
             raise ConfigError(
-                f"{algorithm}: all rollouts of {question!r} were generated at temperature 0, which "
-                "is what others are compared with; add sampled ones"
+                f"{algorithm}: all rollouts of {question!r} were generated at temperature 0, the "
+                "baseline of sampled ones; add rollouts at a higher temperature"
             )
     return groups
 
 
 def grouped(episodes: list[Episode]) -> Group:
-    """A group, in which every episode that was not forked is a try of its own."""
+    """A group in which every episode that was not forked is a separate attempt."""
     for place, episode in enumerate(episodes):
         if len(episode.path) < 2:
             episode.path = (place,)
@@ -239,12 +239,11 @@ def grouped(episodes: list[Episode]) -> Group:
 
 
 def booked(episode: Episode, reward: TeamReward) -> Episode:
-    """The episode with a reward instead of those of its turns. One that is missing takes the agents
-    concerned out of baselines and training, and one that is not finite makes the episode a failed
-    one.
+    """The episode with a reward instead of those of its turns. A missing reward excludes its agents
+    from baselines and training; a non-finite one makes the episode a failed one.
 
     Raises:
-        ConfigError: it names an agent that has no part in the episode.
+        ConfigError: the reward names an agent without a turn in the episode.
     """
     rollouts = episode.rollouts
     own = dict(reward) if isinstance(reward, Mapping) else dict.fromkeys(rollouts, reward)
@@ -273,16 +272,16 @@ def booked(episode: Episode, reward: TeamReward) -> Episode:
 
 
 def check_rewards(rewards: Sequence[object] | None, count: int, what: str) -> None:
-    """Refuse rewards of another number than the plays."""
+    """Checks that there is one reward per play."""
     if rewards is not None and len(rewards) != count:
         raise ConfigError(f"{count} {what}s but {len(rewards)} rewards; give one reward per {what}")
 
 
 def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) -> None:
-    """Name the first reward that is not finite, once.
+    """Logs the first reward that is not finite, once.
 
     Raises:
-        ConfigError: no reward can be used.
+        ConfigError: no reward is finite.
     """
     if rewards is None:
         return
@@ -292,7 +291,7 @@ def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) 
         raise ConfigError(f"no reward is a finite number: {first}; rewards must be finite numbers")
     if wrong:
         log.warning(
-            "%s; %d of %d plays without a finite reward are left out",
+            "%s; %d of %d rollouts without a finite reward are skipped",
             first,
             len(wrong),
             len(episodes),
@@ -300,7 +299,7 @@ def check_usable(episodes: Sequence[Episode], rewards: Sequence[object] | None) 
 
 
 def opening_of(play: Play) -> Any:
-    """What plays must share to be compared: their task, else everything before the first MODEL
+    """The key that compared plays share: their task, else everything before the first MODEL
     message."""
     if isinstance(play, Episode):
         return play.task.id
