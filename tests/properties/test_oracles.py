@@ -111,7 +111,7 @@ def test_two_sided_clipping_bounds_what_a_negative_advantage_costs():
     [
         (
             {"delta": 1.1},
-            r"delta=1.1 would clip before clip_range_high does, at 1.2; set it higher",
+            r"delta=1.1 must exceed 1 \+ clip_range_high, 1.2; set it higher",
         ),
         ({"delta": 4.0, "loss_type": "cispo"}, r"delta=4.0: loss_type='cispo' clips no ratio"),
         ({"kl_bias_correction": True}, r"kl_bias_correction .* kl_coef is 0; remove it"),

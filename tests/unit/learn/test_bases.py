@@ -266,16 +266,16 @@ def test_which_settings_matter(
 @pytest.mark.parametrize(
     ("kind", "settings", "refused"),
     [
-        (PolicyGradient, {"delta": 1.2}, "clip before clip_range_high does, at 1.2"),
+        (PolicyGradient, {"delta": 1.2}, r"must exceed 1 \+ clip_range_high, 1.2"),
         (PolicyGradient, {"delta": 1.2, "clip_range": 0.19}, None),
-        (PolicyGradient, {"delta": 1.25, "clip_range_high": 0.3}, "at 1.3"),
+        (PolicyGradient, {"delta": 1.25, "clip_range_high": 0.3}, "clip_range_high, 1.3"),
         (PolicyGradient, {"delta": 1.25, "clip_range": 0.3, "clip_range_high": 0.2}, None),
         (PolicyGradient, {"delta": 4.0, **REINFORCE}, "clips no ratio"),
         (PolicyGradient, {"delta": 4.0, "loss_type": "cispo"}, "clips no ratio"),
         (PolicyGradient, {"kl_bias_correction": True}, "kl_coef is 0"),
         (PolicyGradient, {"kl_bias_correction": True, "kl_coef": 0.1}, None),
         (PPO, {"kl_bias_correction": True, "kl_coef": 0.1}, "part of the reward"),
-        (PPO, {"critic": "central"}, "is none that this algorithm knows"),
+        (PPO, {"critic": "central"}, "is not supported by this algorithm"),
         (PPO, {"critic_warmup": 2}, "critic_warmup needs"),
         (PPO, {"critic_warmup": 2, "critic": "separate"}, None),
         (PPO, {"critic_epochs": 2}, "critic_epochs needs"),
@@ -285,7 +285,7 @@ def test_which_settings_matter(
         (
             MAPPO,
             {"value_normalization": True, "critic": "mixed"},
-            "^value_normalization: a mixed critic has units of its own",
+            "^value_normalization: a mixed critic has its own units",
         ),
     ],
 )

@@ -398,7 +398,7 @@ def test_dynamic_sampling_takes_more_from_what_is_played_ahead(tmp_path: Path) -
         ({"opponents": {"every": 2}}, "opponents are drawn"),
         ({"training.schedule": {"order": "alternating"}}, "changes with the iteration"),
         ({"training.algorithm": "vdn"}, "imitates"),
-        ({"grpo.importance": "none", "grpo.loss_type": "reinforce"}, "nothing makes up"),
+        ({"grpo.importance": "none", "grpo.loss_type": "reinforce"}, "has no correction"),
         ({"training.algorithm": "sft"}, "no play"),
         (
             {"engine": {"name": "vllm", "base_url": "http://localhost:1", "sleep": True}},

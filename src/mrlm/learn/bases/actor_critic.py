@@ -1,5 +1,5 @@
-"""What policy gradients with learned values share: the knobs of a critic, its loss, the units of
-its values, and the warm-up in which it learns alone. It does not know which step follows which."""
+"""Base of policy gradients with learned values: critic settings, value loss, value normalisation
+and critic warm-up."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class ActorCritic(PolicyGradient):
 
     Args:
         level: `turn`: one value per turn, read before its first token, and one advantage for all
-            its tokens: a message is one action, as what is said in a joint step is. `token`: a
-            value and an advantage for every token. A critic of the whole team knows turns only.
+            its tokens: a message is one action. `token`: a value and an advantage per token. A
+            critic of the whole team supports turns only.
         gamma: discount from one turn (or joint step) to the next.
-        gae_lambda: exponential weight of longer estimates.
-        whiten_advantages: mean 0, deviation 1.
-        critic: who estimates values: `shared`, a head on the policy; `separate`, a network beside
-            each policy, which starts as a copy of it (a second adapter, where it is one);
-            `central`, one network that reads what the whole team read and said; `mixed`, one that
-            values every agent by itself and mixes the values by QMIX.
-        critic_warmup: most iterations at the start of a run in which a critic with a network of its
-            own learns alone; they are over as soon as it explains any variance of the returns.
-        critic_epochs: times a critic with a network of its own goes over the episodes; `None`: as
-            often as the policy. With a single pass a critic learns next to nothing in a short run.
-        value_clip_range: how far the value may move from the old one before its gradient stops, in
-            units of reward (of their deviation, where values are normalised); `None` is off.
-        value_normalization: the critic predicts returns less their running mean, divided by their
-            running deviation (arXiv 2103.01955, section 5.1; PopArt, arXiv 1602.07714, without its
-            change of the last layer), so that its learning rate means the same for rewards of any
-            size. The statistics are of each critic's own returns, from the first iteration on, and
-            part of a checkpoint. `None`: on for mappo, happo and ippo, off for others and for a
-            mixed critic, which has units of its own.
-        bootstrap_on_truncation: where an episode was cut short, go on with the last value known
-            instead of 0. Off: an answer that is cut short is a failure.
+        gae_lambda: lambda of generalised advantage estimation.
+        whiten_advantages: normalise advantages to mean 0, deviation 1.
+        critic: estimator of values: `shared`, a head on the policy; `separate`, a network per
+            policy, initialised as a copy of it (a second adapter for an adapter); `central`, one
+            network that reads the conversations of the whole team; `mixed`, one that values every
+            agent separately and mixes the values by QMIX.
+        critic_warmup: maximum number of first iterations in which only a critic with its own
+            network is trained; they end once it explains any variance of the returns.
+        critic_epochs: epochs of a critic with its own network; `None`: those of the policy. With a
+            single epoch a critic learns next to nothing in a short run.
+        value_clip_range: largest change of a value from the old one before its gradient is clipped,
+            in units of reward (of their deviation, if values are normalised); `None` is off.
+        value_normalization: the critic predicts returns minus their running mean, divided by their
+            running deviation (arXiv 2103.01955, section 5.1; PopArt, arXiv 1602.07714, without
+            rescaling the last layer), so that its learning rate does not depend on the scale of
+            rewards. Statistics cover each critic's returns since the first iteration and are saved
+            in checkpoints. `None`: on for mappo, happo and ippo, off for others and for a mixed
+            critic, which has its own units.
+        bootstrap_on_truncation: bootstrap truncated episodes from the last known value instead of
+            0. Off: truncation counts as failure.
     """
 
     level: Level = "turn"
@@ -70,11 +70,11 @@ class ActorCritic(PolicyGradient):
     update_epochs: int = Field(default=4, ge=1)
 
     topologies: ClassVar[tuple[Topology, ...]] = ("shared", "separate")
-    """The critics this algorithm can use."""
+    """The supported critics."""
     levels: ClassVar[tuple[Level, ...]] = ("turn", "token")
-    """The levels at which it can credit."""
+    """The supported levels of credit."""
     normalizes: ClassVar[bool] = False
-    """Whether values are normalised where `value_normalization` is not set."""
+    """Whether values are normalised if `value_normalization` is not set."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "gae_lambda": Matters(
@@ -82,7 +82,7 @@ class ActorCritic(PolicyGradient):
             "gamma is 0, so there are no longer estimates to weigh; remove it",
         ),
         "value_normalization": Matters(
-            lambda s, run: s.critic != "mixed", "a mixed critic has units of its own; remove it"
+            lambda s, run: s.critic != "mixed", "a mixed critic has its own units; remove it"
         ),
         "value_clip_range": Matters(
             lambda s, run: s.critic != "mixed",
@@ -97,28 +97,28 @@ class ActorCritic(PolicyGradient):
         super().__post_init__()
         if self.critic not in self.topologies:
             raise ConfigError(
-                f"critic={self.critic!r} is none that this algorithm knows "
-                f"({', '.join(self.topologies)}); ppo and ippo have critics per policy, "
-                "mappo, vdn and qmix one of the whole team"
+                f"critic={self.critic!r} is not supported by this algorithm; give one of "
+                f"{', '.join(self.topologies)} (ppo and ippo have critics per policy, mappo, vdn "
+                "and qmix one of the whole team)"
             )
         if self.critic_warmup and self.critic == "shared":
             raise ConfigError(
-                "critic_warmup needs a critic with a network of its own, and critic='shared' is a "
-                "head on the policy; set critic to 'separate', or critic_warmup to 0"
+                "critic_warmup needs a critic with its own network, but critic='shared' is a head "
+                "on the policy; set critic to 'separate', or critic_warmup to 0"
             )
         if self.critic_epochs and self.critic == "shared":
             raise ConfigError(
-                "critic_epochs needs a critic with a network of its own, and critic='shared' is a "
-                "head on the policy, which learns in update_epochs; set critic to 'separate'"
+                "critic_epochs needs a critic with its own network, but critic='shared' is a head "
+                "on the policy, trained for update_epochs; set critic to 'separate'"
             )
         if self.level not in self.levels:
             raise ConfigError(
-                f"level={self.level!r}: {type(self).__name__} has values of {self.levels[0]}s "
-                f"only; set level to {self.levels[0]!r}"
+                f"level={self.level!r}: {type(self).__name__} supports values of "
+                f"{self.levels[0]}s only; set level to {self.levels[0]!r}"
             )
         if self.value_normalization and self.critic == "mixed":
             raise ConfigError(
-                "value_normalization: a mixed critic has units of its own, the root mean square of "
+                "value_normalization: a mixed critic has its own units, the root mean square of "
                 "the first returns; remove it"
             )
         self.seen_returns: dict[str, RunningStats] = {}
@@ -131,13 +131,13 @@ class ActorCritic(PolicyGradient):
             spec,
             columns=spec.columns | {"values"},
             critic=CriticPlan(self.critic, self.turn_values, passes=self.critic_epochs),
-            # a head on the policy learns from every token that goes through it
+            # a head on the policy is trained on every token that passes through it
             ignores_zero=self.critic != "shared" and spec.ignores_zero,
         )
 
     @property
     def turn_values(self) -> bool:
-        """Whether a turn has one value, that of what was read before it."""
+        """Whether a turn has a single value, that of its prompt."""
         return self.level == "turn"
 
     @property
@@ -146,20 +146,21 @@ class ActorCritic(PolicyGradient):
         default = self.normalizes and self.critic != "mixed"
         return default if self.value_normalization is None else self.value_normalization
 
-    # -- units of values ---------------------------------------------------------------------------
+    # -- value normalisation -----------------------------------------------------------------------
 
     def units_of(self, critic: str) -> tuple[float, float]:
-        """Mean and deviation that the values of a critic are in now; (0, 1) are the rewards' own.
+        """Current mean and deviation that a critic's values are normalised by; (0, 1) are the
+        rewards' own units.
 
         Args:
-            critic: the policy it is beside or a head on, or `team`.
+            critic: name of its policy, or `team`.
         """
         seen = self.seen_returns.get(critic)
         return (0.0, 1.0) if seen is None else (seen.mean, seen.std or 1.0)
 
     def observe_returns(self, returns: Mapping[str, np.ndarray]) -> None:
-        """Take an iteration's returns into account, by critic, where values are normalised; after
-        every value of the iteration has been read. Every process must call it."""
+        """Adds an iteration's returns to the statistics of each critic, if values are normalised;
+        call it after all values of the iteration were read. Collective: every rank must call it."""
         if not self.normalizes_values:
             return
         for critic, found in sorted(ops.global_moments(returns).items()):
@@ -178,9 +179,9 @@ class ActorCritic(PolicyGradient):
         return (errors * first).sum() / batch.totals.turns
 
     def explain(self, returns: Sequence[np.ndarray], residuals: Sequence[np.ndarray]) -> None:
-        """Note how much of the variance of returns the values knew before the update (1 is all of
-        it; where everybody always reads the same there is nothing to know, and it is 0), and decide
-        whether the policies wait for the critic. Every process must call it."""
+        """Logs the explained variance of returns before the update (1 at most; 0 if returns do not
+        vary), and decides whether the policies wait for the critic. Collective: every rank must
+        call it."""
         table = {"returns": returns, "residuals": residuals}
         moments = ops.global_moments({key: np.concatenate(x) for key, x in table.items() if x})
         if "returns" in moments:

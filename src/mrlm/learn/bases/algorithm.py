@@ -1,5 +1,5 @@
-"""The contract of an algorithm: who earned what (`credit`), what to minimise (`loss`), and its
-requirements (`spec`). Nothing else."""
+"""The algorithm interface: credit assignment (`credit`), the loss (`loss`), and requirements
+(`spec`)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 @dataclass(kw_only=True, config=STRICT)
 class Algorithm:
     """Base of every algorithm. A subclass is a dataclass of its settings with `credit_group` (or
-    `credit`) and `loss`. It may override the methods below, and no other name; `steps.py` has the
-    steps of an iteration that single algorithms add.
+    `credit`) and `loss`. Only the methods below may be overridden; `steps.py` has the optional
+    steps of an iteration.
 
-    State (a moving baseline, a mixer) may live in `credit` and goes through `state_dict`; `loss` is
-    a pure function of its arguments, because it runs beside the weights and once per micro-batch.
+    `credit` may keep state (a moving baseline, a mixer), saved by `state_dict`; `loss` must be a
+    pure function of its arguments, since it runs once per micro-batch, next to the weights.
 
-    `metrics` holds numbers about the latest `credit` (of all processes together), to be logged with
-    the step; `credit` begins by emptying it. `waiting` says that no policy learns in this
-    iteration. A subclass with a `__post_init__` calls its parent's.
+    `metrics` holds metrics of the latest `credit` (over all ranks), logged with the step; `credit`
+    clears it first. `waiting`: no policy is updated in this iteration. A subclass with a
+    `__post_init__` must call its parent's.
 
     Args:
-        preset: settings of a paper, by the name of one of the algorithm's `presets`; those that are
-            given beside it win.
-        group_size: episodes played from each task, which are then compared.
-        update_epochs: times the optimiser goes over the played episodes.
+        preset: settings of a paper, by a name in the algorithm's `presets`; explicit settings
+            override them.
+        group_size: episodes per task, compared with each other.
+        update_epochs: optimiser epochs over the episodes.
         num_minibatches: optimiser steps per epoch.
-        target_kl: stop the epochs early when the policy has moved further than this (`approx_kl`).
+        target_kl: stop the epochs early once `approx_kl` exceeds this.
     """
 
     preset: str | None = None
@@ -53,9 +53,9 @@ class Algorithm:
     target_kl: float | None = Field(default=None, gt=0)
 
     default_learning_rate: ClassVar[float] = 1e-6
-    """Used when neither `training.learning_rate` nor a preset with a learning rate is set."""
+    """Used if neither `training.learning_rate` nor a preset with a learning rate is set."""
     presets: ClassVar[Mapping[str, PaperPreset]] = {}
-    """The papers whose numbers it knows, by name."""
+    """Paper presets, by name."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "group_size": PLAYED,
@@ -66,11 +66,10 @@ class Algorithm:
     }
 
     face: ClassVar[str]
-    """What its trainer and its config are called before `Trainer` and `Config`, where that is not
-    the name of the class; a literal."""
+    """Prefix of its `Trainer` and `Config` names, if it is not the class name; a literal."""
     also: ClassVar[Mapping[str, Mapping[str, Any]]]
-    """The same for trainers of other libraries that mean this algorithm, each with the settings
-    whose defaults differ; literals."""
+    """Names that other libraries use for this algorithm, each with the settings whose defaults
+    differ; literals."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -90,10 +89,10 @@ class Algorithm:
 
     @classmethod
     def implied(cls, given: Mapping[str, object]) -> dict[str, object]:
-        """Settings that follow from others, such as a preset, where they are not given themselves.
+        """Settings that follow from others, such as a preset, unless given explicitly.
 
         Raises:
-            ConfigError: there is no such preset.
+            ConfigError: the preset does not exist.
         """
         name = given.get("preset")
         return {} if name is None else preset_of(cls.presets, name, cls.__name__).values
@@ -101,53 +100,53 @@ class Algorithm:
     @property
     @final
     def learning_rate(self) -> float:
-        """The learning rate where `training.learning_rate` is not set."""
+        """The learning rate if `training.learning_rate` is not set."""
         found = None if self.preset is None else self.presets[self.preset].learning_rate
         return self.default_learning_rate if found is None else found[0]
 
     @property
     def spec(self) -> Spec:
-        """Its requirements, which follow from its settings."""
+        """Requirements, derived from its settings."""
         return Spec()
 
     def check_agents(self, policy_of: Mapping[str, str], num_agents: int) -> None:
-        """Refuse agents that it cannot train.
+        """Raises if the algorithm cannot train these agents.
 
         Args:
-            policy_of: agent -> policy, of those whose policies are trained.
-            num_agents: agents of the team, those of frozen policies included.
+            policy_of: agent -> policy, for agents with trained policies.
+            num_agents: size of the team, agents with frozen policies included.
 
         Raises:
-            ConfigError: what would work.
+            ConfigError: the agents are not supported; the message names what is.
         """
 
     def credit(self, groups: Sequence[Group]) -> None:
-        """Write `advantages` (and `returns`) on every turn that is to be trained. Called once per
-        iteration. Turns of failed episodes, and others that must not count, are left with
-        `advantages=None`, and the learner drops them."""
+        """Writes `advantages` (and `returns`) on every turn to train. Called once per iteration.
+        Turns of failed episodes, and others to skip, keep `advantages=None`, and the learner drops
+        them."""
         self.metrics = {}
         for group in groups:
             self.credit_group(group)
 
     def credit_group(self, group: Group) -> None:
-        """The same for one group, where groups do not depend on each other."""
+        """The same for a single group, if groups are independent."""
         raise NotImplementedError(f"{type(self).__name__} must define credit or credit_group")
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
-        """What a policy trains on, of groups with credit."""
+        """The training samples of a policy, from groups with credit."""
         return samples_of(groups, policy, self.spec.unit)
 
     def loss(self, batch: Batch, outputs: Outputs) -> Loss:
-        """What to minimise on a micro-batch: its part of a loss normalised by `batch.totals`."""
+        """The loss of a micro-batch: its part of a loss normalised by `batch.totals`."""
         raise NotImplementedError(f"{type(self).__name__} must define loss")
 
     def value_loss(self, batch: Batch, values: Tensor) -> Tensor:
-        """What a critic with a network of its own minimises on a micro-batch, the same way:
-        `values` (N,) against `batch.returns`."""
+        """The loss of a critic with its own network on a micro-batch: `values` (N,) against
+        `batch.returns`, normalised by `batch.totals`."""
         raise NotImplementedError(f"{type(self).__name__} must define value_loss")
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state of `credit`, for checkpoints."""
+        """JSON-able state of `credit` for checkpoints."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

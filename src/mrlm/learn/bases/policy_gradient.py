@@ -1,5 +1,5 @@
-"""What policy gradient algorithms share: the surrogate loss and its knobs. It does not know who
-earned what."""
+"""Base of policy gradient algorithms: the surrogate loss and its settings. Credit assignment is
+left to subclasses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mrlm.learn.credit.reward_shaping import Shaping, shaped
 from mrlm.learn.data.batch import Batch, Loss, Outputs
 
 SAME = {"dapo": "ppo", "bnpo": "ppo"}
-"""Losses that are another one by another name."""
+"""Aliases of losses."""
 LossType = Annotated[
     Literal[
         "reinforce",
@@ -40,8 +40,8 @@ LossType = Annotated[
     AfterValidator(lambda name: SAME.get(name, name)),
 ]
 GSPO_CLIP = {"clip_range": 3e-4, "clip_range_high": 4e-4}
-"""GSPO's clip ranges (arXiv 2507.18071, section 5.1): ratios of whole sequences, as geometric means
-over tokens, lie much nearer to 1 than those of tokens."""
+"""GSPO's clip ranges (arXiv 2507.18071, section 5.1): sequence ratios, as geometric means over
+tokens, are much closer to 1 than token ratios."""
 AGGREGATIONS: dict[str, ops.Aggregation] = {
     "reinforce": "sequence_mean_token_sum",
     "ppo": "token_mean",
@@ -52,57 +52,56 @@ AGGREGATIONS: dict[str, ops.Aggregation] = {
     "sequence": "sequence_mean_token_mean",
     "turn": "turn_mean",
 }
-"""How each loss is averaged unless `aggregation` says otherwise."""
+"""Default aggregation of each loss."""
 UNWEIGHED = (
-    "{name}: with loss_type=reinforce and importance=none nothing makes up for what older weights "
-    "sampled; set importance=auto, or training.max_lag=0"
+    "{name}: loss_type=reinforce with importance=none has no correction for samples of older "
+    "weights; set importance=auto, or training.max_lag=0"
 )
 
 
 @dataclass(kw_only=True, config=STRICT)
 class PolicyGradient(Algorithm):
-    """Base of algorithms that raise the log-probs of what earned more. A subclass gives
-    `credit_group`, `credit_batch` or both.
+    """Base of algorithms that raise the log-probs of completions with higher reward. A subclass
+    gives `credit_group`, `credit_batch` or both.
 
     Args:
         loss_type: `reinforce` has no ratio; `ppo`, `grpo` and `dr_grpo` are the clipped token
             ratio, averaged over all tokens, over sequences, and by a constant length; `gspo` (token
             form), `sequence` (product over a sequence) and `turn` (geometric mean over a turn) clip
             the ratio of a whole; `cispo` clips weights and keeps every gradient. `dapo` and `bnpo`
-            are other names of `ppo`: TRL's `bnpo` divides by the tokens of a micro-batch, and here
-            no result depends on how a batch is cut. A name gives the loss and its average, with
-            `gspo` the clip ranges too; `preset` gives all numbers of a paper.
-        aggregation: how per-token losses become one number (`ops.aggregate`); `None` is what
-            `loss_type` is known with. A ratio of whole sequences does not go well with
-            `token_mean`, which weighs sequences by their length.
-        constant_length: length that `constant` divides by; `None` takes the longest completion that
-            was allowed.
-        clip_range: how far below 1 (and above, unless `clip_range_high` is given) a ratio may earn;
+            are aliases of `ppo`: TRL's `bnpo` divides by the tokens of a micro-batch, whereas
+            results here do not depend on micro-batches. A name sets the loss and its aggregation,
+            with `gspo` the clip ranges too; `preset` sets all numbers of a paper.
+        aggregation: reduction of per-token losses (`ops.aggregate`); `None` is the default of
+            `loss_type`. Avoid `token_mean` with sequence ratios, since it weighs sequences by their
+            length.
+        constant_length: divisor of `constant`; `None` takes the maximum completion length.
+        clip_range: clip range of the ratio below 1 (and above, unless `clip_range_high` is given);
             .2, with `gspo` 3e-4 and 4e-4.
         dual_clip: bound of the loss for negative advantages, as a multiple of them; `None` is off,
             3 is usual.
-        delta: the other way to the same end: a ratio counts as at most this where it is not clipped
-            (two-sided clipping, arXiv 2505.07291); above `1 + clip_range_high`, `None` is off.
+        delta: alternative to `dual_clip`: upper bound of unclipped ratios (two-sided clipping,
+            arXiv 2505.07291); must exceed `1 + clip_range_high`, `None` is off.
         cispo_cap: bound of the weight of `cispo`; with `cispo_cap_mode="relative"` the clip ranges
             are used instead.
-        kl_coef: weight of the divergence from the reference; above 0 a reference is kept.
-        kl_estimator: how the divergence is estimated where it is part of the loss.
-        kl_bias_correction: multiply that estimate by the token's ratio, which makes its gradient
-            that of the divergence also where an older policy sampled (k3 alone is biased).
+        kl_coef: weight of the KL divergence from the reference; above 0 a reference is kept.
+        kl_estimator: estimator of the divergence in the loss.
+        kl_bias_correction: multiply the estimate by the token's ratio, which makes its gradient
+            unbiased for off-policy samples too (k3 alone is biased).
         entropy_coef: weight of an entropy bonus.
-        importance: weights for sampling that differs from what is trained. `auto`: `token` for
-            tokens that older weights sampled, and where the loss uses a ratio for those drawn with
+        importance: importance weights for the mismatch of sampler and trained policy. `auto`:
+            `token` for tokens from older weights, and in losses with a ratio for those sampled with
             top-p, top-k or min-p; else none. The kinds are those of `ops.mismatch_weights`.
         importance_cap, importance_floor: bounds of those weights.
-        recompute_old: take the ratio to log-probs that the trained model itself computes before the
-            update (known as decoupled), which weights by `importance` imply. Without it they are
-            the sampler's (known as bypass): a pass less, and the ratio corrects for the mismatch.
-        shaping: reshape every turn's reward by what the team had reached before it, `Q`, the mean
-            reward of the turns of earlier joint steps; for worlds that score each answer between 0
-            and 1. `quality`: `r + a (Q r - (1 - Q) (1 - r))`. `margin`: `r + a (r - Q)`.
+        recompute_old: take the ratio to log-probs recomputed by the trained model before the update
+            (decoupled), as `importance` weights require. Without it they are the sampler's
+            (bypass): one pass less, and the ratio corrects for the mismatch.
+        shaping: reshape rewards by `Q`, the mean reward of the turns of earlier joint steps, in
+            environments that score each answer in [0, 1]. `margin`: `r + a (r - Q)`. `quality`:
+            `r + a (Q r - (1 - Q) (1 - r))`.
         shaping_coef: `a` of these (0.5 as in MARTI).
-        outcome_coef: share of the last step's reward that every turn before it is paid as well;
-            0 is off, 0.5 is usual.
+        outcome_coef: share of the last step's reward added to every earlier turn; 0 is off, 0.5 is
+            usual.
     """
 
     loss_type: LossType = "ppo"
@@ -127,7 +126,7 @@ class PolicyGradient(Algorithm):
     outcome_coef: float = Field(default=0.0, ge=0)
 
     kl_in: ClassVar[Literal["loss", "reward"]] = "loss"
-    """Where `kl_coef` acts: in one place only."""
+    """Place in which `kl_coef` acts."""
 
     matters: ClassVar[Mapping[str, Matters]] = {
         "constant_length": Matters(
@@ -182,18 +181,18 @@ class PolicyGradient(Algorithm):
             high = 1 + (self.clip_range_high or self.clip_range)
             if self.loss_type in ("reinforce", "cispo"):
                 raise ConfigError(
-                    f"delta={self.delta}: loss_type={self.loss_type!r} clips no ratio; remove it, "
-                    "or set loss_type=ppo"
+                    f"delta={self.delta}: loss_type={self.loss_type!r} clips no ratio; remove "
+                    "delta, or set loss_type=ppo"
                 )
             if self.delta <= high:
                 raise ConfigError(
-                    f"delta={self.delta} would clip before clip_range_high does, at {high:g}; set "
-                    "it higher (4 is usual)"
+                    f"delta={self.delta} must exceed 1 + clip_range_high, {high:g}; set it "
+                    "higher (4 is usual)"
                 )
         if self.kl_bias_correction and not (self.kl_coef and self.kl_in == "loss"):
             where = "kl_coef is 0" if self.kl_in == "loss" else "it is part of the reward here"
             raise ConfigError(
-                f"kl_bias_correction is about a divergence in the loss, and {where}; remove it, or "
+                f"kl_bias_correction needs a divergence in the loss, but {where}; remove it, or "
                 "use an algorithm such as grpo with kl_coef above 0"
             )
 
@@ -222,14 +221,13 @@ class PolicyGradient(Algorithm):
 
     @property
     def clips(self) -> bool:
-        """Whether the loss clips a ratio, or a weight, at `clip_range`."""
+        """Whether the loss clips a ratio or weight at `clip_range`."""
         if self.loss_type == "cispo":
             return self.cispo_cap_mode == "relative"
         return self.loss_type != "reinforce"
 
     def weighs(self, lags: bool, truncates: bool) -> bool:
-        """Whether importance weights may be used, where weights lag behind or sampling truncates
-        the distribution."""
+        """Whether importance weights may be used, given lagging weights or truncated sampling."""
         if self.importance == "auto":
             return lags or (truncates and self.loss_type != "reinforce")
         return self.importance != "none"
@@ -247,14 +245,14 @@ class PolicyGradient(Algorithm):
             self.metrics.update(sibling_metrics(groups))
 
     def reshaped(self, groups: Sequence[Group]) -> AbstractContextManager[None]:
-        """Where turns and episodes are paid what `shaping` makes of their rewards."""
+        """Context in which turns and episodes have rewards shaped by `shaping`."""
         return shaped(groups, self.shaping, self.shaping_coef, self.outcome_coef)
 
     def credit_group(self, group: Group) -> None:
-        """Credit inside one group; nothing by default."""
+        """Credit within one group; a no-op by default."""
 
     def credit_batch(self, groups: Sequence[Group]) -> None:
-        """Credit that looks at all groups, after `credit_group`; nothing by default."""
+        """Credit across all groups, after `credit_group`; a no-op by default."""
 
     # -- loss -------------------------------------------------------------------------------------
 
@@ -289,7 +287,8 @@ class PolicyGradient(Algorithm):
     def _surrogate(
         self, batch: Batch, logprobs: Tensor, difference: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Losses per token (N,), and which tokens were clipped (`None` where nothing ever is)."""
+        """Losses per token (N,), and which tokens were clipped (`None` for losses without
+        clipping)."""
         advantages = batch.advantages
         low, high = self.clip_range, self.clip_range_high or self.clip_range
         if self.loss_type == "reinforce":
@@ -307,7 +306,7 @@ class PolicyGradient(Algorithm):
         return per_token, ops.clipped(ratio, advantages, low, high)
 
     def _ratio(self, batch: Batch, logprobs: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
-        """What is clipped, and the advantages it is multiplied with, both (N,)."""
+        """The ratios to clip, and their advantages, both (N,)."""
         advantages = batch.advantages
         if self.loss_type == "gspo":
             ratio = ops.gspo_ratio(difference, logprobs, batch.sequence, batch.num_sequences)
@@ -324,11 +323,11 @@ class PolicyGradient(Algorithm):
         return ratio, advantages
 
     def _importance(self, batch: Batch, logprobs: Tensor) -> Tensor | None:
-        """Weights (N,) for a mismatch of sampling and training, or `None`.
+        """Weights (N,) for a mismatch of sampler and trained policy, or `None`.
 
-        With a ratio the weight is `pi_old / pi_behaviour` (1 where the old log-probs are the
-        engine's own: the ratio holds the correction already); without one it is `pi /
-        pi_behaviour`. Old log-probs of what older weights sampled are the trained model's.
+        With a ratio the weight is `pi_old / pi_behaviour` (1 if the old log-probs are the engine's
+        own, since the ratio then includes the correction); without one it is `pi / pi_behaviour`.
+        For samples of older weights, old log-probs are those of the trained model.
         """
         if self.importance == "none":
             return None
@@ -348,5 +347,5 @@ class PolicyGradient(Algorithm):
 
 
 def _token_mean(x: Tensor, batch: Batch) -> Tensor:
-    """This micro-batch's share of the mean over all tokens that are seen, without gradient."""
+    """This micro-batch's share of the mean over all tokens in `totals.seen`, detached."""
     return x.detach().sum() / batch.totals.seen

@@ -1,6 +1,5 @@
-"""Pairs of answers, one of which is to be preferred: formed from rows of a data set, from siblings
-that answered the same state, or from trees; and what algorithms that learn from them share. It
-knows turns and rewards; it knows no loss."""
+"""Preference pairs: built from data set rows, from siblings that answered the same state, or from
+trees; and the base of algorithms that train on them. Independent of the loss."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from mrlm.learn.data.batch import Sample, merge
 
 Rewards = Literal["own", "team"]
 State = tuple[str, str, tuple[int, ...]]
-"""An agent, a node of a tree (`""` where nothing was forked) and the prompt that was read there."""
+"""An agent, a node of a tree (`""` without forks) and the prompt read there."""
 
 
 @dataclass(slots=True)
@@ -31,8 +30,8 @@ class PreferencePair:
     """Two answers of one policy to one prompt.
 
     Args:
-        chosen, rejected: the turns of each; several where a conversation went on.
-        weight: what the loss of the pair is multiplied with.
+        chosen, rejected: the turns of each; several in a longer conversation.
+        weight: of the pair's loss.
     """
 
     chosen: list[Turn]
@@ -44,7 +43,7 @@ class PreferencePair:
         return self.chosen[0].policy
 
     def mark(self) -> None:
-        """Write +1 on what was chosen and -1 on what was rejected."""
+        """Sets advantages of +1 on the chosen turns and -1 on the rejected ones."""
         for turns, sign in ((self.chosen, 1.0), (self.rejected, -1.0)):
             for turn in turns:
                 turn.advantages = sign
@@ -52,8 +51,8 @@ class PreferencePair:
 
 @pydantic_dataclass(kw_only=True, config=STRICT)
 class Preferences(Algorithm):
-    """Base of algorithms that learn from pairs. A subclass gives `loss`, and `pairs_of` where pairs
-    are no rows of a data set. Pairs that are dropped are counted (`frac_dropped_pairs`)."""
+    """Base of algorithms that train on pairs. A subclass gives `loss`, and `pairs_of` unless pairs
+    are data set rows. Dropped pairs are counted (`frac_dropped_pairs`)."""
 
     group_size: int = Field(default=2, ge=2)
 
@@ -77,7 +76,7 @@ class Preferences(Algorithm):
         self.metrics["frac_dropped_pairs"] = 1.0 - kept / possible if possible else 0.0
 
     def pairs_of(self, group: Group) -> tuple[int, list[PreferencePair]]:
-        """The number of possible pairs of a group, and the pairs that it has."""
+        """The number of possible pairs of a group, and its usable pairs."""
         return len(group.agents), row_pairs(group)
 
     def samples(self, groups: Sequence[Group], policy: str) -> list[Sample]:
@@ -85,7 +84,7 @@ class Preferences(Algorithm):
 
 
 def margins(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
-    """Numbers to log of each pair, from the scores of its sides (pairs,)."""
+    """Metrics of pairs, from the scores of both sides (pairs,)."""
     return {
         "rewards/chosen": good,
         "rewards/rejected": bad,
@@ -96,11 +95,11 @@ def margins(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
 
 @dataclass(slots=True)
 class ScoredAnswer:
-    """An answer to a state, and what followed from it.
+    """An answer to a state, and its returns.
 
     Args:
         turn: the answer.
-        returns: what was paid from there on, in each episode that goes through it.
+        returns: return from there on, in each episode through it.
     """
 
     turn: Turn
@@ -108,13 +107,13 @@ class ScoredAnswer:
 
     @property
     def value(self) -> float:
-        """The mean of its leaves."""
+        """Mean of the returns."""
         return sum(self.returns) / len(self.returns)
 
 
 def pair_samples(pairs: Sequence[PreferencePair], policy: str) -> list[Sample]:
-    """The pairs of a policy as samples: the number of the pair is the unit, the advantages are the
-    pair's weight, negative on what was rejected."""
+    """The pairs of a policy as samples: the pair index is the unit, and advantages are the pair's
+    weight, negated for the rejected side."""
     found: list[Sample] = []
     for unit, pair in enumerate(pairs):
         if pair.policy != policy:
@@ -126,9 +125,8 @@ def pair_samples(pairs: Sequence[PreferencePair], policy: str) -> list[Sample]:
 
 
 def row_pairs(group: Group) -> list[PreferencePair]:
-    """The pairs of a group that holds two answers, one per agent: the better reward is chosen, and
-    where rewards are equal the first. Sides that are identical, that do not begin with the same
-    prompt, or that are alone, are no pair."""
+    """The pair of a group of two answers, one per agent: the better reward is chosen, with equal
+    rewards the first. Identical or missing sides, or sides with different prompts, form no pair."""
     pairs = []
     for found in members(group).values():
         ranked = sorted(found, key=lambda member: -member[0].reward)
@@ -141,19 +139,18 @@ def row_pairs(group: Group) -> list[PreferencePair]:
 
 
 def comparable(chosen: Rollout, rejected: Rollout) -> bool:
-    """Whether two rollouts answer the same prompt, and differently."""
+    """Whether two rollouts are different answers to the same prompt."""
     a, b = trained_turns(chosen), trained_turns(rejected)
     said = [[turn.completion_ids for turn in turns] for turns in (a, b)]
     return a[0].prompt_ids == b[0].prompt_ids and said[0] != said[1]
 
 
 def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[ScoredAnswer]]:
-    """The answers that were given to each state of a group, in the order of their episodes. Answers
-    to different prompts are never together: later turns of sibling episodes are alone, as a rule.
+    """The answers to each state of a group, in episode order. Answers to different prompts are
+    never grouped, so later turns of sibling episodes are usually alone.
 
     Args:
-        group: siblings, forked or not; episodes that failed, and rewards that are not finite, are
-            left out.
+        group: siblings, forked or not; failed episodes and rewards that are not finite are skipped.
         rewards: of the answering agent alone, or the team's.
     """
     found: dict[State, list[ScoredAnswer]] = {}
@@ -170,8 +167,7 @@ def answers_by_state(group: Group, rewards: Rewards) -> dict[State, list[ScoredA
 
 
 def _through(group: Group, episode: Episode, turn: Turn) -> list[Episode]:
-    """The episodes in which a turn of `episode` was taken: that one, and those that were forked
-    from it later."""
+    """The episodes that contain a turn of `episode`: that one, and those forked from it later."""
     depth = turn.depth + 1
     if len(episode.path) <= depth:
         return [episode]
@@ -180,7 +176,7 @@ def _through(group: Group, episode: Episode, turn: Turn) -> list[Episode]:
 
 
 def _followed(episode: Episode, agent: str, step: int, rewards: Rewards) -> float:
-    """What was paid from a joint step on."""
+    """The return from a joint step on."""
     if rewards == "team":
         return sum(episode.step_rewards[step:]) if episode.step_rewards else episode.reward
     rollout = episode.rollouts.get(agent)
@@ -188,8 +184,8 @@ def _followed(episode: Episode, agent: str, step: int, rewards: Rewards) -> floa
 
 
 def scored(turns: Sequence[Turn]) -> Turn:
-    """A conversation as a turn that is read to its last token: what a head says there is its score.
-    The one token after it is never judged."""
+    """A conversation as a turn that is read to its last token, where a head gives its score; an
+    extra last token is only predicted."""
     last = turns[-1]
     return Turn(
         last.agent, last.policy, [*last.prompt_ids, *last.completion_ids], last.completion_ids[-1:]

@@ -1,5 +1,5 @@
-"""Requirements of an algorithm, as data: `Algorithm.spec` derives them from its settings, and the
-builders and loops read them there."""
+"""Requirements of an algorithm as data: derived from its settings by `Algorithm.spec`, and read by
+builders and training loops."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from mrlm.learn.critics.mixers import Mixing
 from mrlm.learn.schedule import Order
 
 ColumnName = Literal["values", "ref_logprobs", "old_logprobs", "full_kl", "entropies"]
-"""A column of numbers that is computed for every turn before credit."""
+"""A column of numbers computed for every turn before credit assignment."""
 Topology = Literal["shared", "separate", "central", "mixed"]
-"""The estimator of values. `shared`: a head on the policy itself. `separate`: a network beside each
-policy, reading what the policy reads. `central`: one network for the team, reading what everybody
-read and said, as text. `mixed`: one for the team that values every agent by itself and mixes the
-values into the team's."""
+"""Estimator of values. `shared`: a head on the policy. `separate`: a network per policy with the
+policy's input. `central`: one network for the team, which reads the conversations of all agents as
+text. `mixed`: one for the team that values every agent separately and mixes the values into the
+team's."""
 
 UNCORRECTED = (
-    "{name} takes every answer for one of the policy as it is, and has no correction for what "
-    "older weights sampled; set training.max_lag=0"
+    "{name} assumes samples of the current policy and has no correction for those of older "
+    "weights; set training.max_lag=0"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The collection of episodes for an algorithm that learns from them as from a data set.
+    """Collection of episodes for an algorithm that trains on them as on a data set.
 
     Args:
-        demonstrate: the worlds' experts play instead of the policies.
+        demonstrate: the environments' experts act instead of the policies.
         every: iterations between two collections.
-        min_reward: least reward of an episode that is kept; `None` keeps all.
-        most: how many episodes of a collection are kept; `None` is all.
+        min_reward: minimum reward of an episode to keep; `None` keeps all.
+        most: maximum number of episodes to keep; `None` is all.
     """
 
     demonstrate: bool = False
@@ -43,26 +43,24 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """The episodes that credit is given to.
+    """The episodes that get credit.
 
     Args:
-        siblings: several episodes of one task, which are compared.
-        greedy: one more of each task, played greedily, that others are compared with and that is
-            never trained.
+        siblings: several episodes per task, compared with each other.
+        greedy: one additional greedy episode per task as a baseline, never trained on.
         tree: several answers to every state.
-        rows: a data set instead of play.
-        pairs: where there are rows, they are preference pairs.
-        credits: the episodes that it can give credit to: `chains`; `trees`, too, whose episodes
-            were forked from one another; or also `pruned_trees`, in which only some answers to a
-            state were followed up.
-        cross: every combination of the agents' answers to a task is played, at most so many joint
-            actions; `None`: they are not combined.
-        refills: how often an iteration may take further tasks in the place of groups that a
-            `GroupFilter` does not keep.
-        collection: how episodes are collected before they are learned from; `None`: each is
-            learned from once, as it was played.
-        rounds: the outer loop in which the policies answer rows and learn from the answers, over
-            all rows unless it has a number; a round begins with the policy as its own reference.
+        rows: a data set instead of rollouts.
+        pairs: the rows are preference pairs.
+        credits: supported episodes: `chains`; also `trees`, whose episodes were forked from one
+            another; or also `pruned_trees`, in which only some answers to a state were continued.
+        cross: run every combination of the agents' answers to a task, at most this number of joint
+            actions; `None`: not combined.
+        refills: how often an iteration may sample further tasks to replace groups that a
+            `GroupFilter` drops.
+        collection: collection of episodes before training on them; `None`: train once on each new
+            episode.
+        rounds: outer loop in which the policies answer rows and are trained on the answers, over
+            all rows unless it has a number; each round starts with the policy as its own reference.
     """
 
     siblings: bool = False
@@ -82,13 +80,11 @@ class CriticPlan:
     """The estimates of values, where `values` is a column.
 
     Args:
-        topology: who computes them.
-        per_turn: a turn has one value, that of what was read before it: what was said then need
-            not be read to compute it.
-        answers_alone: the critic beside a policy reads answers without what came before them.
-        passes: times a critic with a network of its own goes over the played episodes; `None`: as
-            often as the policy.
-        mixing: how a `mixed` critic makes the team's value of its agents'.
+        topology: the estimator.
+        per_turn: a turn has a single value, that of its prompt: its completion need not be read.
+        answers_alone: the critic of a policy reads completions without their context.
+        passes: epochs of a critic with its own network; `None`: those of the policy.
+        mixing: settings of a `mixed` critic.
     """
 
     topology: Topology = "shared"
@@ -99,7 +95,7 @@ class CriticPlan:
 
     @property
     def of_team(self) -> bool:
-        """True where one critic values the whole team."""
+        """True if one critic values the whole team."""
         return self.topology in ("central", "mixed")
 
 
@@ -108,24 +104,23 @@ class Spec:
     """The requirements of an algorithm.
 
     Args:
-        sampling: the episodes that it learns from.
+        sampling: the episodes to train on.
         columns: computed before credit.
-        critic: estimates values.
-        scalar_head: every policy gets a head for one number, whatever `columns` says.
-        unit: what packing never splits.
-        orders: how policies may take turns in learning; the first is the default.
-        swap_every: iterations after which agents exchange their policies; `None`: they do not.
-        renew_reference: iterations after which the policy becomes its own reference, again and
-            again; 0 is never.
-        reads_old: the loss reads `batch.old_logprobs`: it learns from what the policies themselves
-            sampled, not from the rows of a data set.
-        rescores_lagged: what older weights sampled is scored again before the update, so that the
-            ratio is to the policy as it is then, and a weight makes up for the lag.
-        refuses_lag: why it cannot learn from what older weights sampled, and the fix, with
-            `{name}` for its own name; `None`: it can.
+        critic: estimator of values.
+        scalar_head: every policy gets a scalar head, regardless of `columns`.
+        unit: samples that micro-batches never split.
+        orders: supported update orders of policies; the first is the default.
+        swap_every: iterations after which agents exchange their policies; `None`: never.
+        renew_reference: iterations between updates of the reference to the policy; 0 is never.
+        reads_old: the loss reads `batch.old_logprobs`: it trains on samples of the policies, not on
+            data set rows.
+        rescores_lagged: samples of older weights are rescored before the update, so that the ratio
+            is to the current policy and a weight corrects for the lag.
+        refuses_lag: reason why it cannot train on samples of older weights, and the fix, with
+            `{name}` for the algorithm; `None`: it can.
         entropy: the loss differentiates the entropy.
-        ignores_zero: samples whose advantages are all 0 add nothing to the loss, so that they need
-            not go through the model; they still count in its denominators.
+        ignores_zero: samples with only zero advantages do not change the loss, so the forward pass
+            may skip them; they still count in its denominators.
     """
 
     sampling: SamplingPlan = SamplingPlan()
@@ -143,7 +138,7 @@ class Spec:
     ignores_zero: bool = False
 
     def renews_reference(self, step: int, tasks: int | None, batch_size: int) -> bool:
-        """True where the reference becomes the policy before iteration `step` (from 0), which takes
+        """True if the reference is set to the policy before iteration `step` (from 0), which takes
         `batch_size` of so many `tasks`."""
         if self.sampling.rounds is not None:
             assert tasks is not None

@@ -1,5 +1,5 @@
-"""Steps of an iteration that single algorithms add. The loops call the functions, which do nothing
-for an algorithm without the step."""
+"""Optional steps of an iteration. The training loops call the functions, which do nothing for an
+algorithm without the step."""
 
 from __future__ import annotations
 
@@ -17,46 +17,45 @@ class Rescoring(OfPolicy, Protocol):
     """A learner that can score turns with its current weights."""
 
     async def rescore(self, groups: Sequence[Group]) -> None:
-        """Write `new_logprobs` on the policy's turns."""
+        """Writes `new_logprobs` on the policy's turns."""
         ...
 
 
 class GroupFilter:
-    """An algorithm that chooses, with `sampling.refills`, which groups it learns from."""
+    """An algorithm that selects, with `sampling.refills`, the groups it trains on."""
 
     def keeps(self, group: Group) -> bool:
-        """Return True where a group that was just played is worth learning from; columns are not
-        computed yet."""
+        """Whether to train on a new group; columns are not computed yet."""
         raise NotImplementedError(f"{type(self).__name__} must define keeps")
 
 
 class Refinement:
-    """An algorithm whose columns follow from what a mixed critic has learned of the episodes."""
+    """An algorithm whose columns depend on a mixed critic trained on the same episodes."""
 
     def refine(self, groups: Sequence[Group], critics: Sequence[MixedCritic]) -> None:
-        """Write them when the critics have learned what `credit` wrote, before any policy
-        learns."""
+        """Writes these columns after the critics were trained on the `returns` from `credit`,
+        before any policy update."""
         raise NotImplementedError(f"{type(self).__name__} must define refine")
 
 
 class CarryOver:
-    """An algorithm that recomputes columns where one policy has updated and others still will."""
+    """An algorithm that recomputes columns between the updates of policies."""
 
     async def carry(
         self, stage: Sequence[Rescoring], waiting: Sequence[Rescoring], groups: Sequence[Group]
     ) -> dict[str, float]:
-        """Recompute columns of `groups` for the learners that are still `waiting` to update, now
-        that those of `stage` have; numbers to log."""
+        """Recomputes columns of `groups` for the learners still `waiting` to update, after the
+        update of those of `stage`; returns metrics."""
         raise NotImplementedError(f"{type(self).__name__} must define carry")
 
 
 def keeps(algorithm: Algorithm, group: Group) -> bool:
-    """Return True where an algorithm learns from a group."""
+    """Whether an algorithm trains on a group."""
     return not isinstance(algorithm, GroupFilter) or algorithm.keeps(group)
 
 
 def refine(algorithm: Algorithm, groups: Sequence[Group], critics: Sequence[Critic]) -> None:
-    """Refine columns when the critics have learned."""
+    """Refines columns after the critics were trained."""
     if isinstance(algorithm, Refinement):
         algorithm.refine(groups, [each for each in critics if isinstance(each, MixedCritic)])
 
@@ -67,7 +66,7 @@ async def carry(
     waiting: Sequence[Rescoring],
     groups: Sequence[Group],
 ) -> dict[str, float]:
-    """Recompute columns between two stages of an iteration; numbers to log."""
+    """Recomputes columns between two stages of an iteration; returns metrics."""
     if waiting and isinstance(algorithm, CarryOver):
         return await algorithm.carry(stage, waiting, groups)
     return {}
