@@ -22,6 +22,7 @@ CLEAN = (
     "distributed",
     "engines",
     "environments",
+    "learn",
     "planning",
     "replays",
     "runs.py",

@@ -1,1 +1,1 @@
-"""The weights half: groups of episodes become gradients. It never imports the other half."""
+"""Training: groups of episodes become gradients. Never imports the rollout side, `mrlm.play`."""

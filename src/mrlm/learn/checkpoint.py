@@ -1,5 +1,5 @@
-"""Exact save and resume. A checkpoint is written beside its place and renamed, with a digest of
-every file; the newest one that verifies is what a run resumes from."""
+"""Exact save and resume. A checkpoint is written to a temporary folder and renamed, with a digest
+of every file; a run resumes from the newest one that verifies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 MANIFEST = "manifest.json"
 Owner = Learner | Critic
-"""Whose optimiser it is."""
+"""The owner of an optimiser."""
 
 
 def write_checkpoint(
@@ -37,16 +37,16 @@ def write_checkpoint(
     critics: Sequence[Critic] = (),
     shards: Path | None = None,
 ) -> Path:
-    """Write `folder/checkpoint-<step>` and remove the oldest beyond `keep` (at least two stay).
+    """Writes `folder/checkpoint-<step>` and removes the oldest beyond `keep` (at least two stay).
 
     Args:
         folder: the run's folder.
-        step: iterations done.
-        learners: their policies are written as Hugging Face folders, their optimisers beside them.
+        step: number of finished iterations.
+        learners: written as Hugging Face folders with their optimisers.
         parts: name -> JSON-able state of everything else.
         keep: checkpoints to keep.
-        critics: networks that estimate values, written like the policies.
-        shards: a folder with what is cut over several processes, which becomes a part of it.
+        critics: value networks, written like the policies.
+        shards: a folder with sharded state to include in the checkpoint.
     """
     target = folder / f"checkpoint-{step}"
 
@@ -73,7 +73,8 @@ def write_checkpoint(
 
 
 def thin(newest: Path, keep: int) -> None:
-    """Remove the oldest checkpoints before `newest`, so that `keep` stay with it (at least two)."""
+    """Removes the oldest checkpoints before `newest`, so that `keep` remain with it (at least
+    two)."""
     older = [each for each in checkpoints(newest.parent) if step_of(each) < step_of(newest)]
     for each in older[max(2, keep) - 1 :]:
         remove_folder(each)
@@ -90,8 +91,8 @@ def read_checkpoint(
     critics: Sequence[Critic] = (),
     shards_of: Callable[[str, Owner], dict[str, Tensor]] | None = None,
 ) -> dict[str, Any]:
-    """Load weights and optimisers in place from a verified checkpoint folder; returns its state
-    (`step`, `parts`). `shards_of("learner" or "critic", whose)` reads what was cut over processes.
+    """Loads weights and optimisers in place from a verified checkpoint folder; returns its state
+    (`step`, `parts`). `shards_of("learner" or "critic", name)` reads sharded state.
     """
     from safetensors.torch import load_file
 
@@ -127,19 +128,19 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Iterations that were done when a checkpoint was written."""
+    """Number of finished iterations in a checkpoint."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def newest_verified(folder: Path) -> Path:
-    """The newest checkpoint whose files are all there and unchanged; says what it skipped and
+    """The newest checkpoint whose files are complete and unchanged; logs the skipped ones and
     clears stale temporaries.
 
     Args:
         folder: a run's folder, or one checkpoint.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: no checkpoint is valid.
     """
     clear_temporaries(folder)
     candidates = [folder] if (folder / MANIFEST).is_file() else checkpoints(folder)
@@ -147,13 +148,13 @@ def newest_verified(folder: Path) -> Path:
         damage = verify(candidate)
         if damage is None:
             return candidate
-        log.warning("%s is damaged (%s); an older checkpoint is tried", candidate, damage)
+        log.warning("%s is damaged (%s); trying an older checkpoint", candidate, damage)
     what = "no checkpoint" if not candidates else "no undamaged checkpoint"
-    raise CheckpointError(f"{folder}: there is {what} to resume from; start without --resume")
+    raise CheckpointError(f"{folder} has {what} to resume from; start without --resume")
 
 
 def verify(folder: Path) -> str | None:
-    """What is wrong with a folder that has a manifest; `None` if nothing is."""
+    """Checks a folder against its manifest; returns the first fault, or `None`."""
     try:
         digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -168,15 +169,15 @@ def verify(folder: Path) -> str | None:
 
 
 def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make a folder all at once: filled under another name, digests added, everything flushed to
-    disk, then renamed."""
+    """Creates a folder atomically: filled under a temporary name, digests added, flushed to disk,
+    then renamed."""
     temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         fill(temporary)
         _seal(temporary)
-    except BaseException:  # also when it is interrupted: nothing half done stays
+    except BaseException:  # interrupts included: no partial folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
@@ -188,7 +189,7 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder all at once: it loses its name first."""
+    """Removes a folder atomically: it is renamed first."""
     nameless = folder.with_name(f".{folder.name}.tmp-{os.getpid()}")
     shutil.rmtree(nameless, ignore_errors=True)
     folder.rename(nameless)
@@ -196,7 +197,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file all at once, onto the disk."""
+    """Writes a JSON file atomically and flushes it to disk."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -209,10 +210,10 @@ def write_json(path: Path, data: Any) -> None:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Around whatever writes into a run's folder.
+    """Context for writes into a run's folder.
 
     Raises:
-        TrainingError: the disk refused; the message says what to do.
+        TrainingError: writing failed; the message gives the reason and the remedy.
     """
     try:
         yield
@@ -224,17 +225,18 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def after_room(place: Path) -> str:
-    """What to do when the disk is full: go on where there is a checkpoint, else begin again.
+    """Advice for a full disk: resume if there is a checkpoint, otherwise start again.
 
     Args:
-        place: a run folder, or what is written into one.
+        place: a run folder, or a path in one.
     """
     saved = any(checkpoints(folder) for folder in (place, place.parent))
-    return f"make room, then {'go on with --resume' if saved else 'start the run again'}"
+    return f"free disk space, then {'continue with --resume' if saved else 'start the run again'}"
 
 
 def _refusal(error: Exception) -> str | None:
-    """What the system said, if that is why; libraries in Rust have errors of their own for it."""
+    """The system's reason if an error comes from the disk, also for Rust libraries with their own
+    errors."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     said = re.search(r"([^:]*) \(os error \d+\)", str(error))
@@ -242,7 +244,7 @@ def _refusal(error: Exception) -> str | None:
 
 
 def _seal(folder: Path) -> None:
-    """Add the digests of all files, and wait until everything is on the disk."""
+    """Adds the digests of all files and flushes everything to disk."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     digests = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
     (folder / MANIFEST).write_text(json.dumps(digests, indent=1), encoding="utf-8")
@@ -253,8 +255,8 @@ def _seal(folder: Path) -> None:
 
 
 def clear_temporaries(folder: Path) -> None:
-    """Remove what interrupted writes left behind; a checkpoint that was set aside and not replaced
-    is put back."""
+    """Removes leftovers of interrupted writes; restores a checkpoint that was moved aside but not
+    replaced."""
     for old in folder.glob(".*.old-*"):
         target = folder / old.name[1:].rsplit(".old-", 1)[0]
         if target.exists() or old.is_symlink():

@@ -1,4 +1,4 @@
-"""Policies that engines sample from and nobody trains: judges, sparring partners, opponents."""
+"""Frozen policies that engines sample from: judges and opponents."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mrlm.learn.policy.policy import Policy
 
 
 class Frozen:
-    """A policy without a learner, as an exchange of weights and its proof need it.
+    """A policy without a learner, with the interface for weight transfer.
 
     Args:
         policy: the policy.
         version: of its weights.
-        given: what the engine samples from, where that is a copy of `policy`.
+        given: the copy of `policy` that the engine samples from, if any.
     """
 
     def __init__(self, policy: Policy, version: int = 0, given: Policy | None = None) -> None:
@@ -31,11 +31,11 @@ class Frozen:
         return self.weights_of.name
 
     def weights(self) -> Policy:
-        """The weights that an engine takes."""
+        """The weights for the engine."""
         return self._given
 
     async def rescore(self, groups: Sequence[Group]) -> None:
-        """Write `new_logprobs` on this policy's turns, as `Learner.rescore` does."""
+        """Writes `new_logprobs` on this policy's turns, as `Learner.rescore` does."""
         samples, policy = samples_of(groups, self.policy, "turn", credited=False), self.weights_of
         if not samples:
             return

@@ -1,5 +1,5 @@
-"""Learners that update at the same time: their micro-batches go through a base that their policies
-share as one. What they compute does not depend on whether they meet."""
+"""Simultaneous updates of learners: micro-batches of policies on a shared base run through it in
+one pass. Results do not depend on the batching."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Member(Protocol):
 
     @property
     def settings(self) -> LearnerSettings:
-        """How it learns."""
+        """Optimisation settings."""
         ...
 
     @property
     def weights_of(self) -> Policy:
-        """The policy whose weights it steps."""
+        """The trained policy."""
         ...
 
     async def bring(
@@ -43,21 +43,21 @@ class Member(Protocol):
         seed: int,
         meeting: JointUpdate,
     ) -> dict[str, float]:
-        """Update, with micro-batches that are computed where other learners bring theirs."""
+        """Updates the policy, with micro-batches computed jointly with those of other learners."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A micro-batch whose gradient is to be added to that of a policy's parameters.
+    """A micro-batch whose gradient is added to a policy's parameters.
 
     Args:
-        policy: whose.
-        batch: what is trained on.
-        loss_of: the loss; it may be asked for several parts of the batch, whose losses add up.
-        backward: what starts backward from a loss, where the loss is formed whole.
+        policy: the trained policy.
+        batch: the micro-batch.
+        loss_of: the loss; may be called on parts of the batch, whose losses add up.
+        backward: runs backward from a loss over the whole batch.
         entropy_gradient: whether the loss differentiates the entropy.
-        max_tokens: tokens that may go through the model at once.
+        max_tokens: maximum tokens per forward pass.
         last: whether it is the last one of its optimiser step.
     """
 
@@ -75,7 +75,7 @@ class Work:
 
 
 def accumulate(works: Sequence[Work]) -> list[Loss]:
-    """Form losses and add their gradients; returns the losses, without gradient, in order."""
+    """Computes losses and accumulates gradients; returns the detached losses in order."""
     losses: dict[int, Loss] = {}
     shared: dict[tuple[int, torch.dtype], list[tuple[int, Work, LeanPass]]] = {}
     for place, work in enumerate(works):
@@ -104,7 +104,7 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
 def _loads(
     entries: Sequence[tuple[int, Work, LeanPass]],
 ) -> list[list[tuple[int, Work, LeanPass]]]:
-    """As many micro-batches together as may go through at once."""
+    """Groups micro-batches that fit into one pass."""
     loads: list[list[tuple[int, Work, LeanPass]]] = []
     held = 0
     for entry in entries:
@@ -133,7 +133,7 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
                 )
             losses.append(loss)
             backs.append(back)
-        # a base of which nothing is trained below the head has nothing to carry back
+        # nothing below the head is trained: no backward through the base
         pairs = [(x, g) for x, g in zip(hidden, backs, strict=True) if x.requires_grad]
         if pairs:
             with span("backward", names):
@@ -142,14 +142,13 @@ def _through(works: Sequence[Work], passes: Sequence[LeanPass]) -> list[Loss]:
 
 
 class JointUpdate:
-    """Where the learners of a stage bring their micro-batches. Once all that are still at work have
-    brought one, they are computed together. Where several processes compute gradients together,
-    those of all that have brought everything of a step are added up at once, in order of their
-    names: so every process adds up the same ones at the same time.
+    """Collects the micro-batches of the learners in a stage and computes them jointly once every
+    active learner has submitted one. On several ranks, gradients of learners that finished a step
+    are reduced together in order of names, so that all ranks reduce the same ones.
 
     Args:
-        members: how many learners take part.
-        peers: the processes.
+        members: number of learners.
+        peers: the process group.
     """
 
     def __init__(self, members: int, peers: Peers = ALONE) -> None:
@@ -159,7 +158,7 @@ class JointUpdate:
         self._ready: dict[str, _Part] = {}
 
     async def accumulate(self, work: Work) -> Loss:
-        """Add the gradient of a micro-batch; returns its loss, without gradient."""
+        """Adds the gradient of a micro-batch; returns its detached loss."""
         future: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         self._waiting.append((work, future))
         self._begin()
@@ -168,8 +167,8 @@ class JointUpdate:
     async def add_up(
         self, name: str, parameters: Iterable[nn.Parameter], numbers: dict[str, float]
     ) -> dict[str, float]:
-        """Make the gradients of a learner's parameters, and the numbers, sums over all processes;
-        returns the numbers."""
+        """All-reduces a learner's gradients and the `numbers` (sums over ranks); returns the
+        numbers."""
         if self.peers.size == 1:
             return numbers
         future: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
@@ -178,7 +177,7 @@ class JointUpdate:
         return await future
 
     def leave(self) -> None:
-        """Say that one of the members brings no more."""
+        """Called by a learner that submits no more work."""
         self.members -= 1
         self._begin()
 
@@ -217,7 +216,7 @@ class JointUpdate:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What this process has computed of a learner's step."""
+    """This rank's part of a learner's step."""
 
     parameters: list[nn.Parameter]
     numbers: dict[str, float]
@@ -227,12 +226,12 @@ class _Part:
 async def update_together(
     jobs: Sequence[tuple[Member, Sequence[Sample], int]], algorithm: Algorithm, step: int
 ) -> list[dict[str, float]]:
-    """Update several learners at once; arguments and results are those of `Learner.update`.
+    """Updates several learners at once; arguments and results as for `Learner.update`.
 
     Args:
-        jobs: each learner with its samples and its seed.
+        jobs: each learner with its samples and seed.
         algorithm: its loss, epochs and mini-batches.
-        step: iteration, for the learning rates.
+        step: iteration, for the learning rate schedules.
     """
     peers = jobs[0][0].settings.peers if jobs else ALONE
     meeting = JointUpdate(len(jobs), peers)
@@ -251,7 +250,7 @@ async def update_together(
         tasks = [asyncio.ensure_future(one(*job)) for job in jobs]
         try:
             return await asyncio.gather(*tasks)
-        except BaseException:  # nobody goes on learning when one of them could not
+        except BaseException:  # if one learner fails, all of them stop
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

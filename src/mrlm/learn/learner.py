@@ -1,5 +1,5 @@
-"""A learner trains one policy: it annotates turns, forms the loss and steps the optimiser. It
-serves the library's loop and a user's own alike, and does not know where turns come from."""
+"""The learner of one policy: annotates turns, computes the loss and steps the optimiser. Used by
+the library's trainers and by custom training loops; independent of the source of turns."""
 
 from __future__ import annotations
 
@@ -44,25 +44,24 @@ from mrlm.learn.policy.reference import renew
 log: logging.Logger = logging.getLogger("mrlm")
 
 OWN = ("old_logprobs", "values", "entropies")
-"""Columns that a policy's own forward gives, all of them in one pass."""
+"""Columns from the policy's own forward, all computed in one pass."""
 
 
 class Learner:
     """Trains one policy.
 
-    In a user's own loop: `loss = Learner(model, tokenizer, GRPO()).calculate_loss(rollouts,
-    rewards)`, then `loss.backward()` and a step of the user's optimiser over
-    `learner.parameters()`. The model is never wrapped or cast, and copied only to keep something
-    beside it: a frozen reference, if the algorithm compares with one and none is given, and a
-    critic, if that is separate (beside an adapter it is a second adapter on the same base).
+    In a custom loop: `loss = Learner(model, tokenizer, GRPO()).calculate_loss(rollouts, rewards)`,
+    then `loss.backward()` and a step of an optimiser over `learner.parameters()`. The model is
+    never wrapped or cast, and copied only for a frozen reference, if the algorithm needs one and
+    none is given, and for a separate critic (for an adapter: a second adapter on the same base).
 
     Args:
         model: a causal language model, a PEFT model (its active adapter is trained) or a `Policy`.
         tokenizer: its tokenizer.
         algorithm: credit and loss.
-        agents: names of the agents that are trained; every agent when `None`.
-        reference: a frozen model for algorithms that compare with one.
-        settings: how `update` optimises; not used by `calculate_loss`.
+        agents: names of the trained agents; all if `None`.
+        reference: a frozen model for algorithms with a reference.
+        settings: optimisation settings of `update`; not used by `calculate_loss`.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Learner:
         self.critic: Critic | None = None
         self._first = FirstPass()
         self.mirror: Policy | None = None
-        """A copy that engines sample from while this learns."""
+        """A copy that engines sample from during training."""
         shared = "values" in spec.columns and spec.critic.topology == "shared"
         if shared or spec.scalar_head:
             self._policy.add_value_head()
@@ -101,7 +100,7 @@ class Learner:
 
     @property
     def policy(self) -> str:
-        """Name of the policy that is trained."""
+        """Name of the trained policy."""
         return self._policy.name
 
     @property
@@ -114,19 +113,19 @@ class Learner:
         return self._policy.chat
 
     def parameters(self) -> list[nn.Parameter]:
-        """What an optimiser should step: the policy's own trainable parameters, heads included, and
-        those of the critic beside it."""
+        """Parameters for an optimiser: the policy's trainable parameters, heads included, and those
+        of its critic."""
         beside_it = [] if self.critic is None else self.critic.body.parameters()
         return [*self._policy.parameters(), *beside_it]
 
     def renew_reference(self) -> None:
-        """Compare with the policy as it is now from here on."""
+        """Makes the current policy its own reference."""
         renew(self._policy)
 
     def weights(self) -> Policy:
-        """What an engine takes after an update: the live weights themselves, or a copy of them as
-        they are now, where engines sample while the policy learns, or where it is cut over
-        processes (every process calls this)."""
+        """Weights for an engine after an update: the live weights, or a copy of their current state
+        if engines sample during training or the policy is sharded (then collective: every rank must
+        call it)."""
         shards = self._policy.shards
         if shards is not None:
             shards.refresh()
@@ -136,7 +135,7 @@ class Learner:
         catch_up(self.mirror, self._policy)
         return self.mirror
 
-    # -- the user's own loop -----------------------------------------------------------------------
+    # -- custom training loops ---------------------------------------------------------------------
 
     def batch(
         self,
@@ -144,8 +143,7 @@ class Learner:
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> Batch:
-        """The rollouts with their credit, packed as `calculate_loss` sees them. Arguments as
-        there."""
+        """Packs rollouts with credit as `calculate_loss` does. Arguments as there."""
         return self.packed(self._credited(*self._groups(rollouts, rewards, group_by)))
 
     def calculate_loss(
@@ -154,28 +152,27 @@ class Learner:
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> LossTensor:
-        """The loss of some rollouts, a scalar tensor; only MODEL messages are trained on. Numbers
-        to log are `loss.metrics`.
+        """Computes the loss of rollouts, a scalar tensor with `loss.metrics`; only MODEL messages
+        are trained on.
 
-        The first loss of a rollout begins its update: later ones compare with the log-probs and
-        values of that moment (the ratio of PPO and GRPO), until `forget` is called or the rollout
-        is deleted.
+        The first loss of a rollout starts its update: later ones use its log-probs and values as
+        the old ones (the ratio of PPO and GRPO), until `forget` is called or the rollout is
+        deleted.
 
         Args:
-            rollouts: built by hand or by a `Generator`. A rollout in which several agents speak is
-                an episode of theirs; so is a mapping agent -> rollout. Episodes and groups of a
-                trainer are taken as they were played.
-            rewards: one number per rollout, the team's: it counts in the last turn, and every agent
-                gets it for its own last turn (or agent -> its own number). A rollout whose reward
-                is `None` is left out, as one is whose reward is not finite. The turns' own rewards
-                when `None` as a whole.
+            rollouts: built by hand or by a `Generator`. A rollout with messages of several agents
+                is an episode; so is a mapping agent -> rollout. Episodes and groups of a trainer
+                are used unchanged.
+            rewards: one team reward per rollout, which every agent gets for its last turn (or agent
+                -> its own). Rollouts with a reward that is `None` or not finite are skipped.
+                `None`: the turns' own rewards.
             group_by: key of the rollouts that are compared; by default `task_id`, else the messages
                 before the first MODEL message. If every group would have one member, all rollouts
                 are one group.
 
         Raises:
-            ConfigError: rewards of the wrong number, none that is finite, or a group baseline with
-                a single rollout.
+            ConfigError: wrong number of rewards, no finite reward, or a group baseline with a
+                single rollout.
         """
         groups, sources = self._groups(rollouts, rewards, group_by)
         loss = self.loss_of(self._credited(groups, sources))
@@ -186,13 +183,13 @@ class Learner:
         return LossTensor.of(total, metrics)
 
     def packed(self, samples: Sequence[Sample]) -> Batch:
-        """Samples with credit as one batch."""
+        """Packs samples with credit into one batch."""
         across = self._policy.across
         totals = None if across is None else across.totals(samples)
         return pack(samples, totals, self._policy.pad_id, self._policy.device)
 
     def loss_of(self, samples: Sequence[Sample]) -> Loss:
-        """The loss of samples with credit as one batch; `calculate_loss` makes them of rollouts."""
+        """The loss of samples with credit as one batch; `calculate_loss` takes rollouts."""
         batch, across = self.packed(samples), self._policy.across
         outputs = self._policy.forward(batch, self.spec.entropy)
         loss = self.algorithm.loss(batch, outputs)
@@ -203,16 +200,15 @@ class Learner:
         return Loss(loss.total, loss.metrics | loss_mismatch(self._policy, batch, outputs))
 
     def forget(self) -> None:
-        """Begin a new update: the next loss compares with the policy as it is now, also on rollouts
-        that had a loss before."""
+        """Starts a new update: the next loss takes the current policy as the old one, also for
+        rollouts that had a loss before."""
         self._first.forget()
 
     def _credited(self, groups: list[Group], sources: Sources) -> list[Sample]:
         if self.spec.critic.of_team:
             raise ConfigError(
-                f"{type(self.algorithm).__name__} needs a critic that sees every agent, and a "
-                "learner sees one policy: TeamLearner({agent: (model, tokenizer)}, algorithm) "
-                "trains a team"
+                f"{type(self.algorithm).__name__} needs a critic that sees every agent, but a "
+                "Learner has one policy; use TeamLearner({agent: (model, tokenizer)}, algorithm)"
             )
         if not all(self._first.recall(*source) for source in sources):
             self._annotate(groups, self.spec.columns)
@@ -225,7 +221,7 @@ class Learner:
         samples = self.algorithm.samples(groups, self.policy)
         if not samples:
             raise ConfigError(
-                "there is nothing to train on: no rollout has a MODEL message of a trained agent"
+                "nothing to train on: no rollout has a MODEL message of a trained agent"
             )
         return samples
 
@@ -239,16 +235,16 @@ class Learner:
         groups, sources = reader.groups(rollouts, rewards, group_by)
         return as_planned(groups, self.spec.sampling, type(self.algorithm).__name__), sources
 
-    # -- the library's loop ------------------------------------------------------------------------
+    # -- trainers ----------------------------------------------------------------------------------
 
     async def annotate(self, groups: Sequence[Group], needs: Iterable[str]) -> None:
-        """Compute the columns in `needs` for this policy's turns (`values`, `ref_logprobs`,
+        """Computes the columns in `needs` for this policy's turns (`values`, `ref_logprobs`,
         `old_logprobs`, `full_kl`, `entropies`)."""
         self._annotate(groups, frozenset(needs))
 
     async def rescore(self, groups: Sequence[Group]) -> None:
-        """Write `new_logprobs` on this policy's turns: what its weights say of them now. Nothing
-        else on them changes."""
+        """Writes `new_logprobs`, the log-probs under the current weights, on this policy's turns;
+        nothing else changes."""
         samples = samples_of(groups, self.policy, "turn", credited=False)
         with self._policy.scoring():
             self._fill_all("new_logprobs", samples)
@@ -256,14 +252,14 @@ class Learner:
     async def update(
         self, samples: Sequence[Sample], algorithm: Algorithm, step: int, seed: int
     ) -> dict[str, float]:
-        """Train on credited samples: `update_epochs` times over them, `num_minibatches` optimiser
-        steps each.
+        """Trains on credited samples for `update_epochs` epochs of `num_minibatches` optimiser
+        steps.
 
         Args:
-            samples: what to train on.
+            samples: training samples.
             algorithm: its loss, epochs and mini-batches.
-            step: iteration, for the learning rate.
-            seed: decides the order of mini-batches (and dropout).
+            step: iteration, for the learning rate schedule.
+            seed: for the order of mini-batches and dropout.
 
         Returns:
             Metrics, averaged over optimiser steps.
@@ -279,8 +275,8 @@ class Learner:
         seed: int,
         meeting: JointUpdate,
     ) -> dict[str, float]:
-        """`update`, with micro-batches that are computed where other learners bring theirs; the
-        model is in training mode already."""
+        """`update` with micro-batches computed jointly with those of other learners; the model is
+        already in training mode."""
         if not samples:
             return {}
         seed_dropout((seed >> 1) + self.settings.peers.rank, self._policy.device)
@@ -293,7 +289,9 @@ class Learner:
                 history.append(await self._optimizer_step(minibatch, algorithm, meeting, now))
             moved = history[-1].get("approx_kl", 0.0)
             if algorithm.target_kl is not None and moved > algorithm.target_kl:
-                log.info("%s: epochs ended after %d, approx_kl %.4f", self.policy, epoch + 1, moved)
+                log.info(
+                    "%s: stopped after %d epochs, approx_kl %.4f", self.policy, epoch + 1, moved
+                )
                 break
         self.version += 1
         keys = {key for row in history for key in row}
@@ -305,14 +303,14 @@ class Learner:
 
     @property
     def stepper(self) -> Stepper:
-        """The policy's own optimiser, made at first use."""
+        """The policy's optimiser, made on first use."""
         if self._stepper is None:
             self._stepper = Stepper(self._policy, self.settings)
         return self._stepper
 
     def _first_look(self, samples: Sequence[Sample]) -> FirstLook:
-        """What looks at the first pass of an update; where that draws from dropout, it looks at a
-        few samples without instead."""
+        """Measures the sampler mismatch in the first pass of an update; with dropout, in an extra
+        pass over a few samples without it."""
         look = FirstLook(self.version)
         if drops(self._policy.model):
             with self._policy.scoring():
@@ -328,8 +326,8 @@ class Learner:
         meeting: JointUpdate,
         look: FirstLook | None = None,
     ) -> dict[str, float]:
-        """One step on one mini-batch, whatever number of micro-batches it takes; in the first one
-        of an update, `look` compares the sampler's log-probs with what is computed."""
+        """One optimiser step on one mini-batch of any number of micro-batches; in the first one of
+        an update, `look` compares the sampler's log-probs with the computed ones."""
         stepper = self.stepper
         stepper.clear()
         totals = Totals.of(samples)
@@ -349,7 +347,7 @@ class Learner:
         micros = rounds(policy, peers, shared, settings.max_tokens, settings.accumulation)
         loss_of = algorithm.loss if look is None or look.done else look.at(algorithm.loss)
         for number, micro in enumerate(micros):
-            # where all must compute equally often, one that has no more computes something else
+            # a sharded model needs equally many calls per rank: one without data reuses a sample
             batch = pack(micro or samples[:1], totals, policy.pad_id, policy.device)
             work = Work(
                 policy,
@@ -372,7 +370,7 @@ class Learner:
             overflow = stepper.scale > 1.0 and math.isfinite(metrics["loss"])
             stepper.step(apply=finite)
         if not finite and overflow:
-            log.info("policy %r: the loss scale was too high; it is lowered", self.policy)
+            log.info("policy %r: gradient overflow; lowering the loss scale", self.policy)
         elif not finite:
             self._skip(samples, metrics)
         self.nonfinite = 0 if finite else self.nonfinite
@@ -380,8 +378,8 @@ class Learner:
         return kept | {"nonfinite_steps": float(not finite)}
 
     def _skip(self, samples: Sequence[Sample], metrics: dict[str, float]) -> None:
-        """A non-finite step changes nothing; several in a row end the run, and the batch is kept to
-        be looked at."""
+        """Skips a non-finite step; several in a row end the run, and the batch is saved for
+        debugging."""
         self.nonfinite += 1
         loss, norm = metrics["loss"], metrics["grad_norm"]
         where = f"policy {self.policy!r}: loss {loss:g}, gradient norm {norm:g}"
@@ -404,18 +402,17 @@ class Learner:
     def _annotate(self, groups: Sequence[Group], needs: frozenset[str]) -> None:
         samples = samples_of(groups, self.policy, "turn", credited=False)
         if self.spec.critic.topology != "shared":
-            needs -= {"values"}  # they are a critic's to compute
+            needs -= {"values"}  # computed by a critic
         jobs = dict.fromkeys(sorted(needs), samples)
         if "old_logprobs" not in jobs and self.spec.reads_old:
-            # the sampler's log-probs serve, except where there are none, a distribution was cut, or
-            # the weights were older
+            # the sampler's log-probs suffice unless missing, truncated, or from older weights
             aged = self.spec.rescores_lagged
             jobs["old_logprobs"] = [
                 sample
                 for sample in samples
                 if any(_unscored(turn) or (aged and turn.lag > 0) for turn in sample.turns)
             ]
-        # what one pass can say about all samples is computed in one
+        # columns that one pass can compute share it
         whole = [need for need in OWN if samples and len(jobs.get(need, ())) == len(samples)]
         if len(whole) > 1:
             jobs = {need: chosen for need, chosen in jobs.items() if need not in whole}
@@ -431,8 +428,8 @@ class Learner:
                 turn.values = float(column(opening.turns[0], "values")[0])
 
     def _fill_all(self, need: str, samples: Sequence[Sample]) -> None:
-        """Write a column (or several, joined by `+`) on the turns of samples; each process computes
-        its part of them."""
+        """Writes a column (or several, joined by `+`) on the turns of samples; each rank computes
+        its part."""
         if not samples:
             return
         peers, packed = self.settings.peers, self._policy.packed
@@ -443,7 +440,7 @@ class Learner:
             exchange_columns(peers, shared, need.split("+"))
 
     def _fill(self, need: str, samples: Sequence[Sample]) -> None:
-        """Write a column on the turns of one micro-batch."""
+        """Writes a column on the turns of one micro-batch."""
         batch = pack(samples, pad_id=self._policy.pad_id, device=self._policy.device)
         columns: dict[str, torch.Tensor] = {}
         if need == "ref_logprobs":
@@ -465,8 +462,7 @@ class Learner:
     # -- state -------------------------------------------------------------------------------------
 
     def optimizer_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors and JSON-able rest of the optimiser's state; parameters are named by their
-        position."""
+        """Tensors and JSON-able rest of the optimiser state; parameters are named by position."""
         tensors, rest = self.stepper.state()
         return tensors, rest | {"version": self.version, "nonfinite": self.nonfinite}
 

@@ -1,4 +1,4 @@
-"""The loss of an own loop: an ordinary scalar tensor with the numbers worth logging beside it."""
+"""The loss of custom training loops: a scalar tensor with metrics."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor
 
 
 class LossTensor(Tensor):
-    """A scalar tensor with `metrics`: name -> number of what the loss was made of, without
-    gradient. Everything PyTorch does with a scalar works (`loss / 2`, `loss + penalty`,
-    `GradScaler.scale(loss)`, `accelerator.backward(loss)`); what is computed from it has the same
-    metrics, from several losses those of all, the last one's where names are equal.
+    """A scalar tensor with `metrics`: name -> detached number. All PyTorch operations on scalars
+    work (`loss / 2`, `loss + penalty`, `GradScaler.scale(loss)`, `accelerator.backward(loss)`);
+    results keep the metrics of all losses in the operation, the last one's for equal names.
 
     Example:
         >>> loss = LossTensor.of(torch.tensor(3.0, requires_grad=True), {"kl": 0.5})
@@ -27,7 +26,7 @@ class LossTensor(Tensor):
 
     @classmethod
     def of(cls, total: Tensor, metrics: Mapping[str, Tensor | float]) -> LossTensor:
-        """A loss with its metrics.
+        """Creates a loss with metrics.
 
         Args:
             total: scalar, with its gradient function.
@@ -69,7 +68,7 @@ class LossTensor(Tensor):
 
 
 def _losses(args: Iterable[Any]) -> Iterator[LossTensor]:
-    """The losses among arguments of a function, those in lists included."""
+    """The losses among a function's arguments, nested lists included."""
     for argument in args:
         if isinstance(argument, LossTensor):
             yield argument

@@ -1,8 +1,8 @@
-"""How far the sampler's log-probs are from the trainer's, at the weights that sampled.
+"""Mismatch between the sampler's and the trainer's log-probs at the weights that sampled.
 
-The measure is `KL(sampler || trainer)`, estimated on what was sampled: the mean of `r - 1 - log r`
-with `r` the trainer's probability of a token over the sampler's (k3 of
-http://joschu.net/blog/kl-approx.html). It is 0 where both compute the same, and never negative.
+The measure is `KL(sampler || trainer)`, estimated on sampled tokens: the mean of `r - 1 - log r`
+with `r` the ratio of the trainer's to the sampler's token probability (k3 of
+http://joschu.net/blog/kl-approx.html). It is 0 if both agree, and never negative.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from mrlm.learn.policy.digest import digest
 from mrlm.learn.policy.policy import Policy
 
 SUM, COUNT = "mismatch_sum:", "mismatch_tokens:"
-"""What the names of an update's raw numbers begin with; the name of an agent follows."""
+"""Prefixes of raw sums and counts in an update's metrics; the agent's name follows."""
 MOST = 1e9
-"""What a token counts whose log-prob is not finite on one side."""
+"""Value of a token with a log-prob that is not finite on one side."""
 FEW = 8
-"""Samples that are read once more where the first pass of an update draws from dropout."""
+"""Number of samples in the extra pass when the first pass of an update uses dropout."""
 
 Tally = dict[tuple[str, str], tuple[float, float]]
-"""(policy, agent) -> sum over its tokens, and how many."""
+"""(policy, agent) -> sum over its tokens, and their number."""
 
 
 def comparable(turn: Turn, version: int) -> bool:
-    """Whether the log-probs of a turn are those of the whole distribution of weights of a version:
-    an engine sampled it, neither cut (top-p, top-k, min-p) nor greedily, with no older weights."""
+    """Whether the log-probs of a turn are those of the full distribution at a weight version:
+    sampled by an engine, neither truncated (top-p, top-k, min-p) nor greedy, with no older
+    weights."""
     sampling = turn.sampling
     known = turn.logprobs is not None and len(turn) > 0
     return known and not (sampling.truncates or sampling.greedy) and turn.version == version
 
 
 class FirstLook:
-    """Adds up, agent by agent, what the first pass of an update says of the tokens it trains on,
-    before any weight has moved.
+    """Accumulates the mismatch per agent over the first pass of an update, before any weights
+    change.
 
     Args:
         version: of the weights before the update.
@@ -50,11 +51,11 @@ class FirstLook:
     def __init__(self, version: int) -> None:
         self.version = version
         self.done = False
-        """It needs to see nothing more."""
+        """Whether it has seen all it needs."""
         self._sums: dict[str, Tensor] = {}
 
     def at(self, loss_of: LossOf) -> LossOf:
-        """The same loss, which is looked at on the way."""
+        """Wraps a loss function so that its inputs are recorded."""
 
         def watched(batch: Batch, outputs: Outputs) -> Loss:
             self.add(batch, outputs.logprobs)
@@ -64,10 +65,10 @@ class FirstLook:
 
     @torch.no_grad()
     def add(self, batch: Batch, logprobs: Tensor) -> None:
-        """Count the tokens of a batch.
+        """Adds the tokens of a batch.
 
         Args:
-            batch: some samples; turns with `old_logprobs` are left to `tally`.
+            batch: a micro-batch; turns with `old_logprobs` are left to `tally`.
             logprobs: (N,) of the trainer.
         """
         turns = [
@@ -86,12 +87,12 @@ class FirstLook:
                 self._sums[kind + agent] = value if known is None else known + value
 
     def numbers(self) -> dict[str, float]:
-        """Sums and counts, which may be added up over processes."""
+        """Sums and counts that can be summed over ranks."""
         return {name: float(value) for name, value in self._sums.items()}
 
 
 def raw(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Those of `FirstLook.numbers` among the metrics of an optimiser step."""
+    """The entries of `FirstLook.numbers` in the metrics of an optimiser step."""
     return {name: value for name, value in metrics.items() if name.startswith((SUM, COUNT))}
 
 
@@ -102,11 +103,11 @@ def divergence(sampler: Tensor, trainer: Tensor) -> Tensor:
 
 
 def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
-    """What the columns `old_logprobs` say, which were computed before the update.
+    """Mismatch from the `old_logprobs` columns, which were computed before the update.
 
     Args:
         turns: any.
-        versions: policy -> version of its weights; others are not looked at.
+        versions: policy -> version of its weights; other policies are skipped.
     """
     found: Tally = {}
     for turn in turns:
@@ -122,7 +123,7 @@ def tally(turns: Iterable[Turn], versions: Mapping[str, int]) -> Tally:
 
 
 def taken(updates: Mapping[str, dict[str, float]]) -> Tally:
-    """What the first passes of updates said; it is taken out of their metrics."""
+    """Mismatch from the first passes of updates; removes the entries from their metrics."""
     found: Tally = {}
     for policy, metrics in updates.items():
         for agent in [name[len(SUM) :] for name in metrics if name.startswith(SUM)]:
@@ -131,12 +132,12 @@ def taken(updates: Mapping[str, dict[str, float]]) -> Tally:
 
 
 def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[str, float]:
-    """`mismatch_kl` over all tokens; `mismatch_kl/<policy>` for several policies, and
-    `mismatch_kl/<agent>` for several agents, but for agents that are called like a policy.
+    """`mismatch_kl` over all tokens; `mismatch_kl/<policy>` with several policies, and
+    `mismatch_kl/<agent>` with several agents, except for agents with a policy's name.
 
     Args:
-        tallies: what was measured.
-        policies: those that are trained.
+        tallies: the measurements.
+        policies: names of the trained policies.
     """
     sums: dict[str, list[float]] = {}
     agents = {agent for found in tallies for _, agent in found}
@@ -156,7 +157,7 @@ def mismatch_metrics(tallies: Sequence[Tally], policies: Sequence[str]) -> dict[
 
 
 def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
-    """`lag/kl`: how far policies are from the older weights that sampled, where that is known."""
+    """`lag/kl`: divergence of policies from the older weights that sampled, if known."""
     gaps = [
         divergence(
             torch.as_tensor(as_column(turn.logprobs, len(turn))),
@@ -170,21 +171,21 @@ def lag_kl(turns: Iterable[Turn]) -> dict[str, float]:
 
 
 def content_version(policy: Policy) -> int:
-    """The version of a policy's weights by their bits, for own loops, in which nobody counts
-    updates. Heads are left out: engines do not sample with them."""
+    """A version of a policy's weights from their bits, for custom loops without an update counter.
+    Heads are excluded: engines do not sample with them."""
     named = policy.named_parameters().items()
     return digest(value for name, value in named if not name.startswith("value_head."))
 
 
 def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, float]:
-    """`mismatch_kl` of a loss in an own loop, from log-probs that are there already: those that
-    were kept as `old_logprobs` at the first loss, else those of this loss. Nothing where no turn
-    was sampled with the weights as they are, or dropout changes the loss.
+    """`mismatch_kl` of a loss in a custom loop from existing log-probs: the `old_logprobs` kept at
+    the first loss, else those of this loss. Empty if no turn was sampled with the current weights,
+    or dropout changes the loss.
 
     Args:
-        policy: whose loss it is.
-        batch: what it is of.
-        outputs: what it was computed from.
+        policy: of the loss.
+        batch: of the loss.
+        outputs: the policy's outputs for the batch.
     """
     if not any(turn.logprobs is not None for turn in batch.turns):
         return {}
@@ -199,7 +200,7 @@ def loss_mismatch(policy: Policy, batch: Batch, outputs: Outputs) -> dict[str, f
 
 
 def drops(model: Any) -> bool:
-    """Whether a forward in training mode is another one every time."""
+    """Whether a forward in training mode is random (dropout)."""
     configured = float(getattr(getattr(model, "config", None), "attention_dropout", 0.0) or 0.0)
     modules = any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
     return modules or configured > 0

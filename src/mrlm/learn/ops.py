@@ -1,7 +1,6 @@
 """Pure functions of losses and advantages, over flat vectors with one entry per trained token.
 
-Nothing here knows agents, episodes or models; `global_*` add up over processes where there are
-several.
+Independent of agents, episodes and models; `global_*` reduce over ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ LOG_RATIO_LIMIT = 20.0
 TURN_LOG_RATIO_LIMIT = 3.0
 
 
-# -- what a distribution says ----------------------------------------------------------------------
+# -- distributions ---------------------------------------------------------------------------------
 
 
 def token_logprobs(logits: Tensor, targets: Tensor) -> Tensor:
@@ -61,7 +60,7 @@ def segment_sum(x: Tensor, index: Tensor, size: int) -> Tensor:
 
 
 def segment_mean(x: Tensor, index: Tensor, size: int) -> Tensor:
-    """Means (size,) of the entries of `x` (N,) that share an `index`; 0 where there are none."""
+    """Means (size,) of the entries of `x` (N,) that share an `index`; 0 for empty segments."""
     return segment_sum(x, index, size) / _counts(x, index, size).clamp(min=1)
 
 
@@ -72,8 +71,8 @@ def _counts(like: Tensor, index: Tensor, size: int) -> Tensor:
 def aggregate(
     per_token: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
 ) -> Tensor:
-    """One number from per-token losses (N,), divided by counts of the whole optimiser batch: the
-    results of its micro-batches add up, however it was cut.
+    """Reduces per-token losses (N,) to a scalar, divided by counts of the whole optimiser batch:
+    the results of micro-batches add up, for any split.
 
     `token_mean`: over all tokens (DAPO). `sequence_mean_token_mean`: GRPO paper, GSPO.
     `sequence_mean_token_sum`: the exact policy gradient. `constant`: sums over sequences x a fixed
@@ -83,10 +82,10 @@ def aggregate(
 
     Args:
         per_token: (N,) losses.
-        batch: where the tokens belong, and the totals.
+        batch: token indices and the totals.
         mode: one of the above.
-        constant_length: tokens that `constant` divides by; `None` takes what each turn was allowed
-            to write (`SamplingParams.max_new_tokens`).
+        constant_length: tokens that `constant` divides by; `None` takes each turn's
+            `SamplingParams.max_new_tokens`.
     """
     return (per_token * token_weights(per_token, batch, mode, constant_length)).sum()
 
@@ -94,7 +93,7 @@ def aggregate(
 def token_weights(
     like: Tensor, batch: Batch, mode: Aggregation, constant_length: int | None = None
 ) -> Tensor:
-    """What `aggregate` multiplies each token with, (N,)."""
+    """The weight of each token in `aggregate`, (N,)."""
     totals = batch.totals
     ones = torch.ones_like(like, requires_grad=False)
     sequences = ones / totals.sequences
@@ -125,7 +124,7 @@ def token_weights(
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    """`log pi / pi_old` per token, within +-20 so that its exponential stays finite."""
+    """`log pi / pi_old` per token, clamped to +-20 so that its exponential stays finite."""
     return (logprobs - old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
@@ -140,8 +139,8 @@ def sequence_ratio(
 
     Args:
         difference: (N,) log-ratios of the tokens.
-        index: (N,) the sequence (or turn) each token belongs to.
-        size: how many there are.
+        index: (N,) the sequence (or turn) of each token.
+        size: number of sequences (or turns).
         mean: take the geometric mean over tokens rather than the product.
         limit: largest log-ratio.
     """
@@ -150,9 +149,8 @@ def sequence_ratio(
 
 
 def gspo_ratio(difference: Tensor, logprobs: Tensor, index: Tensor, size: int) -> Tensor:
-    """`sg(s) pi / sg(pi)` (N,), with `s` the geometric mean of the token ratios of a sequence
-    (GSPO, arXiv 2507.18071, token form): the value is the sequence's, the gradient each token's
-    own."""
+    """`sg(s) pi / sg(pi)` (N,), with `s` the geometric mean of a sequence's token ratios (GSPO,
+    arXiv 2507.18071, token form): sequence value, token gradient."""
     log_s = segment_mean(difference.detach(), index, size)[index]
     return (log_s + logprobs - logprobs.detach()).exp()
 
@@ -164,9 +162,8 @@ def ppo_clip(
     clip_high: float | None = None,
     delta: float | None = None,
 ) -> Tensor:
-    """`max(-A r, -A clip(r, 1 - low, 1 + high))`: the pessimistic side of the two (PPO, eq. 7).
-    With `delta`, the `r` of the first is at most that, which bounds what a negative advantage costs
-    (arXiv 2505.07291)."""
+    """`max(-A r, -A clip(r, 1 - low, 1 + high))`: the pessimistic bound (PPO, eq. 7). `delta` caps
+    the unclipped `r`, which bounds the loss for negative advantages (arXiv 2505.07291)."""
     high = clip_low if clip_high is None else clip_high
     held = ratio if delta is None else ratio.clamp(max=delta)
     return torch.maximum(-advantages * held, -advantages * ratio.clamp(1 - clip_low, 1 + high))
@@ -182,7 +179,7 @@ def clipped(
 
 
 def dual_clip(loss: Tensor, advantages: Tensor, bound: float) -> Tensor:
-    """Bound the loss of a token with a negative advantage by `-A bound` (arXiv 1912.09729)."""
+    """Bounds the loss of a token with a negative advantage by `-A bound` (arXiv 1912.09729)."""
     return torch.where(advantages < 0, torch.minimum(loss, -advantages * bound), loss)
 
 
@@ -207,8 +204,8 @@ def mismatch_weights(
     index: Tensor | None = None,
     size: int = 0,
 ) -> Tensor:
-    """Importance weights `pi_new / pi_behaviour` (N,), without gradient, that make up for sampling
-    from another distribution than the one that is trained.
+    """Detached importance weights `pi_new / pi_behaviour` (N,) that correct for a sampling
+    distribution other than the trained one.
 
     Args:
         new, behaviour: (N,) log-probs.
@@ -222,7 +219,9 @@ def mismatch_weights(
     if kind in ("token", "icepop"):
         weight = difference.exp()
     elif index is None:
-        raise ValueError(f"mismatch weights of kind {kind!r} need the index of the sequences")
+        raise ValueError(
+            f"mismatch weights of kind {kind!r} need `index` and `size` of the sequences"
+        )
     else:
         weight = sequence_ratio(difference, index, size, mean=kind == "geometric_mask")
     if kind in ("token", "sequence"):
@@ -234,8 +233,8 @@ def mismatch_weights(
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3") -> Tensor:
     """Estimates (N,) of `KL(pi || ref)` from sampled tokens, with `x = log pi - log ref`.
 
-    `k1`: `x` (right as a reward; as a loss its expected gradient is zero). `k2`: `x^2 / 2`, whose
-    gradient is right on-policy. `k3`: `exp(-x) - 1 + x` with the exponent within +-20 and the
+    `k1`: `x` (correct as a reward; as a loss its expected gradient is zero). `k2`: `x^2 / 2`, whose
+    gradient is correct on-policy. `k3`: `exp(-x) - 1 + x` with the exponent within +-20 and the
     result at most 10. `k1+`, `k3+`: the value of k1 or k3 with the gradient of k2.
     """
     x = logprobs - ref_logprobs
@@ -252,22 +251,20 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator = "k3"
 
 
 def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
-    """`KL(p || q)` (N,) of the distributions that two sets of logits (N, V) stand for, in
-    float32."""
+    """`KL(p || q)` (N,) of the distributions with logits (N, V), in float32."""
     p, q = logits.float().log_softmax(-1), ref_logits.float().log_softmax(-1)
     return (p.exp() * (p - q)).sum(-1)
 
 
 def approx_kl(difference: Tensor) -> Tensor:
-    """`r - 1 - log r` (N,): how far the policy has moved from the one that sampled, never
-    negative."""
+    """`r - 1 - log r` (N,): divergence of the policy from the one that sampled, never negative."""
     return difference.exp() - 1 - difference
 
 
 def value_loss(
     values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None = None
 ) -> Tensor:
-    """Half the squared error (N,); with `clip`, the larger of it and the error of the value held
+    """Half the squared error (N,); with `clip`, the maximum of it and that of the value clipped to
     within `clip` of the old one."""
     error = (values - returns).square()
     if clip is not None:
@@ -287,18 +284,18 @@ def gae(
     lam: float = 0.95,
     bootstrap: float | np.ndarray = 0.0,
 ) -> np.ndarray:
-    """Generalised advantage estimates (N,) of ragged rows that stand one after the other:
-    `A_t = r_t + gamma_t V_next - V_t + gamma_t lam A_next` (arXiv 1506.02438, eq. 16).
+    """Generalised advantage estimates (N,) of ragged rows, concatenated: `A_t = r_t + gamma_t
+    V_next - V_t + gamma_t lam A_next` (arXiv 1506.02438, eq. 16).
 
-    Only what a row contains counts: tokens of the world between two turns neither bootstrap nor
-    decay. Returns are `A + V`.
+    Only entries of a row count: environment tokens between turns neither bootstrap nor decay.
+    Returns are `A + V`.
 
     Args:
         rewards, values: (N,).
-        lengths: (R,) how the rows divide N.
-        gamma: discount of what comes after each entry, one or (N,).
-        lam: exponential weight of longer estimates.
-        bootstrap: value after the end of each row, one or (R,); 0 where the world is over.
+        lengths: (R,) row lengths, which sum to N.
+        gamma: discount after each entry, a scalar or (N,).
+        lam: lambda of GAE.
+        bootstrap: value after the end of each row, a scalar or (R,); 0 for terminated episodes.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     row = np.repeat(np.arange(len(sizes)), sizes)
@@ -329,9 +326,9 @@ def n_step(
     steps: int,
     bootstrap: np.ndarray,
 ) -> np.ndarray:
-    """`A_t = r_t + gamma_t r_{t+1} + ... + (gamma_t ... gamma_{t+n-1}) V_{t+n} - V_t` (N,), where
-    the sum ends with the row (arXiv 1602.01783). Arguments as in `gae`, with `gamma` (N,),
-    `bootstrap` (R,) and how many `steps` are summed."""
+    """`A_t = r_t + gamma_t r_{t+1} + ... + (gamma_t ... gamma_{t+n-1}) V_{t+n} - V_t` (N,),
+    truncated at the end of the row (arXiv 1602.01783). Arguments as in `gae`, with `gamma` (N,),
+    `bootstrap` (R,) and the number of `steps`."""
     found = np.empty_like(values)
     start = 0
     for size, last in zip(lengths, bootstrap, strict=True):
@@ -346,7 +343,7 @@ def n_step(
     return found
 
 
-# -- statistics of the whole batch, over all processes ---------------------------------------------
+# -- statistics of the whole batch, over all ranks -------------------------------------------------
 
 
 _COMPLETE: ContextVar[bool] = ContextVar("complete", default=False)
@@ -354,7 +351,7 @@ _COMPLETE: ContextVar[bool] = ContextVar("complete", default=False)
 
 @contextmanager
 def complete() -> Iterator[None]:
-    """Inside, every process holds the whole batch, so that nothing is to be added up."""
+    """Context in which every rank holds the whole batch, so that reductions are skipped."""
     token = _COMPLETE.set(True)
     try:
         yield
@@ -363,14 +360,14 @@ def complete() -> Iterator[None]:
 
 
 def _apart() -> bool:
-    """Whether there are other processes that hold other parts of the batch."""
+    """Whether other ranks hold other parts of the batch."""
     distributed = torch.distributed
     return not _COMPLETE.get() and distributed.is_available() and distributed.is_initialized()
 
 
 def global_gather(value: Any) -> list[Any]:
-    """What every process holds, in order of rank; `[value]` where there is one process, or where
-    every one holds everything (`complete`)."""
+    """Gathers a value from all ranks, in rank order; `[value]` with one rank, or if every rank
+    holds the whole batch (`complete`)."""
     if not _apart():
         return [value]
     found: list[Any] = [None] * torch.distributed.get_world_size()
@@ -379,12 +376,12 @@ def global_gather(value: Any) -> list[Any]:
 
 
 def global_rank() -> int:
-    """Place of this process in what `global_gather` returns."""
+    """Index of this rank in the result of `global_gather`."""
     return torch.distributed.get_rank() if _apart() else 0
 
 
 def global_sum(table: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Sums of short lists of numbers by name, over all processes; a name may be missing on some."""
+    """Sums short lists of numbers by name over all ranks; a name may be missing on some."""
     found: dict[str, list[float]] = {}
     for part in global_gather({key: [float(x) for x in row] for key, row in table.items()}):
         for key, row in part.items():
@@ -407,7 +404,7 @@ class Moments:
 
 
 def global_moments(table: Mapping[str, np.ndarray]) -> dict[str, Moments]:
-    """Moments by name over all processes. Every process must call it; names may differ."""
+    """Moments by name over all ranks. Collective: every rank must call it; names may differ."""
     table = {key: np.asarray(x, dtype=np.float64) for key, x in table.items() if np.size(x)}
     sums = global_sum({key: [x.size, x.sum()] for key, x in table.items()})
     means = {key: total / count for key, (count, total) in sums.items()}
@@ -426,13 +423,13 @@ def global_moments(table: Mapping[str, np.ndarray]) -> dict[str, Moments]:
 def whiten(
     x: np.ndarray, mask: np.ndarray | None = None, moments: Moments | None = None
 ) -> np.ndarray:
-    """`(x - mean) / sqrt(var + 1e-8)` with the unbiased variance; zeros where it is 0 or there are
+    """`(x - mean) / sqrt(var + 1e-8)` with the unbiased variance; zeros if it is 0 or there are
     fewer than two numbers.
 
     Args:
         x: (N,) numbers.
-        mask: (N,) which of them count; the others become 0.
-        moments: of the whole batch; counted from `x` (over all processes) when `None`.
+        mask: (N,) entries that count; the others become 0.
+        moments: of the whole batch; computed from `x` (over all ranks) if `None`.
     """
     counted = x if mask is None else x[mask.astype(bool)]
     found = moments or global_moments({"": counted}).get("", Moments(0, 0.0, 0.0))

@@ -1,5 +1,5 @@
-"""Stepping one policy: its optimiser, learning rate, gradient clipping and loss scaling. It does
-not know what the loss is."""
+"""Optimisation of one policy: optimiser, learning rate, gradient clipping and loss scaling.
+Independent of the loss."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ CRITIC_RATE_LIMIT = 1e-3
 
 @dataclass(slots=True)
 class LearnerSettings:
-    """How one policy is optimised.
+    """Optimisation settings of one policy.
 
     Args:
         learning_rate: peak learning rate.
         critic_learning_rate: that of value heads and critics; `None` as in `critic_rate`.
-        optimizer, betas, weight_decay: what steps.
+        optimizer, betas, weight_decay: the optimiser.
         max_grad_norm: the policy's gradient is clipped to this norm; `None` is off.
-        schedule, warmup_steps, total_steps: course of the learning rate over iterations.
+        schedule, warmup_steps, total_steps: learning rate schedule over iterations.
         max_tokens: grid cells of a micro-batch.
-        accumulation: parts an optimiser batch is cut into at least.
+        accumulation: minimum number of micro-batches per optimiser step.
         gradient_checkpointing: recompute activations instead of keeping them.
         max_nonfinite_steps: steps in a row with a non-finite loss or gradient after which training
             stops.
-        dump_folder: where the batch is written that ended it.
-        rate_factor: what every learning rate is multiplied by; below 1 after the run has gone back
-            to a checkpoint.
-        peers: the processes that compute gradients together.
+        dump_folder: destination of the batch that ended training.
+        rate_factor: factor of every learning rate; below 1 after a rollback to a checkpoint.
+        peers: the process group of data parallelism.
     """
 
     learning_rate: float = 1e-6
@@ -59,16 +58,16 @@ class LearnerSettings:
 
     @property
     def critic_rate(self) -> float:
-        """Learning rate of critics and value heads where it was not given: ten times the policy's,
-        but not beyond 1e-3, unless the policy's is. What is quick for an adapter throws a value
-        about: with 1e-1, ten times 1e-2, values miss by more than the returns differ."""
+        """Default learning rate of critics and value heads: ten times the policy's, at most 1e-3
+        unless the policy's is higher. Rates that suit adapters are too high for values: with 1e-1,
+        ten times 1e-2, values are off by more than the returns differ."""
         if self.critic_learning_rate:
             return self.critic_learning_rate
         return max(self.learning_rate, min(10 * self.learning_rate, CRITIC_RATE_LIMIT))
 
 
 class Steppable(Protocol):
-    """What has parameters that take gradients: a policy, or a network on top of one."""
+    """A trainable module: a policy, or a network on top of one."""
 
     value_head: Any
     precision: Any
@@ -76,11 +75,11 @@ class Steppable(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it lives."""
+        """The compute device."""
         ...
 
     def parameters(self) -> Iterable[nn.Parameter]:
-        """What is stepped."""
+        """The trained parameters."""
         ...
 
 
@@ -88,8 +87,8 @@ class Stepper:
     """The optimiser of one policy.
 
     Args:
-        policy: whose parameters are stepped; heads have a learning rate of their own.
-        settings: how.
+        policy: the trained policy; heads have their own learning rate.
+        settings: optimisation settings.
     """
 
     def __init__(self, policy: Steppable, settings: LearnerSettings) -> None:
@@ -104,7 +103,7 @@ class Stepper:
         decay = settings.weight_decay
         self.optimizer: torch.optim.Optimizer
         if settings.optimizer == "sgd":
-            whole = policy.shards is None  # there is no fused step of shards
+            whole = policy.shards is None  # shards have no fused step
             self.optimizer = torch.optim.SGD(groups, weight_decay=decay, fused=whole)
         else:
             kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
@@ -114,17 +113,17 @@ class Stepper:
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """What is stepped, in the order by which its state names it."""
+        """The trained parameters, in the order that names them in the state."""
         return [weight for group in self.optimizer.param_groups for weight in group["params"]]
 
     @property
     def scale(self) -> float:
-        """What the loss is multiplied by; while it is above 1, a gradient that overflows is no
-        failure: the scale is lowered and the next step is tried."""
+        """The loss scale; while above 1, an overflowing gradient only lowers the scale for the next
+        step."""
         return self.scaler.get_scale()
 
     def begin(self, step: int) -> float:
-        """Set the learning rates of an iteration; returns the policy's."""
+        """Sets the learning rates of an iteration; returns the policy's."""
         share = self.schedule(step) * self.settings.rate_factor
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * share
@@ -145,15 +144,15 @@ class Stepper:
         return 1.0
 
     def clear(self) -> None:
-        """Forget gradients."""
+        """Clears gradients."""
         self.optimizer.zero_grad()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a part of the loss."""
+        """Adds the gradient of a part of the loss."""
         self.scaler.scale(loss).backward()
 
     def norm(self) -> float:
-        """Norm of the whole gradient, which is clipped to `max_grad_norm`."""
+        """Norm of the full gradient, after which it is clipped to `max_grad_norm`."""
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.max_grad_norm
         parameters = self.policy.parameters()
@@ -162,14 +161,14 @@ class Stepper:
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit or math.inf))
 
     def step(self, apply: bool) -> None:
-        """Move the weights (unless `apply` is false) and forget the gradients."""
+        """Updates the weights (unless `apply` is false) and clears gradients."""
         if apply:
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.clear()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON-able rest of the state; parameters are named by their position."""
+        """Tensors and JSON-able rest of the state; parameters are named by position."""
         tensors: dict[str, Tensor] = {}
         rest: dict[str, Any] = {}
         for index, entry in self.optimizer.state_dict()["state"].items():
@@ -194,8 +193,8 @@ class Stepper:
 
 
 def seed_dropout(seed: int, device: torch.device) -> None:
-    """Seed what dropout on a device draws from. On a processor that is one generator; telling those
-    of absent accelerators too, as `torch.manual_seed` does, takes a millisecond."""
+    """Seeds the generator of dropout on a device. On CPU only that generator, since
+    `torch.manual_seed` also seeds absent accelerators, which takes a millisecond."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -203,8 +202,7 @@ def seed_dropout(seed: int, device: torch.device) -> None:
 
 
 class TrainingMode:
-    """The model in training mode (dropout, gradient checkpointing), and back in the mode it was in
-    afterwards."""
+    """Context for training mode (dropout, gradient checkpointing); restores the previous mode."""
 
     def __init__(self, model: Any, checkpointing: bool) -> None:
         self.model: Any = model

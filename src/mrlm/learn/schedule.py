@@ -1,7 +1,7 @@
-"""Which policies learn in an iteration, one after the other or together, and which roles they play.
+"""Schedule of policy updates (one after the other or together) and of the roles that policies play.
 
-All of it follows from the number of the iteration (and a seed), so there is nothing to save: a run
-that goes on in the middle of a period knows whose turn it is. It knows neither models nor worlds.
+The schedule is a function of the iteration (and a seed), so resuming needs no saved state.
+Independent of models and environments.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 Order = Literal["simultaneous", "alternating", "sequential"]
-"""`simultaneous`: all policies learn at once. `alternating`: some learn while others are frozen, in
-turn. `sequential`: all learn in every iteration, one after the other in random order."""
+"""`simultaneous`: all policies update at once. `alternating`: some update while others are frozen,
+in turn. `sequential`: all update in every iteration, one after the other in random order."""
 
 
 class OfPolicy(Protocol):
-    """A trainer of one policy."""
+    """A learner of one policy."""
 
     @property
     def policy(self) -> str:
@@ -30,17 +30,16 @@ L = TypeVar("L", bound=OfPolicy)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Who learns when, and who plays which role.
+    """Assigns updates and roles to iterations.
 
     Args:
-        order: how policies take turns in learning.
-        turns: for `alternating`, the policies that learn together, turn by turn.
+        order: update order of policies.
+        turns: for `alternating`, the policies that update together, turn by turn.
         period: iterations of a turn.
         swap_every: iterations after which the agents of `roles` exchange their policies; `None`:
-            they never do.
-        roles: the agents that exchange them. After each swap the policy of every role is that of
-            the next one, and that of the last is the first's; after `len(roles)` swaps all is as
-            it was.
+            never.
+        roles: the agents that exchange them. Each swap assigns every role the policy of the next
+            one (cyclically); `len(roles)` swaps restore the start.
 
     Example:
         >>> Schedule(swap_every=5, roles=("pioneer", "observer")).rotation(7)
@@ -54,17 +53,17 @@ class Schedule:
     roles: tuple[str, ...] = ()
 
     def learns(self, policy: str, step: int) -> bool:
-        """Whether a policy learns in an iteration; one that does not is played as it is."""
+        """Whether a policy is updated in an iteration; otherwise it is frozen."""
         if self.order != "alternating":
             return True
         return policy in self.turns[step // self.period % len(self.turns)]
 
     def stages(self, learners: Sequence[L], step: int, seed: int) -> list[list[L]]:
-        """The learners whose turn it is in an iteration: those of a stage update together, stages
-        one after the other.
+        """Learners to update in an iteration: those of a stage update together, stages one after
+        the other.
 
         Args:
-            learners: that may update.
+            learners: the candidates.
             step: iteration.
             seed: of the random order.
         """
@@ -74,7 +73,7 @@ class Schedule:
         return [kept] if kept else []
 
     def rotation(self, step: int) -> int:
-        """How many places the policies have moved along the roles in an iteration."""
+        """Number of places that policies are shifted along the roles in an iteration."""
         return 0 if self.swap_every is None else step // self.swap_every % len(self.roles)
 
     def __str__(self) -> str:

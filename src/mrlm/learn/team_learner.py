@@ -1,5 +1,5 @@
-"""A team of policies in a user's own PyTorch loop: one loss for all of them and for the critic that
-sees every agent."""
+"""Custom PyTorch loops for a team of policies: one loss for all of them and for a critic that sees
+every agent."""
 
 from __future__ import annotations
 
@@ -35,24 +35,23 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 class TeamLearner:
-    """Trains the policies of several agents, with the critic of the team where the algorithm has
-    one (MAPPO, HAPPO, VDN, QMIX).
+    """Trains the policies of several agents, with a critic of the team if the algorithm has one
+    (MAPPO, HAPPO, VDN, QMIX).
 
-    In a user's own loop: `team = TeamLearner({"a": (model_a, tokenizer), "b": (model_b,
-    tokenizer)}, MAPPO())`, an optimiser over `team.parameters()`, and then
-    `team.calculate_loss(episodes, rewards).backward()`. Algorithms that take several steps of their
-    own in an iteration (epochs; HAPPO's policies one after the other; VDN's critic before its
-    policies) give them by `for loss in team.losses(episodes, rewards): ...`, as their trainers
-    order them.
+    In a custom loop: `team = TeamLearner({"a": (model_a, tokenizer), "b": (model_b, tokenizer)},
+    MAPPO())`, an optimiser over `team.parameters()`, and then `team.calculate_loss(episodes,
+    rewards).backward()`. For algorithms with several steps per iteration (epochs; HAPPO's policies
+    one after the other; VDN's critic before its policies), `for loss in team.losses(episodes,
+    rewards): ...` yields them in their trainers' order.
 
     Args:
         agents: agent -> `(model, tokenizer)`, `(model, tokenizer, adapter)` of a PEFT model, or a
             `Policy`. Agents with the same model and adapter share one policy.
         algorithm: credit and loss.
-        trained: agents whose policies are trained; all when `None`. The others are part of what a
-            critic of the team reads.
-        critic: `(model, tokenizer)` that the critic of the team starts from; the first agent's
-            model when `None`.
+        trained: agents whose policies are trained; all if `None`. A critic of the team reads the
+            others too.
+        critic: `(model, tokenizer)` that initialises the critic of the team; the first agent's
+            model if `None`.
         settings: sizes of micro-batches for annotation; not the optimiser.
         seed: of the order of policies and mini-batches in `losses`, and of a mixer's first weights.
     """
@@ -86,12 +85,12 @@ class TeamLearner:
         self.critics: list[Critic] = self._critics(critic)
         if self.spec.critic.topology == "mixed" and self._across is not None:
             raise ConfigError(
-                f"{type(algorithm).__name__} in an own loop runs in one process: unwrap the "
+                f"{type(algorithm).__name__} supports custom loops in one process only; unwrap the "
                 "models, or use its trainer under torchrun"
             )
 
     def _critics(self, given: Any) -> list[Critic]:
-        """Those beside the policies, or the team's one."""
+        """The critics of the policies, or that of the team."""
         topology = self.spec.critic.topology
         if topology not in ("central", "mixed"):
             return [each.critic for each in self.learners if each.critic is not None]
@@ -105,35 +104,36 @@ class TeamLearner:
         mixing = self.spec.critic.mixing
         return [MixedCritic(body, self.settings, chats, agents, mixing, self.seed)]
 
-    # -- what is stepped ---------------------------------------------------------------------------
+    # -- parameters --------------------------------------------------------------------------------
 
     def parameters(self) -> list[nn.Parameter]:
-        """What an optimiser should step: the trained policies' parameters with their heads, and
-        those of the critics."""
+        """Parameters for an optimiser: those of the trained policies, heads included, and of the
+        critics."""
         return [*self.policy_parameters(), *self.critic_parameters()]
 
     def policy_parameters(self) -> list[nn.Parameter]:
-        """Those of the policies alone, heads included, each once."""
+        """Parameters of the policies only, heads included, each once."""
         found = [p for each in self.learners for p in each.weights_of.parameters()]
         return list({id(parameter): parameter for parameter in found}.values())
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """Those of critics with a network of their own; a mixer is usually stepped with 3e-4."""
+        """Parameters of critics with their own network; for a mixer, 3e-4 is a usual learning
+        rate."""
         return [p for each in self.critics for p in each.learned.parameters()]
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers about the latest credit."""
+        """Metrics of the latest credit assignment."""
         return dict(self.algorithm.metrics)
 
     def forget(self) -> None:
-        """Begin a new update: the next loss compares with the policies as they are now, also on
+        """Starts a new update: the next loss takes the current policies as the old ones, also for
         episodes that had a loss before."""
         self._first.forget()
 
     @property
     def _across(self) -> Across | None:
-        """The processes, where models are inside `DistributedDataParallel`."""
+        """The process group, if models are inside `DistributedDataParallel`."""
         return self.learners[0].weights_of.across
 
     # -- losses ------------------------------------------------------------------------------------
@@ -144,18 +144,18 @@ class TeamLearner:
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> LossTensor:
-        """The loss of all policies and critics on some episodes, a scalar tensor.
+        """Computes the loss of all policies and critics on some episodes, a scalar tensor.
 
         Args:
             episodes: recorded `Episode`s, mappings agent -> rollout, or transcripts whose MODEL
                 messages name their agents.
             rewards: for each episode a number that every agent gets in the last joint step, or
-                agent -> its own reward; the turns' own rewards when `None`.
+                agent -> its own reward; the turns' own rewards if `None`.
             group_by: key of the episodes that are compared; by default the task, else the messages
                 before the first MODEL message.
 
         Raises:
-            ConfigError: rewards of the wrong number or not finite, agents that are not part of the
+            ConfigError: wrong number of rewards, rewards that are not finite, agents outside the
                 team, or a group baseline with a single episode.
         """
         groups = self.credited(episodes, rewards, group_by)
@@ -171,10 +171,9 @@ class TeamLearner:
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> Iterator[LossTensor]:
-        """One iteration as the algorithm's trainer does it, one loss for every optimiser step: step
-        the optimiser before the next is asked for. Critics first, in their epochs; then the
-        policies in the algorithm's order, epochs and mini-batches. Arguments as in
-        `calculate_loss`."""
+        """Yields one loss per optimiser step of an iteration, as the algorithm's trainer does; step
+        the optimiser before taking the next. Critics first, in their epochs; then the policies in
+        the algorithm's order, epochs and mini-batches. Arguments as in `calculate_loss`."""
         groups = self.credited(episodes, rewards, group_by, refined=False)
         rng = random.Random(self.seed * 1_000_003 + self.iteration)
         self.iteration += 1
@@ -195,7 +194,7 @@ class TeamLearner:
         rewards: Sequence[TeamReward] | None = None,
         group_by: Callable[[Any], Any] | None = None,
     ) -> dict[str, Batch]:
-        """Policy -> its part of the episodes with credit, as `calculate_loss` packs it. Arguments
+        """Policy -> its part of the episodes with credit, packed as in `calculate_loss`. Arguments
         as there."""
         groups = self.credited(episodes, rewards, group_by)
         found: dict[str, Batch] = {}
@@ -216,13 +215,13 @@ class TeamLearner:
         `calculate_loss`.
 
         Args:
-            refined: with what the critics know now, where advantages follow from a critic that has
-                learned from the same episodes (VDN, QMIX).
+            refined: recompute advantages from the current critics, for algorithms whose critic is
+                trained first on the same episodes (VDN, QMIX).
         """
         groups, sources = self._reader.groups(episodes, rewards, group_by)
         groups = as_planned(groups, self.spec.sampling, type(self.algorithm).__name__)
         known = [self._first.recall(rollout, turns) for rollout, turns in sources]
-        reads = self.spec.critic.topology == "mixed"  # its rows are made when it annotates
+        reads = self.spec.critic.topology == "mixed"  # annotate builds its rows
         if reads or not all(known):
             for critic in self.critics:
                 critic.annotate(groups)
@@ -239,7 +238,7 @@ class TeamLearner:
             refine(self.algorithm, groups, self.critics)
         return groups
 
-    # -- their parts -------------------------------------------------------------------------------
+    # -- parts of a loss ---------------------------------------------------------------------------
 
     def _policy_losses(
         self, learners: Sequence[Learner], groups: Sequence[Group]
@@ -253,7 +252,7 @@ class TeamLearner:
                 found[learner.policy] = (loss.total, loss.metrics)
         if not found:
             raise ConfigError(
-                "there is nothing to train on: no episode has a MODEL message of a trained agent"
+                "nothing to train on: no episode has a MODEL message of a trained agent"
             )
         return found
 
@@ -265,7 +264,7 @@ class TeamLearner:
         return found
 
     def _critic_steps(self, groups: list[Group], rng: random.Random) -> Iterator[LossTensor]:
-        """The steps of critics with a network of their own, one critic after the other."""
+        """The steps of critics with their own network, one critic after the other."""
         for critic in self.critics:
             for loss in critic.losses(groups, self.algorithm, rng, self._across):
                 yield LossTensor.of(loss, {f"value_loss/critic/{critic.name}": loss.detach()})
@@ -273,7 +272,7 @@ class TeamLearner:
     def _stage_steps(
         self, stage: Sequence[Learner], groups: Sequence[Group], rng: random.Random
     ) -> Iterator[LossTensor]:
-        """The steps of policies that update at the same time."""
+        """The steps of policies that update simultaneously."""
         algorithm, left = self.algorithm, list(stage)
         for _ in range(algorithm.update_epochs):
             parts = {
@@ -301,15 +300,15 @@ class TeamLearner:
             self._warned = True
             name = type(self.algorithm).__name__
             log.warning(
-                "%s updates policies one after the other; one loss for all of them is that of "
-                "policies of which none has moved yet (its factors are 1). Iterate "
-                "`for loss in team.losses(episodes, rewards)` for its own order",
+                "%s updates policies one after the other, but a single loss for all treats none as "
+                "updated (its factors are 1); iterate "
+                "`for loss in team.losses(episodes, rewards)` for its update order",
                 name,
             )
 
 
 def _policies(agents: Mapping[str, Any]) -> dict[str, Policy]:
-    """Agent -> its policy; agents with the same model and adapter have the same one."""
+    """Agent -> its policy; agents with the same model and adapter share one."""
     if not agents:
         raise ConfigError("a team needs at least one agent: TeamLearner({'a': (model, tokenizer)})")
     found: dict[str, Policy] = {}
@@ -331,7 +330,7 @@ def _trained(agents: Mapping[str, Any], trained: Sequence[str] | None) -> list[s
 
 
 def _together(found: Mapping[str, tuple[Tensor, Mapping[str, Any]]]) -> LossTensor:
-    """The sum of losses by name, with their metrics as `<metric>/<name>`."""
+    """Sums losses by name, with metrics as `<metric>/<name>`."""
     metrics = {
         f"{metric}/{name}": value
         for name, (_, row) in found.items()

@@ -163,7 +163,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     target = make(tmp_path, 1)
     (target / "deep" / "weights").write_text("y")
     assert verify(target) == "deep/weights has changed"
-    with pytest.raises(CheckpointError, match="there is no undamaged checkpoint to resume from"):
+    with pytest.raises(CheckpointError, match="has no undamaged checkpoint to resume from"):
         newest_verified(tmp_path)
     (target / "deep" / "weights").unlink()
     assert verify(target) == "deep/weights is missing"
@@ -220,12 +220,14 @@ def test_a_disk_that_refuses_is_told_from_mistakes(
     error: Exception, reason: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "final"
-    said = re.escape(f"{place} cannot be written: {reason}; make room, then start the run again")
+    said = re.escape(
+        f"{place} cannot be written: {reason}; free disk space, then start the run again"
+    )
     with pytest.raises(TrainingError, match=f"^{said}$"), writing(place):
         raise error
     make(tmp_path, 1)
     for where in (place, tmp_path):
-        with pytest.raises(TrainingError, match=r"then go on with --resume$"), writing(where):
+        with pytest.raises(TrainingError, match=r"then continue with --resume$"), writing(where):
             raise error
     with pytest.raises(ValueError, match="mistake"), writing(place):
         raise ValueError("a mistake (error 3)")

@@ -628,7 +628,7 @@ def test_where_nobody_was_paid_units_are_one(model: Any, tokenizer: Any) -> None
 
 def test_what_each_said_by_hand(model: Any, tokenizer: Any) -> None:
     critic = shaken(Policy("a", model, tokenizer), Mixing("vdn", "factored"))
-    with pytest.raises(TrainingError, match="annotate comes first"):
+    with pytest.raises(TrainingError, match="call annotate first"):
         critic.utilities()
     groups = three(tokenizer)
     critic.annotate(groups)

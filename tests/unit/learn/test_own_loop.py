@@ -275,7 +275,7 @@ def test_remax_compares_with_what_was_generated_at_temperature_0(
     assert any(slope is not None and float(slope.norm()) > 0 for slope in gradients(model))
     with pytest.raises(ConfigError, match=r"at temperature 0, but .* has none.*temperature=0\)"):
         learner.calculate_loss(rollouts, REWARDS)
-    with pytest.raises(ConfigError, match="add sampled ones"):
+    with pytest.raises(ConfigError, match="add rollouts at a higher temperature"):
         learner.calculate_loss([greedy], [1.0])
 
 
