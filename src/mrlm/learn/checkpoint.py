@@ -239,8 +239,8 @@ def _refusal(error: Exception) -> str | None:
     errors."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    said = re.search(r"([^:]*) \(os error \d+\)", str(error))
-    return said[1].strip() if said else None
+    found = re.search(r"([^:]*) \(os error \d+\)", str(error))
+    return found[1].strip() if found else None
 
 
 def _seal(folder: Path) -> None:

@@ -84,9 +84,9 @@ def accumulate(works: Sequence[Work]) -> list[Loss]:
             if work.policy.shards is not None:
                 work.policy.shards.begin(work.last)
             with span("forward", work.policy.name):
-                said = work.policy.forward(work.batch, work.entropy_gradient)
+                outputs = work.policy.forward(work.batch, work.entropy_gradient)
             with span("head", work.policy.name):
-                loss = work.loss_of(work.batch, said)
+                loss = work.loss_of(work.batch, outputs)
             with span("backward", work.policy.name):
                 work.backward(loss.total)
             losses[place] = Loss(loss.total.detach(), loss.metrics)

@@ -102,14 +102,14 @@ def joint_texts(episode: Episode, decode: Decode) -> list[tuple[JointStep, str]]
     """
     story = _Story(decode)
     found: list[tuple[JointStep, str]] = []
-    said = ""
+    messages = ""
     for step in joint_steps(episode):
         index = step.turns[0].step
         state = episode.states[index] if index < len(episode.states) else None
         now = f"state: {state}\n" if state else ""
         now += "".join(story.read(turn) for turn in step.turns if turn.opening)
-        found.append((step, said + now))
-        said = "".join(
+        found.append((step, messages + now))
+        messages = "".join(
             ("" if turn.opening else story.read(turn)) + story.say(turn) for turn in step.turns
         )
     return found

@@ -49,20 +49,20 @@ def shaped(
         for episode in group
     ]
     changed = [_changed(episode, shaping, coef, outcome_coef) for episode, *_ in before]
-    for (episode, reward, paid, turns), found in zip(before, changed, strict=True):
+    for (episode, reward, rewards, turns), found in zip(before, changed, strict=True):
         steps: dict[int, list[float]] = {}
         for (turn, old), new in zip(turns, found, strict=True):
             turn.reward = new
             steps.setdefault(turn.step, []).append(new - old)
         shifts = {step: fmean(each) for step, each in steps.items()}
-        if paid:
-            episode.step_rewards = [x + shifts.get(step, 0.0) for step, x in enumerate(paid)]
+        if rewards:
+            episode.step_rewards = [x + shifts.get(step, 0.0) for step, x in enumerate(rewards)]
         episode.reward = reward + sum(shifts.values())
     try:
         yield
     finally:
-        for episode, reward, paid, turns in before:
-            episode.reward, episode.step_rewards = reward, paid
+        for episode, reward, rewards, turns in before:
+            episode.reward, episode.step_rewards = reward, rewards
             for turn, old in turns:
                 turn.reward = old
 
