@@ -442,13 +442,13 @@ def test_a_learner_of_one_policy_refuses_a_mixed_critic(model: Any, tokenizer: A
 @pytest.mark.parametrize(
     ("algorithm", "settings", "said"),
     [
-        ("vdn", {"critic": "central"}, r"critic='central' is none.*\(mixed\)"),
+        ("vdn", {"critic": "central"}, r"critic='central' is not supported.*mixed \("),
         ("qmix", {"mode": "bon"}, r"qmix\.group_size.*at least 2"),
         ("qmix", {"hypernet_layers": 3}, "hypernet_layers"),
         ("vdn", {"mode": "coma"}, "mode"),
         ("vdn", {"state_size": 8}, "state_size"),
-        ("ppo", {"critic": "mixed"}, "critic='mixed' is none"),
-        ("ppo", {"critic_epochs": 3}, "critic_epochs needs a critic with a network of its own"),
+        ("ppo", {"critic": "mixed"}, "critic='mixed' is not supported"),
+        ("ppo", {"critic_epochs": 3}, "critic_epochs needs a critic with its own network"),
         ("td3", {}, r"td3 moves continuous actions.*use sac"),
     ],
 )
