@@ -284,8 +284,8 @@ def gae(
     lam: float = 0.95,
     bootstrap: float | np.ndarray = 0.0,
 ) -> np.ndarray:
-    """Generalised advantage estimates (N,) of ragged rows, concatenated: `A_t = r_t + gamma_t
-    V_next - V_t + gamma_t lam A_next` (arXiv 1506.02438, eq. 16).
+    """Generalised advantage estimates (N,) of ragged rows, concatenated:
+    `A_t = r_t + gamma_t V_next - V_t + gamma_t lam A_next` (arXiv 1506.02438, eq. 16).
 
     Only entries of a row count: environment tokens between turns neither bootstrap nor decay.
     Returns are `A + V`.

@@ -39,10 +39,10 @@ class TeamLearner:
     (MAPPO, HAPPO, VDN, QMIX).
 
     In a custom loop: `team = TeamLearner({"a": (model_a, tokenizer), "b": (model_b, tokenizer)},
-    MAPPO())`, an optimiser over `team.parameters()`, and then `team.calculate_loss(episodes,
-    rewards).backward()`. For algorithms with several steps per iteration (epochs; HAPPO's policies
-    one after the other; VDN's critic before its policies), `for loss in team.losses(episodes,
-    rewards): ...` yields them in their trainers' order.
+    MAPPO())`, an optimiser over `team.parameters()`, and then
+    `team.calculate_loss(episodes, rewards).backward()`. For algorithms with several steps per
+    iteration (epochs; HAPPO's policies one after the other; VDN's critic before its policies),
+    `for loss in team.losses(episodes, rewards): ...` yields them in their trainers' order.
 
     Args:
         agents: agent -> `(model, tokenizer)`, `(model, tokenizer, adapter)` of a PEFT model, or a

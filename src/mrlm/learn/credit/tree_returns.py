@@ -19,8 +19,8 @@ def forked(episodes: Sequence[Episode]) -> bool:
 def node_returns(
     paths: Sequence[Node], rewards: Sequence[Sequence[float]], gamma: float
 ) -> dict[Node, float]:
-    """Return of every answer: its own reward plus the mean return of its continuations: `R_j = r_j
-    + gamma mean_children(R)` (arXiv 2508.04652).
+    """Return of every answer: its own reward plus the mean return of its continuations:
+    `R_j = r_j + gamma mean_children(R)` (arXiv 2508.04652).
 
     Args:
         paths: for each episode, one index per joint step.
