@@ -43,7 +43,9 @@ WALK = (
 
 def order() -> tuple[str, ...]:
     """The folders in the order that tests/contracts/test_layout.py keeps."""
-    tree = ast.parse((PROJECT / "tests" / "test_layout.py").read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (PROJECT / "tests" / "contracts" / "test_layout.py").read_text(encoding="utf-8")
+    )
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ORDER":
             return tuple(ast.literal_eval(node.value))

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from places import ROOT
-
+ROOT = Path(__file__).parents[2]  # this file is a script, too
 PACKAGE = ROOT / "src" / "mrlm"
 
 CLEAN = (
