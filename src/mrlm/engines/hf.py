@@ -99,7 +99,7 @@ class HFEngine:
         """Decode a batch: equal prompts are prefilled once, finished rows are dropped during
         decoding."""
         policy = self.policies[name]
-        rows, interface = _Rows(requests, policy), policy.interface
+        rows, interface = _Rows(requests, policy), policy.own_forward.interface
         if not interface.cache:
             return self._decode_anew(rows, policy, name)
         with policy.scoring(), torch.inference_mode(), policy.active() as model:
@@ -139,7 +139,7 @@ class HFEngine:
             while rows.running:
                 ids, mask, last = rows.texts()
                 positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-                output = policy.interface.call(
+                output = policy.own_forward.interface.call(
                     model, ids, attention_mask=mask, position_ids=positions
                 )
                 logits = logits_of(output)[torch.arange(len(ids), device=ids.device), last]

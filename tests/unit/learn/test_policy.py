@@ -33,8 +33,10 @@ from mrlm.learn.optimizer import LearnerSettings, Stepper
 from mrlm.learn.policy.copies import adopt, catch_up, mirrored, stand_in
 from mrlm.learn.policy.loading import damaged_files, load_model, load_tokenizer, pick_device
 from mrlm.learn.policy.lora import BASE, add_adapter, switch_adapter
-from mrlm.learn.policy.policy import HEADS, Policy, as_policy
+from mrlm.learn.policy.own_forward import OwnForward
+from mrlm.learn.policy.policy import Policy, as_policy
 from mrlm.learn.policy.reference import renew
+from mrlm.learn.policy.saved_model import HEADS
 from mrlm.learn.policy.weight_files import take_file, take_folder, write_weights
 from mrlm.play.engine import Request
 
@@ -138,11 +140,12 @@ def test_a_value_head_works_where_outputs_cannot_be_chosen(
     """A model that computes logits at every position gives the same numbers."""
     policy = Policy("policy", model, tokenizer)
     policy.add_value_head()
-    assert policy.value_head is not None and policy.interface.keep
+    assert policy.value_head is not None and policy.own_forward.interface.keep
     torch.nn.init.normal_(policy.value_head.linear.weight)
     batch = pack(ragged())
     expected = policy.forward(batch)
-    monkeypatch.setattr(policy, "interface", replace(policy.interface, keep=False))
+    own = OwnForward(replace(policy.own_forward.interface, keep=False))
+    monkeypatch.setattr(policy, "own_forward", own)
     found = policy.forward(batch)
     torch.testing.assert_close(found.logprobs, expected.logprobs, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.values, expected.values, atol=1e-4, rtol=0)

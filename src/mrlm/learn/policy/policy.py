@@ -17,42 +17,29 @@ from torch import Tensor, nn
 
 from mrlm.core.chat import Chat
 from mrlm.core.errors import ModelError
-from mrlm.core.types import Turn
 from mrlm.learn import ops
 from mrlm.learn.critics.value_head import ValueHead
-from mrlm.learn.data.batch import Batch, Grid, Outputs, Sample, pack
+from mrlm.learn.data.batch import Batch, Outputs
 from mrlm.learn.data.own_loop_ranks import Across
 from mrlm.learn.fast import full_kl as full_kl_module
 from mrlm.learn.fast.llama_modules import NotLean, take_general_way
 from mrlm.learn.fast.packed_pass import LeanPass, hidden_states
-from mrlm.learn.policy.loading import import_peft, quietly
 from mrlm.learn.policy.lora import (
     BASE,
     adapter_of,
-    adapter_weights,
     switch_adapter,
     without_adapters,
-    write_config,
 )
+from mrlm.learn.policy.own_forward import Disagrees, OwnForward, checked_pass
 from mrlm.learn.policy.reference import keep, load_reference, save_reference, standing
+from mrlm.learn.policy.saved_model import has_head, read_head, read_model, write_head, write_model
 from mrlm.learn.policy.shards import Shards
-from mrlm.learn.policy.wrapped_modules import (
-    Interface,
-    interface_of,
-    logits_of,
-    output_layer,
-    unwrap,
-)
+from mrlm.learn.policy.wrapped_modules import interface_of, output_layer, unwrap
 
 log: logging.Logger = logging.getLogger("mrlm")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-HEADS = "value_head.safetensors"
-"""File name of the heads in a saved folder."""
-AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest difference between log-probs of the fast and the general forward, by compute dtype."""
-AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
 
 
 class Policy:
@@ -103,7 +90,7 @@ class Policy:
         """Stop token ids in addition to the model's own."""
         self.shards: Shards[Policy] | None = None
         self._passes: dict[str, LeanPass | None] = {}
-        self.interface: Interface = interface_of(self.model)
+        self.own_forward: OwnForward = OwnForward(interface_of(self.model))
 
     # -- properties --------------------------------------------------------------------------------
 
@@ -250,15 +237,17 @@ class Policy:
         lean = self.lean_pass
         if lean is not None:
             return lean.outputs(batch, self.value_head)
-        with self.active() as model:
-            logits, hidden = self._logits(model, batch)
-        selected = self._at_tokens(logits, batch)
-        logprobs = ops.token_logprobs(selected, batch.tokens)
-        with nullcontext() if entropy_gradient else torch.no_grad():
-            entropy = ops.entropy(selected)
         values = None
+        with self.active() as model:
+            if self.value_head is None:
+                logits = self.own_forward.logits(model, batch)
+            else:
+                logits, states = self.own_forward.logits_and_states(model, batch, self.output_layer)
         if self.value_head is not None:
-            values = self.value_head(hidden[batch.sequence, self._grid(batch).column])
+            values = self.value_head(states)
+        logprobs = ops.token_logprobs(logits, batch.tokens)
+        with nullcontext() if entropy_gradient else torch.no_grad():
+            entropy = ops.entropy(logits)
         return Outputs(logprobs, entropy, values)
 
     def values(self, batch: Batch) -> Tensor:
@@ -274,20 +263,10 @@ class Policy:
         if lean is not None:
             (found,) = hidden_states([(lean, batch)])
             return found
-        # sharded and custom models return hidden states from their own forward only
-        if self.shards is not None or not self.interface.cache:
-            with self.active() as model:
-                _, hidden = self._logits(model, batch)
-            return hidden[batch.sequence, self._grid(batch).column]
-        grid = batch.grid
-        offered = {"attention_mask": grid.attention_mask, "position_ids": grid.position_ids}
         with self.active() as model:
-            causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-            found = self.interface.call(
-                causal.base_model, grid.input_ids, **offered, use_cache=False
-            )
-            hidden = found.last_hidden_state  # (B, T, H)
-        return hidden[batch.sequence, grid.keep[grid.column]]
+            if self.shards is not None:  # a part of it alone gathers nothing
+                return self.own_forward.logits_and_states(model, batch, self.output_layer)[1]
+            return self.own_forward.states(model, batch, self.output_layer)
 
     @torch.no_grad()
     def reference_logprobs(self, batch: Batch) -> Tensor:
@@ -307,8 +286,8 @@ class Policy:
         if own is not None and reference is not None:
             return full_kl_module.full_kl(own, reference, batch)
         with self.active() as model:
-            logits, _ = self._logits(model, batch)
-        return ops.full_kl(self._at_tokens(logits, batch), self._reference_logits(batch))
+            logits = self.own_forward.logits(model, batch)
+        return ops.full_kl(logits, self._reference_logits(batch))
 
     def _need_reference(self) -> None:
         if self.adapter is None and self.reference is None:
@@ -320,8 +299,7 @@ class Policy:
     def _reference_logits(self, batch: Batch) -> Tensor:
         """Logits (N, V) of the frozen reference that predict the trained tokens."""
         with self._autocast(), standing(self) as model:
-            logits, _ = self._logits(model, batch)
-        return self._at_tokens(logits, batch)
+            return self.own_forward.logits(model, batch)
 
     def _pass(self, which: Literal["own", "reference"]) -> LeanPass | None:
         """The fast path, if supported: built and checked at first use, and permanently
@@ -346,65 +324,18 @@ class Policy:
         model, adapter = self.model, self.adapter if own else self.reference_adapter
         if not own and self.reference is not None:
             model, adapter = self.reference, BASE
+        logprobs = self._own_logprobs if own else self._reference_logprobs
         try:
-            lean = LeanPass(model, adapter, AUTOCAST.get(self.precision))
+            with self.scoring():
+                return checked_pass(model, adapter, AUTOCAST.get(self.precision), logprobs)
         except NotLean as reason:
-            if own:
+            if own or isinstance(reason, Disagrees):
                 take_general_way(model, reason)
             return None
-        probe = _probe(model.config.vocab_size, self.device)
-        with self.scoring():
-            found = lean.outputs(probe).logprobs
-            if own:
-                heads, self.value_head = self.value_head, None
-                self._passes["own"] = None
-                expected = self.forward(probe).logprobs
-                self.value_head = heads
-            else:
-                expected = self._reference_logprobs(probe)
-        gap = float((found - expected).abs().max())
-        if gap <= AGREEMENT[lean.forward.dtype]:
-            return lean
-        take_general_way(model, f"log-probs of the fast path differ by {gap:.2g}")
-        return None
 
-    def _logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits (B, K, V) and the hidden states (B, K, H) behind them, at the columns
-        `batch.grid.keep`."""
-        interface = self.interface
-        grid = self._grid(batch)
-        offered = {
-            "attention_mask": grid.attention_mask,
-            "position_ids": grid.position_ids,
-            "logits_to_keep": grid.keep,
-            "use_cache": False,
-        }
-        seen: list[Tensor] = []
-        hook = None
-        if self.value_head is not None and model is self.model:
-            hook = self.output_layer.register_forward_pre_hook(
-                lambda _, arguments: seen.append(arguments[0])
-            )
-        try:
-            logits = logits_of(interface.call(model, grid.input_ids, **offered))
-        finally:
-            if hook is not None:
-                hook.remove()
-        hidden = seen[0] if seen else logits
-        if not interface.keep:
-            logits = logits[:, grid.keep]
-            hidden = hidden[:, grid.keep] if seen else logits
-        return logits, hidden
-
-    def _grid(self, batch: Batch) -> Grid:
-        """The batch as the grid that the model takes."""
-        return batch.grid if self.interface.mask else batch.right_padded
-
-    def _at_tokens(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Logits (N, V) in float32 that predict the trained tokens, gathered from those of a
-        grid."""
-        selected = logits[batch.sequence, self._grid(batch).column].float()
-        return selected / batch.temperature[:, None]
+    def _own_logprobs(self, batch: Batch) -> Tensor:
+        with self.active() as model:
+            return ops.token_logprobs(self.own_forward.logits(model, batch), batch.tokens)
 
     def _autocast(self) -> Any:
         dtype = AUTOCAST.get(self.precision)
@@ -415,27 +346,13 @@ class Policy:
     def save(self, folder: Path, heads: bool = True) -> None:
         """Writes a folder that `from_pretrained` loads: the model (or adapter), tokenizer,
         generation settings, and heads."""
-        from safetensors.torch import save_file
-
         if self.shards is not None:
             self.shards.whole.save(folder)
             return
-        folder.mkdir(parents=True, exist_ok=True)
-        if self.adapter is None:
-            with quietly():
-                self.model.save_pretrained(folder)
-        else:
-            tensors = adapter_weights(self.model, self.adapter)
-            save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-            config = copy.copy(self.model.peft_config[self.adapter])
-            config.inference_mode = True
-            config.base_model_name_or_path = (
-                config.base_model_name_or_path or _causal(self.model).name_or_path
-            )
-            write_config(config, folder)
+        write_model(self.model, self.adapter, folder)
         self.tokenizer.save_pretrained(folder)
-        if heads and self.value_head is not None:
-            save_file(self.value_head.state_dict(), folder / HEADS)
+        if heads:
+            write_head(self.value_head, folder)
 
     def save_reference(self, folder: Path) -> None:
         """Writes the reference if it changed during training; an unchanged one is rebuilt on
@@ -446,32 +363,20 @@ class Policy:
         """Loads the reference that `save_reference` wrote, bit by bit, if any."""
         load_reference(self, folder)
 
-    @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Loads the weights that `save` wrote, in place, bit by bit."""
-        from safetensors.torch import load_file
-
         if self.shards is not None:
             self.shards.whole.load(folder)
             self.shards.take()
             return
-        if self.adapter is None:
-            with quietly():
-                saved = type(self.model).from_pretrained(folder, dtype=self.model.dtype)
-            self.model.load_state_dict(saved.state_dict())
-        else:
-            tensors = load_file(folder / "adapter_model.safetensors")
-            import_peft().set_peft_model_state_dict(self.model, tensors, adapter_name=self.adapter)
+        read_model(self.model, self.adapter, folder)
         self.load_heads(folder)
 
     def load_heads(self, folder: Path) -> None:
         """Loads the heads that `save` wrote, if any."""
-        from safetensors.torch import load_file
-
-        if (folder / HEADS).is_file():
+        if has_head(folder):
             self.add_value_head()
-            assert self.value_head is not None
-            self.value_head.load_state_dict(load_file(folder / HEADS))
+            read_head(self.value_head, folder)
 
 
 def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = None) -> Policy:
@@ -492,18 +397,3 @@ def as_policy(name: str, model: Any, tokenizer: Any = None, reference: Any = Non
     adapter = adapter or getattr(model, "active_adapter", None)
     adapter = adapter if isinstance(adapter, str) else None
     return Policy(name, model, tokenizer, adapter=adapter, reference=reference)
-
-
-def _causal(model: Any) -> Any:
-    """The causal language model inside a PEFT model, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _probe(vocabulary: int, device: torch.device) -> Batch:
-    """Two short samples with a common prefix, to compare the two forwards."""
-    samples: list[Sample] = []
-    for number in range(2):
-        ids = [(37 * place + 5 + (place > 5) * number) % vocabulary for place in range(14)]
-        turn = Turn("probe", "probe", ids[:8], ids[8:])
-        samples.append(Sample(ids, [turn], [8], number, number))
-    return pack(samples, device=device)

@@ -1,0 +1,134 @@
+"""A model's own forward, for every module that returns logits: it takes a batch as a padded grid.
+The fast path is compared with it on a probe before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrlm.core.types import Turn
+from mrlm.learn.data.batch import Batch, Grid, Sample, pack
+from mrlm.learn.fast.llama_modules import NotLean
+from mrlm.learn.fast.packed_pass import LeanPass
+from mrlm.learn.policy.wrapped_modules import Interface, logits_of
+
+AGREEMENT: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest difference between log-probs of the fast path and the model's own forward, by compute
+dtype."""
+AGREEMENT |= dict.fromkeys((torch.bfloat16, torch.float16), 0.3)
+
+
+class Disagrees(NotLean):
+    """The fast path computes other log-probs than the model's own forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnForward:
+    """Calls models that share an interface.
+
+    Args:
+        interface: the arguments of their forward.
+    """
+
+    interface: Interface
+
+    def logits(self, model: Any, batch: Batch) -> Tensor:
+        """Logits (N, V) in float32 that predict the trained tokens, divided by each token's
+        temperature."""
+        logits, _ = self._at_columns(model, batch, None)
+        return self._at_tokens(logits, batch)
+
+    def logits_and_states(
+        self, model: Any, batch: Batch, output_layer: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The same, and the hidden states (N, H) that `output_layer` read."""
+        logits, states = self._at_columns(model, batch, output_layer)
+        return self._at_tokens(logits, batch), states[batch.sequence, self._grid(batch).column]
+
+    def states(self, model: Any, batch: Batch, output_layer: Any) -> Tensor:
+        """The hidden states (N, H) alone: no logits are computed where the model has a part
+        without its head."""
+        if not self.interface.cache:  # a custom module
+            return self.logits_and_states(model, batch, output_layer)[1]
+        grid = batch.grid
+        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        found = self.interface.call(
+            causal.base_model,
+            grid.input_ids,
+            attention_mask=grid.attention_mask,
+            position_ids=grid.position_ids,
+            use_cache=False,
+        )
+        return found.last_hidden_state[batch.sequence, grid.keep[grid.column]]
+
+    def _at_columns(self, model: Any, batch: Batch, output_layer: Any) -> tuple[Tensor, Tensor]:
+        """Logits (B, K, V) and hidden states (B, K, H) at the columns `batch.grid.keep`; without an
+        output layer the logits stand for the states."""
+        grid = self._grid(batch)
+        offered = {
+            "attention_mask": grid.attention_mask,
+            "position_ids": grid.position_ids,
+            "logits_to_keep": grid.keep,
+            "use_cache": False,
+        }
+        seen: list[Tensor] = []
+        hook = None
+        if output_layer is not None:
+            hook = output_layer.register_forward_pre_hook(
+                lambda _, arguments: seen.append(arguments[0])
+            )
+        try:
+            logits = logits_of(self.interface.call(model, grid.input_ids, **offered))
+        finally:
+            if hook is not None:
+                hook.remove()
+        if self.interface.keep:
+            return logits, seen[0] if seen else logits
+        logits = logits[:, grid.keep]
+        return logits, seen[0][:, grid.keep] if seen else logits
+
+    def _grid(self, batch: Batch) -> Grid:
+        """The batch as the grid that the models take."""
+        return batch.grid if self.interface.mask else batch.right_padded
+
+    def _at_tokens(self, logits: Tensor, batch: Batch) -> Tensor:
+        selected = logits[batch.sequence, self._grid(batch).column].float()
+        return selected / batch.temperature[:, None]
+
+
+def checked_pass(
+    model: Any,
+    adapter: str | None,
+    dtype: torch.dtype | None,
+    logprobs: Callable[[Batch], Tensor],
+) -> LeanPass:
+    """The fast path of a model, if it agrees with the model's own forward.
+
+    Args:
+        model, adapter, dtype: as for `LeanPass`.
+        logprobs: the log-probs (N,) of a batch by the model's own forward.
+
+    Raises:
+        NotLean: the model is not supported.
+        Disagrees: the log-probs differ.
+    """
+    found = LeanPass(model, adapter, dtype)
+    probe = _probe(model.config.vocab_size, found.anatomy.embedding.device)
+    gap = float((found.outputs(probe).logprobs - logprobs(probe)).abs().max())
+    if gap > AGREEMENT[found.forward.dtype]:
+        raise Disagrees(f"log-probs of the fast path differ by {gap:.2g}")
+    return found
+
+
+def _probe(vocabulary: int, device: torch.device) -> Batch:
+    """Two short samples with a common prefix."""
+    samples: list[Sample] = []
+    for number in range(2):
+        ids = [(37 * place + 5 + (place > 5) * number) % vocabulary for place in range(14)]
+        turn = Turn("probe", "probe", ids[:8], ids[8:])
+        samples.append(Sample(ids, [turn], [8], number, number))
+    return pack(samples, device=device)
