@@ -433,9 +433,10 @@ def test_many_threads_may_verify_at_once() -> None:
     def one(i: int) -> bool | None:
         return verify(f"(x+{i})^2", f"x^2+{2 * i}x+{i * i if i % 3 else i * i + 1}")
 
+    before = threading.active_count()
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one, range(1, 40))) == [bool(i % 3) for i in range(1, 40)]
-    assert threading.active_count() < 20
+    assert threading.active_count() < before + 10
     assert len(verifier._shared.pids) <= 2
 
 

@@ -193,5 +193,5 @@ async def own_workflow(task: Any, agents: Any, env: Any) -> None:
 
 
 def test_what_is_not_known_of_a_workflow_of_ones_own_is_said() -> None:
-    plan = plan_of(workflow="tests.test_plan:own_workflow", agents=2)
+    plan = plan_of(workflow="test_plan:own_workflow", agents=2)
     assert any("does not declare its model calls" in note for note in plan.notes)
