@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(name: str) -> None:
 
 
 def test_an_engine_that_asks_nobody_and_a_run_that_trains_nobody() -> None:
-    with pytest.raises(ConfigError, match=r"policies\.helper\.engine='lean' asks no endpoint"):
+    with pytest.raises(ConfigError, match=r"policies\.helper\.engine='lean' has no endpoint"):
         build(experiment(endpoint(None), policies={"helper": {"engine": "lean"}}))
     with pytest.raises(ConfigError, match="no policy is trainable"):
         plan_of(

@@ -159,7 +159,7 @@ def test_leaving_is_no_error(lines: str, play: Play) -> None:
     [
         ((), "what is to play?"),
         (("-e", "tic_tac_to"), "did you mean 'tic_tac_toe'"),
-        (("-e", "tic_tac_toe", "--seat", "X"), "seats: there is no 'X' (there are: x, o)"),
+        (("-e", "tic_tac_toe", "--seat", "X"), "agents: there is no 'X' (there are: x, o)"),
         (("-e", "tic_tac_toe", "--others", "nobody"), "--others"),
         (("-c", "nowhere.yaml"), "nowhere.yaml: there is no such file"),
         (("-e", "tic_tac_toe", "--episodes", "0"), "--episodes"),

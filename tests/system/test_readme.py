@@ -82,7 +82,7 @@ def test_a_small_model_with_a_default_learning_rate_is_warned_of(
     }
     with caplog.at_level("WARNING", logger="mrlm"):
         build(parse_config(data))
-        assert "default of grpo, 1e-06" in caplog.text and "learns nothing" in caplog.text
+        assert "default of grpo, 1e-06" in caplog.text and "hardly changes" in caplog.text
         caplog.clear()
         build(parse_config(data, ["training.learning_rate=1e-3"]))
     assert "learning_rate" not in caplog.text

@@ -1,1 +1,1 @@
-"""A config becomes a run: one file per part that is built."""
+"""Builds a run from a config: one file per part."""

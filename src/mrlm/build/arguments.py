@@ -1,4 +1,4 @@
-"""What the arguments of a trainer mean: worlds or rows, models and the agents they speak for."""
+"""Reads the arguments of a trainer: environments or rows, models and the agents they act for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mrlm.core.types import EnvironmentMode
 Sections = dict[str, dict[str, Any]]
 """Sections of a config by name."""
 Models = dict[str, tuple[Any, Any]]
-"""policy -> (model, tokenizer), of those that a config cannot name."""
+"""policy -> (model, tokenizer), of policies that a config cannot name."""
 
 
 def references_of(
@@ -25,11 +25,11 @@ def references_of(
     agents: Mapping[str, Any] | Sequence[Any] | None,
     num_agents: int | None,
 ) -> dict[str, Any]:
-    """agent -> its model, or what names it.
+    """agent -> its model, or the name or path of one.
 
     Args:
-        known, seats: agents of the config, and of the worlds.
-        model, agents, num_agents: those of the trainer.
+        known, seats: agents of the config, and of the environments.
+        model, agents, num_agents: arguments of the trainer.
 
     Raises:
         ConfigError: their numbers differ.
@@ -55,8 +55,8 @@ def references_of(
 def assign_references(
     references: Mapping[str, Any], tokenizer: Any, together: bool, lora: bool
 ) -> tuple[Sections, Sections, Models]:
-    """Sections `policies` and `agents`, and models: a policy for each agent, or `together`, one for
-    each different reference."""
+    """Sections `policies` and `agents`, and models: one policy per agent, or with `together` one
+    per distinct reference."""
     policies: Sections = {}
     agents: Sections = {}
     models: Models = {}
@@ -108,21 +108,21 @@ def _opened(agent: str, reference: Any, tokenizer: Any) -> tuple[Any, Any, bool,
 
 
 def refuse_unplayed(**parts: Any) -> None:
-    """Refuse arguments that are for prompts which are played.
+    """Refuses arguments that need prompts to be sampled from.
 
     Raises:
-        ConfigError: names the first that is given.
+        ConfigError: one is given; the first is named.
     """
     given = next((name for name, part in parts.items() if part is not None), None)
     if given is not None:
         raise ConfigError(
-            f"{given}= is for prompts that are played: it needs train_dataset=, reward_func= and "
-            "an algorithm that plays"
+            f"{given}= needs a run that samples completions; set train_dataset=, reward_func= and "
+            "an online algorithm"
         )
 
 
 def adapter_words(peft_config: Any) -> dict[str, Any]:
-    """Flat words for a `peft.LoraConfig`.
+    """Flat keys for a `peft.LoraConfig`.
 
     Raises:
         ConfigError: it sets something that the section `lora` does not have.
@@ -140,7 +140,7 @@ def adapter_words(peft_config: Any) -> dict[str, Any]:
             words["lora_target_modules"] = value if isinstance(value, str) else sorted(value)
         elif name not in left and value != getattr(usual, name, None):
             raise ConfigError(
-                f"peft_config.{name}={value!r}: adapters here have r, alpha, dropout and "
+                f"peft_config.{name}={value!r}: the section `lora` has only r, alpha, dropout and "
                 "target_modules; pass a PEFT model as model= for others"
             )
     return words
@@ -150,7 +150,7 @@ def one_of(name: str, *values: Any) -> Any:
     """The one value that is given.
 
     Raises:
-        ConfigError: two different ones are.
+        ConfigError: two different values are given.
     """
     given = [value for value in values if value is not None]
     if any(value is not given[0] and not _same(value, given[0]) for value in given[1:]):
@@ -166,7 +166,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def worlds_or_rows(data: Any) -> tuple[list[Any], Any]:
-    """What the second argument of a trainer means: worlds, or rows."""
+    """The second argument of a trainer as (environments, rows); one of the two is empty."""
     if data is None:
         return [], None
     if _is_world(data):
@@ -185,12 +185,12 @@ def _is_world(value: Any) -> bool:
 
 
 def listed(worlds: Any) -> list[Any]:
-    """Worlds as a list."""
+    """Environments as a list."""
     if worlds is None:
         return []
     return list(worlds) if isinstance(worlds, list | tuple) else [worlds]
 
 
 def agent_names(count: int) -> list[str]:
-    """Names of agents that have none."""
+    """Default names of agents."""
     return ["agent"] if count == 1 else [f"agent_{i}" for i in range(count)]

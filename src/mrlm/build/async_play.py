@@ -1,5 +1,5 @@
-"""Play beside learning, as a config asks for it: what cannot work is refused, sources and policies
-are made for it, and `--dry-run` says what will happen."""
+"""Asynchronous rollouts as configured: checks, engine copies of the policies, and the lines that
+`--dry-run` prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MORE = "asynchrony.oversample"
 
 
 def check_asynchrony(plan: RunPlan) -> None:
-    """Refuse what cannot be played ahead, learned from late, or broken off.
+    """Refuses runs that cannot sample ahead, train on stale episodes, or abort episodes.
 
     Raises:
         ConfigError: names the setting and the reason.
@@ -34,8 +34,8 @@ def check_asynchrony(plan: RunPlan) -> None:
         return
     if plan.imitates:
         raise ConfigError(
-            f"{key}: {name} learns from a data set or from collected episodes, so there is no play "
-            "that could go on beside it; remove it"
+            f"{key}: {name} trains on a data set or on collected episodes, so there are no "
+            "rollouts to run in parallel; remove it"
         )
     if config.distributed.enabled:
         _refuse_several(config)
@@ -47,25 +47,25 @@ def check_asynchrony(plan: RunPlan) -> None:
         raise ConfigError(spec.refuses_lag.format(name=type(plan.algorithm).__name__))
     if config.engine.sleep:
         raise ConfigError(
-            f"{key}: play goes on while policies learn, and with engine.sleep=true the servers "
-            "that sample sleep then; set engine.sleep=false"
+            f"{key}: rollouts continue while policies train, and with engine.sleep=true the "
+            "servers that sample sleep then; set engine.sleep=false"
         )
     if config.opponents.on:
         raise ConfigError(
-            f"{key}: opponents are drawn for the tasks of one iteration and given their weights "
-            "before it, and tasks that are played ahead belong to later ones; set "
+            f"{key}: opponents are sampled per iteration and their weights loaded before it, and "
+            "tasks that are played ahead belong to later ones; set "
             f"{LAG}=0, or remove the section opponents"
         )
     if schedule.swap_every is not None or schedule.order == "alternating":
         raise ConfigError(
-            f"{key}: who plays with which policy, and whose turns are learned from, changes with "
-            "the iteration here, and tasks that are played ahead belong to later ones; set "
+            f"{key}: the policy of each agent, and the agents that are trained, change with the "
+            "iteration here, and tasks that are played ahead belong to later ones; set "
             f"{LAG}=0, or training.schedule.order=simultaneous without swap_every"
         )
 
 
 def check_processes(config: ExperimentConfig, peers: Peers) -> None:
-    """Refuse what only one process can count, however the others were started.
+    """Refuses settings that need a single process, however several were started.
 
     Raises:
         ConfigError: names the setting and the reason.
@@ -77,37 +77,37 @@ def check_processes(config: ExperimentConfig, peers: Peers) -> None:
 def _refuse_several(config: ExperimentConfig) -> None:
     if config.training.max_lag:
         raise ConfigError(
-            f"{LAG}={config.training.max_lag}: what engines sample from is a copy that one process "
-            f"makes of what it trains, and here several processes train it; set {LAG}=0"
+            f"{LAG}={config.training.max_lag}: engines sample from a copy of the policy that one "
+            f"process makes, and here several processes train the policy; set {LAG}=0"
         )
     if config.asynchrony.oversample > 1:
         raise ConfigError(
-            f"{MORE}={config.asynchrony.oversample:g}: which episodes are complete first is "
-            "counted in rounds of one engine, and here several processes play; remove it"
+            f"{MORE}={config.asynchrony.oversample:g}: the order in which episodes complete is "
+            "counted in rounds of one engine, and here several processes sample; remove it"
         )
 
 
 def _check_oversample(plan: RunPlan, key: str) -> None:
-    """Only plays that know nothing of each other can be broken off one by one."""
+    """Refuses workflows whose episodes depend on each other: these cannot be aborted one by one."""
     asked = plan.spec.sampling
     for world in plan.trained_worlds:
         together = world.workflow.spec.opens or world.workflow.spec.forks
         if together or asked.cross is not None or asked.tree:
             raise ConfigError(
-                f"{key}: the plays of a task of environment {world.name!r} grow from one another, "
-                "so none of them can be broken off; remove it"
+                f"{key}: the episodes of a task of environment {world.name!r} branch from one "
+                "another, so none of them can be aborted; remove it"
             )
 
 
 def surplus_of(plan: RunPlan) -> int:
-    """Episodes of each task that are begun besides those that are kept."""
+    """Episodes of each task that are started beyond those that are kept."""
     size = plan.algorithm.group_size
     return math.ceil(round(size * plan.config.asynchrony.oversample, 6)) - size
 
 
 def copies_of(plan: RunPlan, policies: dict[str, Policy]) -> dict[str, Policy]:
-    """The policies that engines sample from: those that learn, or copies where both go on at the
-    same time."""
+    """Policies that engines sample from: the trained ones, or copies where sampling and training
+    overlap."""
     if not plan.config.training.max_lag:
         return policies
     return mirrored(policies, [name for name in policies if plan.cast.policies[name].trainable])
@@ -115,7 +115,7 @@ def copies_of(plan: RunPlan, policies: dict[str, Policy]) -> dict[str, Policy]:
 
 @contextmanager
 def beside_play(run: Run) -> Iterator[None]:
-    """Around a run whose play may go on beside it; play ends with it."""
+    """A context around a run that may sample in parallel; sampling ends with it."""
     if not run.config.training.max_lag:
         yield
         return
@@ -127,28 +127,28 @@ def beside_play(run: Run) -> Iterator[None]:
 
 
 def describe(plan: RunPlan) -> list[str]:
-    """What will go on beside what, in lines for a person; none where nothing does."""
+    """Lines for a person about the overlap of sampling and training; none where nothing does."""
     lag, partial = plan.config.training.max_lag, plan.config.asynchrony.partial
     lines: list[str] = []
     if lag == 1:
         lines.append(
-            "asynchrony: while a batch is learned from, the next one is played, with weights that "
-            "are one update older when its turn comes"
+            "asynchrony: while one batch is trained on, the next is sampled, with weights that "
+            "are one update old when it is trained on"
         )
     elif lag:
         way = (
-            "episodes go on with new weights where they are when those come"
+            "running episodes take new weights as soon as these arrive"
             if partial
-            else "every episode is played with the weights it began with"
+            else "every episode keeps the weights it began with"
         )
         lines.append(
-            f"asynchrony: while a batch is learned from, up to {lag} batches are played, with "
-            f"weights that are at most {lag} updates older when their turn comes; {way}"
+            f"asynchrony: while one batch is trained on, up to {lag} batches are sampled, with "
+            f"weights that are at most {lag} updates old when they are trained on; {way}"
         )
     size, more = plan.algorithm.group_size, surplus_of(plan)
     if more:
         lines.append(
-            f"oversampling: {size + more} episodes of each task are begun, and the first {size} to "
-            "be complete are kept"
+            f"oversampling: {size + more} episodes of each task are started, and the first {size} "
+            "to complete are kept"
         )
     return lines

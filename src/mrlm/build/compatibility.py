@@ -1,5 +1,5 @@
-"""What an algorithm asks of its episodes, and whether workflow and data give it: what cannot work
-is refused before a model is loaded."""
+"""Checks, before a model is loaded, that workflow and data provide the episodes that an algorithm
+requires."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mrlm.play.sources.task_sampler import EnvironmentSpec
 
 
 def check_plays(plan: RunPlan) -> None:
-    """Refuse what cannot be played, or not be learned from.
+    """Refuses runs that cannot be sampled or trained on.
 
     Raises:
-        ConfigError: names the setting, and says what would work.
+        ConfigError: names the setting and alternatives.
     """
     config, asked = plan.config, plan.spec.sampling
     name = config.training.algorithm
     if plan.rows is not None:
         if plan.spec.reads_old or asked.greedy or asked.tree:
             raise ConfigError(
-                f"training.algorithm={name!r} has to play its tasks itself, and data.dataset is "
-                "not played; set environments: instead (the environment 'reward' plays a data "
-                "set), or learn from rows with sft or dpo"
+                f"training.algorithm={name!r} has to sample its own completions, and data.dataset "
+                "only provides rows; set environments: instead (the environment 'reward' takes a "
+                "data set), or train on rows with sft or dpo"
             )
         return
     for world in plan.trained_worlds:
@@ -49,7 +49,7 @@ def check_plays(plan: RunPlan) -> None:
 
 
 def crossed(plan: SamplingPlan, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
-    """The worlds, with every combination of answers played where the algorithm asks for that."""
+    """The environments; every combination of answers is played where the algorithm requires it."""
     if plan.cross is None:
         return list(worlds)
     workflow = registry.load("workflows", "cross")()
@@ -57,8 +57,8 @@ def crossed(plan: SamplingPlan, worlds: Sequence[EnvironmentSpec]) -> list[Envir
 
 
 def check_trained(plan: RunPlan) -> None:
-    """Refuse a policy that is to be trained and whose agents play only where nobody learns, and a
-    run without a policy to train.
+    """Refuses a policy that should be trained but only acts where nothing is trained, and a run
+    without a trainable policy.
 
     Raises:
         ConfigError: names the policy and its agents.
@@ -71,25 +71,25 @@ def check_trained(plan: RunPlan) -> None:
         if watched.issuperset(agents):
             raise ConfigError(
                 f"policies.{name}: {', '.join(agents)} only plays in environments that are "
-                f"evaluated and not trained on; set policies.{name}.trainable=false, or say with "
-                f"agents.{agents[0]}.policy which trained policy speaks for it"
+                f"evaluated and not trained on; set policies.{name}.trainable=false, or name a "
+                f"trained policy in agents.{agents[0]}.policy"
             )
     if not any(section.trainable for section in cast.policies.values()):
         raise ConfigError("no policy is trainable, so there is nothing to train")
 
 
 def check_swap(plan: RunPlan) -> None:
-    """Refuse agents that exchange their policies where nobody plays."""
+    """Refuses agents that exchange their policies in a run without rollouts."""
     every = plan.schedule.swap_every
     if every is not None and plan.imitates:
         raise ConfigError(
-            f"training.schedule.swap_every={every}: agents exchange their policies while they "
-            f"play, and {plan.config.training.algorithm} learns from a data set; remove it"
+            f"training.schedule.swap_every={every}: agents exchange their policies between "
+            f"rollouts, and {plan.config.training.algorithm} trains on a data set; remove it"
         )
 
 
 def check_engines(plan: RunPlan) -> None:
-    """Refuse engines that do not exist or do not take what is set for them."""
+    """Refuses engines that do not exist or do not take their settings."""
     check_engine(plan.config)
     for section in plan.cast.policies.values():
         if section.endpoint is not None:
@@ -116,7 +116,7 @@ def _check_cross(plan: RunPlan, most: int, world: EnvironmentSpec) -> None:
 
 
 def _check_tree(plan: RunPlan, world: EnvironmentSpec) -> None:
-    """The same for a workflow that tries several answers from one state."""
+    """Refuses algorithms and settings that do not fit a workflow with several answers per state."""
     config, asked = plan.config, plan.spec.sampling
     name = config.training.algorithm
     tries = f"workflow.name={config.workflow.name!r} tries several answers from one state, and"
@@ -132,7 +132,7 @@ def _check_tree(plan: RunPlan, world: EnvironmentSpec) -> None:
         )
     if world.workflow.spec.prunes and asked.credits != "pruned_trees":
         raise ConfigError(
-            f"workflow.select='best' follows up one answer to a state only, and {name} credits an "
+            f"workflow.select='best' continues one answer to a state only, and {name} credits an "
             "answer with what followed it; set workflow.select=all, or use at_grpo"
         )
     limit = world.workflow.max_turns or world.template.max_turns

@@ -1,4 +1,4 @@
-"""From the sections `engine` and `policies` to what samples for every policy."""
+"""Builds the engine of every policy from the sections `engine` and `policies`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mrlm.play.engine import Engine
 def make_engines(
     config: ExperimentConfig, cast: PolicyAssignment, policies: Mapping[str, Policy], size: int = 1
 ) -> dict[str, Engine]:
-    """policy -> what samples for it: one engine for all that have weights here, and one for each
-    behind an API, of whose limits each of `size` processes has its share."""
+    """policy -> its engine: one for all policies with weights here, and one for each behind an API,
+    whose limits are split among `size` processes."""
     remote = {
         name: _remote_engine(name, section, size)
         for name, section in cast.policies.items()
@@ -31,7 +31,7 @@ def make_engines(
         "batch_size": config.engine.batch_size,
         "cache_mib": config.engine.cache_mib,
         "timeout": config.engine.timeout,
-        "unseen_writes": False,  # whoever writes weights in a run hands them to `load_weights`
+        "unseen_writes": False,  # all writers of weights in a run call `load_weights`
     }
     settings = {key: value for key, value in given.items() if key in accepts}
     settings |= config.engine.of_server()
@@ -40,10 +40,10 @@ def make_engines(
 
 
 def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
-    """The plug-in that samples for policies with weights here, and the arguments it takes.
+    """The engine plug-in for policies with weights here, and the arguments it takes.
 
     Raises:
-        ConfigError: there is none of the name, or it does not take what is set for it.
+        ConfigError: it does not exist, or does not take its settings.
     """
     name = config.engine.name
     plugin = registry.load("engines", name)
@@ -64,21 +64,21 @@ def check_engine(config: ExperimentConfig) -> tuple[Any, Collection[str]]:
 
 
 def _remote_engine(name: str, section: PolicyConfig, size: int = 1) -> Engine:
-    """What asks the endpoint of a policy; nobody is called yet.
+    """The engine for the endpoint of a policy; no request is sent yet.
 
     Raises:
-        ConfigError: the plug-in is not there or asks no endpoint, or the key is not set.
+        ConfigError: the plug-in does not exist or has no endpoint, or the key is not set.
     """
     found = section.engine or "openai"
     plugin, endpoint = registry.load("engines", found), section.endpoint
     assert endpoint is not None
     rate = endpoint.requests_per_minute
     if "base_url" not in inspect.signature(plugin).parameters:
-        raise ConfigError(f"policies.{name}.engine={found!r} asks no endpoint; use 'openai'")
+        raise ConfigError(f"policies.{name}.engine={found!r} has no endpoint; use 'openai'")
     if "policies" in inspect.signature(plugin).parameters:
         raise ConfigError(
-            f"policies.{name}.engine={found!r} samples for policies with weights here; to ask an "
-            "endpoint of such a server use 'openai', which all of them speak"
+            f"policies.{name}.engine={found!r} samples for policies with weights here; for an "
+            "endpoint of such a server use 'openai', whose protocol all of them serve"
         )
     return plugin(
         name,

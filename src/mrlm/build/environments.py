@@ -1,5 +1,5 @@
-"""From the sections `environments` and `workflow` to what is played: the worlds of a run, each with
-the workflow that plays it."""
+"""Builds the environments of a run, each with its workflow, from the sections `environments` and
+`workflow`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 def make_worlds(config: ExperimentConfig, parts: LiveObjects) -> list[EnvironmentSpec]:
-    """The worlds of a run, each with a name of its own and its workflow. Those that are evaluated
-    and never trained on have the weight 0."""
+    """The environments of a run, each with a unique name and its workflow. Those that are only
+    evaluated have weight 0."""
     watched = [each.model_copy(update={"weight": 0.0}) for each in config.evaluation.environments]
     sections = [*([] if parts.worlds else config.environments), *watched]
     live = EnvironmentConfig(env_type="live"), EnvironmentConfig(env_type="live", weight=0.0)
@@ -45,8 +45,8 @@ def make_worlds(config: ExperimentConfig, parts: LiveObjects) -> list[Environmen
             )
             if section.name or any(section is each for each in config.environments):
                 raise ConfigError(
-                    f"environments: two are called {name!r}, so their metrics and episodes could "
-                    f"not be told apart; give one another name, such as `name: {free}`"
+                    f"environments: two are called {name!r}, so their metrics and episodes would "
+                    f"be mixed; give one another name, such as `name: {free}`"
                 )
             log.info("two environments are called %r; the second is %r here", name, free)
             name = free
@@ -72,7 +72,7 @@ def with_policy(
     """A section whose `model` names a frozen policy of the run, with the model of that policy.
 
     Raises:
-        ConfigError: there is no such policy, it is trained, or it has no weights here.
+        ConfigError: the policy does not exist, is trained, or has no weights here.
     """
     name = section.lent_policy
     if name is None:
@@ -80,14 +80,14 @@ def with_policy(
     policy, where = config.policies.get(name), f"environments: model='policy:{name}'"
     if policy is None:
         known = ", ".join(config.policies) or "none"
-        raise ConfigError(f"{where}: there is no policy {name!r} (there are: {known})")
+        raise ConfigError(f"{where}: policy {name!r} does not exist (policies: {known})")
     if policy.trainable:
         raise ConfigError(
-            f"{where}: this policy is trained, and an environment is not; set "
+            f"{where}: this policy is trained, and environments are not; set "
             f"policies.{name}.trainable: false"
         )
     if policy.endpoint is not None:
-        raise ConfigError(f"{where}: this policy is behind an API, which writes no observations")
+        raise ConfigError(f"{where}: this policy is behind an API and cannot be an environment")
     live, tokenizer = parts.models.get(name, (None, None))
     given = {"model": policy.model or config.model.model_name_or_path if live is None else live}
     if live is None:
@@ -99,7 +99,7 @@ def with_policy(
 
 
 def environment_factory(section: EnvironmentConfig) -> Any:
-    """The world a section describes, ready to be spawned."""
+    """The environment of a section, ready to be spawned."""
     if section.remote:
         return _remote(section)
     plugin = registry.load("environments", section.env_type)
@@ -111,7 +111,7 @@ def environment_factory(section: EnvironmentConfig) -> Any:
 
 
 def _remote(section: EnvironmentConfig) -> Environment:
-    """The same world on an environment server."""
+    """The same environment on an environment server."""
     from mrlm.serving.client.environment import RemoteEnvironment
 
     given = section.parameters
@@ -125,13 +125,13 @@ def _remote(section: EnvironmentConfig) -> Environment:
         tls_cert=section.tls_cert,
         tls_key=section.tls_key,
         servers_file=section.servers_file,
-        deadline=0.95 * section.timeout,  # so that why it failed is told before it is cut short
+        deadline=0.95 * section.timeout,  # the server reports its reason before the cut-off here
         arguments=given,
     )
 
 
 def _template(world: Any) -> tuple[Environment, Any]:
-    """An instance that answers for its settings, and how to make a fresh one: by copying it, or by
+    """An instance whose settings are read, and a factory of fresh ones: by copying it, or by
     calling the class or function again."""
     template = as_environment(world)
     if isinstance(world, Environment | SimulatedEnvironment | LLMEnvironment):
@@ -146,7 +146,7 @@ def _class_name(template: Environment) -> str:
 def _with_turns(
     template: Environment, make: Callable[[], Environment], workflow: Workflow
 ) -> tuple[Environment, Callable[[], Environment], Workflow]:
-    """Environment and workflow, with the turns and the prompts between them left to the environment
+    """Environment and workflow; turns and the prompts between them are left to the environment
     where it has no rules of its own for them."""
     settings = workflow.turn_settings()
     found = template.with_turns(settings)
@@ -173,7 +173,7 @@ def _workflow(
     arguments = config.workflow.constructor_arguments(plugin)
     if inspect.isclass(plugin):
         accepts = inspect.signature(plugin).parameters
-        counts = template.counts_turns  # the world says how many steps that makes
+        counts = template.counts_turns  # the environment derives its steps from it
         if section.max_turns is not None and "max_turns" in accepts and not counts:
             arguments.setdefault("max_turns", section.max_turns)
     workflow = as_workflow(plugin, arguments)
@@ -181,7 +181,7 @@ def _workflow(
 
 
 def _with_transition(workflow: Workflow, given: object, name: str) -> Workflow:
-    """The workflow with the prompts between turns that were given, refused where it has none."""
+    """The workflow with the given external transition, refused where it takes none."""
     if given is None:
         return workflow
     if not workflow.spec.transitions:

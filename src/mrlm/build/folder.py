@@ -1,4 +1,4 @@
-"""The folder of a run: where it is, what of an earlier run is there, and the log in it."""
+"""The folder of a run: its path, the state of an earlier run there, and the log in it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def open_log(
     state: dict[str, Any] | None,
     peers: Peers = ALONE,
 ) -> RunLog:
-    """The log of a run, from its beginning or from where the state of a checkpoint left off. Of
-    several processes one writes it."""
+    """The log of a run, from its beginning or from the state of a checkpoint. Only one of several
+    processes writes it."""
     if not peers.main:
         return SilentLog(folder)
     with writing(folder):
@@ -43,8 +43,8 @@ def open_log(
 
 
 def checkpoint_of(config: ExperimentConfig, resume: Path) -> Path:
-    """What to go on from. If the run goes on in its folder, what it was doing there when it was
-    killed is brought to its end."""
+    """The checkpoint to continue from. If the run continues in its own folder, an operation that
+    was interrupted there is completed."""
     own = run_folder(config).resolve()
     if resume.resolve() == own:
         settle(own)
@@ -57,20 +57,20 @@ def checkpoint_of(config: ExperimentConfig, resume: Path) -> Path:
 
 
 def run_folder(config: ExperimentConfig) -> Path:
-    """Where a run writes."""
+    """The folder that a run writes to."""
     return Path(config.output_dir or f"outputs/{config.experiment_name}")
 
 
 def set_aside(folder: Path) -> None:
-    """Rename the folder of an earlier run to one that ends in a number."""
+    """Renames the folder of an earlier run to one with a number at its end."""
     number = next(i for i in range(1, 10**6) if not Path(f"{folder}.{i}").exists())
     folder.rename(f"{folder}.{number}")
-    log.info("%s held an earlier run; it is %s.%d now", folder, folder, number)
+    log.info("%s held an earlier run, renamed to %s.%d", folder, folder, number)
 
 
 def prepare_folder(config: ExperimentConfig, resume: Path | None) -> Path:
-    """The run's folder with its `config.yaml`. A folder of an earlier run is moved aside unless it
-    is resumed.
+    """The run's folder with its `config.yaml`. The folder of an earlier run is renamed unless that
+    run is resumed.
 
     Raises:
         ConfigError: the folder cannot be written.

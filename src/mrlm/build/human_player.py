@@ -1,5 +1,5 @@
-"""A person at a seat: the worlds, agents and models of an experiment with somebody in the place of
-one agent. It does not know how that one is asked."""
+"""An experiment with a human player in place of one agent. The caller decides how the person is
+prompted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mrlm.play.episode_runner import EpisodeRunner
 from mrlm.play.sources.play import Play
 
 Others = Literal["policy", "expert"]
-"""Who speaks for the other agents: their policies, or the world's own player."""
+"""Which side acts for the other agents: their policies, or the environment's own player."""
 
 
 def sit_down(
@@ -33,29 +33,29 @@ def sit_down(
     told: Callable[[EpisodeRunner], None] | None = None,
     others: Others = "policy",
 ) -> tuple[Play, str]:
-    """An experiment ready to be played by a person; models are loaded for the others alone.
+    """An experiment with a human player; models are loaded for the other agents only.
 
     Args:
         config: the experiment.
-        agent: whose seat is taken; the first agent's when `None`.
-        ask: what the person says.
+        agent: the agent that the person replaces; the first one when `None`.
+        ask: returns the person's message.
         told: called after every joint step.
-        others: who speaks for the other agents.
+        others: who acts for the other agents.
 
     Returns:
-        The play, and whose seat was taken.
+        The `Play`, and the agent that was replaced.
 
     Raises:
-        ConfigError: there is no world, or no such agent.
+        ConfigError: the config has no environment, or the agent does not exist.
     """
     parts = LiveObjects()
     worlds = make_worlds(config, parts)
     if not worlds:
-        raise ConfigError("there is no environment to play in; set environments:")
+        raise ConfigError("the config has no environment to play in; set environments:")
     cast = assign(config, worlds, parts)
     name = next(iter(cast.policy_of)) if agent is None else agent
     if name not in cast.policy_of:
-        raise ConfigError(unknown(name, list(cast.policy_of), "seats"))
+        raise ConfigError(unknown(name, list(cast.policy_of), "agents"))
     left = {other: policy for other, policy in cast.policy_of.items() if other != name}
     rest = PolicyAssignment(left, {policy: cast.policies[policy] for policy in left.values()})
     policies = load_policies(config, rest, parts) if others == "policy" else {}
@@ -71,7 +71,7 @@ def sit_down(
 
 
 def _seat(config: ExperimentConfig, agent: str, policy: str, chat: Chat) -> AgentSettings:
-    """A seat that needs no model: nothing said there is too long."""
+    """Settings of an agent without a model: no message is too long."""
     section = config.agents.get(agent)
     return AgentSettings(
         name=agent,

@@ -1,5 +1,5 @@
-"""Where the parts of a run are put: here, in this process, or elsewhere. `build/run.py` asks for
-policies, engines, learners and critics, and does not know where they come from."""
+"""The placement of a run's parts in this process. `build/run.py` requests policies, engines,
+learners and critics from a placement and does not depend on where they are."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TINY = 5_000_000
 
 
 class InProcess(Placement):
-    """Everything in this process.
+    """A placement with everything in this process.
 
     Args:
         config: of the run.
-        cast: who speaks with which weights.
-        parts: live objects that stand for sections of the config.
+        cast: the policy of every agent.
+        parts: live objects in place of sections of the config.
         peers: the processes that train together.
     """
 
@@ -45,11 +45,11 @@ class InProcess(Placement):
         self.parts: LiveObjects = parts
 
     def load_policies(self) -> dict[str, Any]:
-        """Every policy that has weights."""
+        """All policies that have weights."""
         return load_policies(self.config, self.cast, self.parts)
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
-        """policy -> what samples for it."""
+        """policy -> its engine."""
         return make_engines(self.config, self.cast, policies, self.peers.size)
 
     def make_learners(self, job: LearningJob, policies: Mapping[str, Any]) -> list[Any]:
@@ -57,7 +57,7 @@ class InProcess(Placement):
         return make_learners(self.config, self.cast, policies, job, self.peers)
 
     def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
-        """The policies that nobody trains; `given` is what engines sample from."""
+        """The policies that are not trained; `given` is what engines sample from."""
         return [
             Frozen(policy, given=given[name])
             for name, policy in policies.items()
@@ -67,12 +67,12 @@ class InProcess(Placement):
     def make_critics(
         self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
     ) -> list[Any]:
-        """Those beside the policies, or the team's one."""
+        """The critics beside the policies, or the one of the team."""
         return make_critics(self.config, self.cast, learners, policies, job, self.peers)
 
     def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
-        """The worlds of a run, ready to be played."""
+        """The environments of a run, ready to be played."""
         return list(worlds)
 
     def ready(self, run: Run, checkpoint: Path | None) -> None:
-        """The run is put together, and goes on from a checkpoint if there is one."""
+        """Hook after a run is put together and its checkpoint, if any, is loaded."""

@@ -1,5 +1,5 @@
-"""Whether everything that was set changes something in the run it is set for. The conditions are
-declared beside the fields, as `matters`; the facts of a run that they read are gathered here."""
+"""Checks that every setting has an effect on its run. The conditions are declared beside the
+fields, as `matters`; the facts of a run that they read are gathered here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mrlm.play.sources.task_sampler import EnvironmentSpec
 from mrlm.play.workflow import AnyWorkflow, Workflow, as_workflow
 
 Verdicts = Mapping[str, str | None]
-"""Dotted path of a setting -> why it changes nothing; `None`: it changes something."""
+"""Dotted path of a setting -> why it has no effect; `None`: it has one."""
 
 
 def refuse_idle(*stages: Verdicts) -> None:
-    """Refuse settings that change nothing in any stage for which they are set.
+    """Refuses settings that have no effect in any stage for which they are set.
 
     Raises:
         ConfigError: one line per setting, with the reason.
@@ -43,7 +43,7 @@ def refuse_idle(*stages: Verdicts) -> None:
 
 
 def verdicts(plan: RunPlan) -> Verdicts:
-    """What was set for a run, each setting with why it changes nothing there."""
+    """The settings of a run, each with the reason why it has no effect there, if any."""
     config, algorithm, facts = plan.config, plan.algorithm, facts_of(plan)
     key = normalize.section_key(config.training.algorithm)
     found = _placed(key, judged(algorithm, normalize.changed_fields(algorithm), facts))
@@ -57,7 +57,7 @@ def verdicts(plan: RunPlan) -> Verdicts:
 
 
 def facts_of(plan: RunPlan) -> RunFacts:
-    """What the settings of a run may depend on."""
+    """The facts of a run that conditions on settings read."""
     config, spec, cast, trained = plan.config, plan.spec, plan.cast, plan.trained_worlds
     sampling = [
         config.generation.sampling(**section.generation) for section in config.agents.values()
@@ -81,7 +81,7 @@ def facts_of(plan: RunPlan) -> RunFacts:
 
 
 def _one_turn(world: EnvironmentSpec) -> bool:
-    """Whether every episode has one joint step, in which every agent speaks at most once."""
+    """Whether every episode has one joint step with at most one action per agent."""
     workflow = world.workflow
     limited = 1 in (workflow.max_turns, world.template.max_turns)
     return workflow.spec.one_step or (workflow.spec.speaks_once and limited)
@@ -128,15 +128,15 @@ def _changed(section: Section) -> list[str]:
 
 
 def _of_workflow(config: ExperimentConfig, facts: RunFacts, parts: LiveObjects) -> Verdicts:
-    """Settings of the workflow, and the workflow itself where nothing is played."""
+    """Settings of the workflow, and the workflow itself in a run without rollouts."""
     given = list(config.workflow.parameters)
     named = given + ["name"] * (config.workflow.name != "turns")
     extra = ["external_transition"] * (parts.external_transition is not None)
     if facts.rows and not config.environments and not parts.eval_worlds:
-        why = "this run trains on a data set and plays nothing; remove it"
+        why = "this run trains on a data set and samples no episodes; remove it"
         return dict.fromkeys([*named, *extra], why)
     if parts.workflow is not None:
-        why = "the workflow was given as an object; remove it, and set it there"
+        why = "the workflow was given as an object; remove it, and set the argument of the object"
         return {**dict.fromkeys(named, why), **_of_instance(parts.workflow, facts, parts)}
     plugin = registry.load("workflows", config.workflow.name)
     if not inspect.isclass(plugin):
@@ -176,7 +176,7 @@ def _of_environment(
 def _of_turns(
     config: ExperimentConfig, section: EnvironmentConfig, plugin: Any
 ) -> dict[str, str | None]:
-    """`max_turns` of an environment, where nothing takes it."""
+    """`max_turns` of an environment, where neither it nor the workflow takes it."""
     limit, workflow = section.max_turns, config.workflow
     if limit is None:
         return {}

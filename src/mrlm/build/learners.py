@@ -1,5 +1,5 @@
-"""Who learns: a learner for every trained policy, the critics that an algorithm asks for, and how
-each is optimised. Policies are cast already."""
+"""Builds a learner for every trained policy and the critics that an algorithm requires, with their
+optimiser settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_learners(
     job: LearningJob,
     peers: Peers = ALONE,
 ) -> list[Learner]:
-    """One learner for each trained policy."""
+    """One learner per trained policy."""
     trained = {name: each for name, each in cast.policies.items() if each.trainable}
     settings = {name: _settings(config, each, job, peers) for name, each in trained.items()}
     return [
@@ -43,7 +43,7 @@ def make_critics(
     job: LearningJob,
     peers: Peers = ALONE,
 ) -> list[Critic]:
-    """Those beside the policies, or the team's one."""
+    """The critics beside the policies, or the one of the team."""
     plan = job.algorithm.spec.critic
     if not plan.of_team:
         return [learner.critic for learner in learners if learner.critic is not None]
@@ -62,7 +62,7 @@ def make_critics(
 def _settings(
     config: ExperimentConfig, policy: PolicyConfig, job: LearningJob, peers: Peers
 ) -> LearnerSettings:
-    """How a network is optimised: as the policy's section says, else as `training` does."""
+    """Optimiser settings of a network: from the policy's section, else from `training`."""
     training = config.training
     clip = training.max_grad_norm if policy.max_grad_norm is None else policy.max_grad_norm
     rate = policy.learning_rate or training.learning_rate or job.algorithm.learning_rate
@@ -88,8 +88,7 @@ def _settings(
 def _team_body(
     config: ExperimentConfig, policy: Policy, copied: Callable[[Policy], Policy]
 ) -> Policy:
-    """The network of a critic of the team: `training.critic_model`, or what `copied` makes of
-    `policy`."""
+    """The network of a team critic: `training.critic_model`, or `copied(policy)`."""
     path = config.training.critic_model
     if path is None:
         return copied(policy)

@@ -1,5 +1,5 @@
-"""From the section `opponents` to a `Population`: whose past selves there are, who stands in for
-them, and what cannot work refused."""
+"""Builds a `Population` from the section `opponents`: which policies have past versions, which
+frozen policies play them, and checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = "opponents"
 
 
 def check_opponents(plan: RunPlan) -> None:
-    """Refuse opponents that could never be met.
+    """Refuses opponents that could never be met.
 
     Raises:
         ConfigError: what is missing.
@@ -28,14 +28,14 @@ def check_opponents(plan: RunPlan) -> None:
     if not section.on:
         if section.policies is not None:
             raise ConfigError(
-                f"{KEY}.policies: there are no opponents; set {KEY}.every (iterations between "
+                f"{KEY}.policies: opponents are not enabled; set {KEY}.every (iterations between "
                 f"snapshots) or {KEY}.source"
             )
         return
     if plan.imitates:
         raise ConfigError(
-            f"{KEY}: opponents are met in play, and {plan.config.training.algorithm} learns from a "
-            f"data set or from collected episodes; remove the section {KEY}"
+            f"{KEY}: opponents are met in rollouts, and {plan.config.training.algorithm} trains on "
+            f"a data set or on collected episodes; remove the section {KEY}"
         )
     trained = list(dict.fromkeys(cast.trained.values()))
     for name in section.policies or ():
@@ -51,14 +51,14 @@ def check_opponents(plan: RunPlan) -> None:
         if any(one != other for one in learners for other in guests):
             return
     raise ConfigError(
-        f"{KEY}: an opponent takes a seat of {', '.join(sorted(populated)) or 'nobody'} while a "
-        "policy that learns has another seat of the same world, and there is no world with two "
-        "such seats; use a game of several agents whose policies are trained"
+        f"{KEY}: an opponent replaces {', '.join(sorted(populated)) or 'no policy'} for one agent "
+        "while a trained policy acts for another agent of the same environment, and no "
+        "environment has two such agents; use a game of several agents with trained policies"
     )
 
 
 def stand_ins_of(plan: RunPlan, policies: Mapping[str, Policy]) -> dict[str, list[Policy]]:
-    """policy -> the frozen policies that take its seats: as many as opponents are met at once."""
+    """policy -> the frozen policies that replace it: as many as opponents are met at once."""
     section, cast = plan.config.opponents, plan.cast
     if not section.on:
         return {}
@@ -81,7 +81,7 @@ def population_of(
     engines: Mapping[str, Engine],
     peers: Peers = ALONE,
 ) -> Population:
-    """The population of a run, still without members."""
+    """The population of a run, without members yet."""
     config = plan.config
     trained = {name: policies[name] for name in dict.fromkeys(plan.cast.trained.values())}
     folder, seed = run_folder(config), config.training.seed

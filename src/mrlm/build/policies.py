@@ -1,5 +1,5 @@
-"""Who speaks with which weights: agents and policies of a run, decided once and aloud, and loaded
-with every base shared that can be."""
+"""The policy assignment of a run (agent -> policy), decided once and logged, and the loading of its
+policies with every base shared that can be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mrlm.training.run import Callback
 
 @dataclass(slots=True)
 class LiveObjects:
-    """What a program hands over alive, where a config file would name it.
+    """Live objects that a program passes in place of names in a config file.
 
     Args:
         models: policy -> (model or path, tokenizer or None).
@@ -52,18 +52,18 @@ class LiveObjects:
 
 @dataclass(slots=True)
 class PolicyAssignment:
-    """Who plays with what: agent -> policy, and the settings of each policy."""
+    """The policy of each agent, and the settings of each policy."""
 
     policy_of: dict[str, str]
     policies: dict[str, PolicyConfig]
 
     @property
     def trained(self) -> dict[str, str]:
-        """agent -> policy, of those whose policies are trained."""
+        """agent -> policy, for agents whose policies are trained."""
         return {a: name for a, name in self.policy_of.items() if self.policies[name].trainable}
 
     def rotated(self, roles: Sequence[str], places: int) -> PolicyAssignment:
-        """The cast after the policies have moved `places` places along `roles`."""
+        """The assignment after the policies have moved `places` places along `roles`."""
         names = [self.policy_of[role] for role in roles]
         moved = {role: names[(i + places) % len(names)] for i, role in enumerate(roles)}
         return PolicyAssignment(self.policy_of | moved, self.policies)
@@ -88,8 +88,8 @@ class PolicyAssignment:
 def assign(
     config: ExperimentConfig, worlds: Sequence[EnvironmentSpec], parts: LiveObjects
 ) -> PolicyAssignment:
-    """Agents and policies: those the config names; else one agent per seat of the worlds, and one
-    policy per agent. A workflow may name the agents it sends to a world."""
+    """Assigns policies to agents: as the config names them; else one agent per agent of the
+    environments, and one policy per agent. A workflow may name its agents itself."""
     wide = [world for world in worlds if len(world.agents) > 1 or not config.agents]
     seats = [seat for world in wide for seat in world.agents]
     agents = list(dict.fromkeys([*config.agents, *seats])) or ["agent"]
@@ -111,8 +111,8 @@ def assign(
             named = agent if agent in policies else trainable[0] if len(trainable) == 1 else None
         if named is None:
             raise ConfigError(
-                f"agents.{agent}: which policy speaks for it? Set agents.{agent}.policy to one of "
-                f"{', '.join(policies)}"
+                f"agents.{agent}: no policy is set, and several could act for it; set "
+                f"agents.{agent}.policy to one of {', '.join(policies)}"
             )
         policy_of[agent] = named
     idle = [name for name in policies if name not in policy_of.values()]
@@ -125,7 +125,7 @@ def assign(
 
 
 def _lent(config: ExperimentConfig, agents: Sequence[str]) -> set[str]:
-    """Policies that environments have for their model, and no agent speaks with."""
+    """Policies that serve only as the model of an environment; no agent uses them."""
     sections = [*config.environments, *config.evaluation.environments]
     named = {section.policy for section in config.agents.values()}
     return {each.lent_policy for each in sections if each.lent_policy} - named - set(agents)
@@ -137,50 +137,49 @@ def _check_seats(
     agents: Sequence[str],
     parts: LiveObjects,
 ) -> None:
-    """Every seat needs an agent of its name; a world with one seat takes the only agent, or whom
-    the workflow sends."""
+    """Checks that every agent of the environments is configured; in an environment with one agent
+    the only configured one acts, or those that the workflow names."""
     known = list(dict.fromkeys(agent for world in worlds for agent in world.agents))
     idle = [agent for agent in agents if worlds and agent not in known]
     if idle and all(world.sends for world in worlds):
         raise ConfigError(
-            f"agents.{idle[0]}: workflow.name={config.workflow.name!r} sends only "
-            f"{', '.join(known)}; give the workflow the names of your agents, or them these"
+            f"agents.{idle[0]}: workflow.name={config.workflow.name!r} uses only the agents "
+            f"{', '.join(known)}; give the workflow the names of your agents, or rename them"
         )
     for world in worlds:
         seats = world.template.agents
         if world.sends and len(seats) > 1:
             raise ConfigError(
-                f"workflow.name={config.workflow.name!r} plays worlds with one seat, and "
+                f"workflow.name={config.workflow.name!r} needs environments with one agent, and "
                 f"environment {world.name!r} has {len(seats)} ({', '.join(seats)}); use 'turns'"
             )
         if world.workflow.spec.repeats and not world.reproducible:
             raise ConfigError(
                 f"workflow.name={config.workflow.name!r} plays every task more than once, and the "
-                f"reset of environment {world.name!r} takes neither task nor seed, so that it "
-                "would not be the same task; give its reset a parameter seed"
+                f"reset of environment {world.name!r} takes neither task nor seed, so each episode "
+                "would be of another task; give its reset a parameter seed"
             )
         missing = [seat for seat in seats if seat not in agents]
         if missing and len(seats) > 1:
             raise ConfigError(
-                f"environment {world.name!r} has a seat {missing[0]!r}, but the agents are "
+                f"environment {world.name!r} has an agent {missing[0]!r}, but the agents are "
                 f"{', '.join(agents)}"
             )
         if len(seats) == 1 and len(agents) > 1 and parts.workflow is None:
             name = config.workflow.name
             if name in ("turns", "single_turn") and missing:
                 raise ConfigError(
-                    f"environment {world.name!r} has one seat and there are {len(agents)} agents "
-                    f"({', '.join(agents)}), but the "
-                    f"workflow {name!r} does not say whose answer counts; use a workflow that "
-                    "does, or one agent"
+                    f"environment {world.name!r} has one agent and the config has {len(agents)} "
+                    f"({', '.join(agents)}), but the workflow {name!r} does not decide whose "
+                    "answer counts; use a workflow that does, or one agent"
                 )
 
 
 def load_policies(
     config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
 ) -> dict[str, Policy]:
-    """Every policy that has weights here, with bases shared where they can be: LoRA policies (and
-    frozen ones) of one model use one copy of it."""
+    """All policies that have weights here; LoRA policies (and frozen ones) of one model share one
+    copy of its base."""
     bases: dict[tuple[str, str], Any] = {}
     tokenizers: dict[str, Any] = {}
     policies: dict[str, Policy] = {}
@@ -194,7 +193,7 @@ def load_policies(
     owners: dict[int, str] = {}
     frozen: dict[Any, Any] = {}
     here = [name for name, section in cast.policies.items() if section.endpoint is None]
-    # those that may be no copy of their own come when the bases of the others are there
+    # policies that may borrow a base come after those that bring one
     for name in sorted(here, key=lambda each: _borrows(cast.policies[each], parts, each)):
         section = cast.policies[name]
         live_model, live_tokenizer = parts.models.get(name, (None, None))
@@ -253,7 +252,7 @@ def load_policies(
 def bases_of(
     config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
 ) -> list[list[str]]:
-    """The policies that have weights, those of one base together: as `load_policies` shares it."""
+    """The policies that have weights, grouped by base as `load_policies` shares it."""
     model = config.model
     adapted = {_model_key(model, each) for each in cast.policies.values() if _lora(model, each)}
     found: dict[Any, list[str]] = {}
@@ -274,13 +273,13 @@ def bases_of(
 
 
 def _borrows(section: PolicyConfig, parts: LiveObjects, name: str) -> bool:
-    """Whether a policy is frozen and named by its path: whoever has the same model may lend it."""
+    """Whether a policy is frozen and named by its path, so that it may share a loaded model."""
     live, _ = parts.models.get(name, (None, None))
     return not section.trainable and (live is None or isinstance(live, str | os.PathLike))
 
 
 def load_with(section: ModelConfig, path: str) -> Any:
-    """A model of a folder or hub id, loaded as a section says."""
+    """Loads the model of a folder or hub id with the settings of a section."""
     return load_model(
         path,
         section.torch_dtype,
@@ -307,14 +306,14 @@ def make_seats(
     policies: Mapping[str, Policy],
     parts: LiveObjects,
 ) -> dict[str, AgentSettings]:
-    """What stays the same for every agent from episode to episode."""
+    """Settings of every agent that are the same in all episodes."""
     seats: dict[str, AgentSettings] = {}
     for agent, policy_name in cast.policy_of.items():
         section = config.agents.get(agent)
         sampling = config.generation.sampling(**(section.generation if section else {}))
         prompt = section.system_prompt if section else None
         prompt = parts.system_prompt if prompt is None else prompt
-        if cast.policies[policy_name].endpoint is not None:  # its server knows its tokens
+        if cast.policies[policy_name].endpoint is not None:  # only its server tokenises
             seats[agent] = AgentSettings(
                 agent, policy_name, None, sampling, 0, prompt, trained=False
             )

@@ -1,5 +1,5 @@
-"""A run on a Ray cluster: which policies share a worker, where workers are, and how a run that lost
-one goes on. The cluster itself, and what runs there, is in `distributed/on_ray`."""
+"""A run on a Ray cluster: which policies share a worker, where workers are placed, and how a run
+recovers from a lost one. The cluster and the workers' code are in `distributed/on_ray`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ KEY = "distributed.ray"
 
 
 class OnRay(InProcess):
-    """Policies in workers of a Ray cluster, and worlds too where that is asked for. The critic of a
-    team, credit and the loop itself stay here."""
+    """A placement of policies, and of environments where configured, in workers of a Ray cluster.
+    The critic of a team, credit and the loop itself stay in this process."""
 
     def __init__(
         self, config: ExperimentConfig, cast: PolicyAssignment, parts: LiveObjects
@@ -71,16 +71,16 @@ class OnRay(InProcess):
         connect(self.settings)
         self._place()
 
-    # -- who is where ------------------------------------------------------------------------------
+    # -- placement ---------------------------------------------------------------------------------
 
     def _base(self, names: list[str]) -> Base:
-        """A base and where it is put."""
+        """A base with its placement."""
         known = self.settings.policies
         sections = [known[name] for name in names if name in known]
         if any(section != sections[0] for section in sections):
             raise ConfigError(
-                f"{KEY}.policies: {', '.join(names)} are adapters of one base, which is in one "
-                "place; give them the same pools"
+                f"{KEY}.policies: {', '.join(names)} are adapters of one base, which is placed "
+                "once; give them the same pools"
             )
         policies = {name: self.cast.policies[name] for name in names}
         agents = {a: name for a, name in self.cast.policy_of.items() if name in policies}
@@ -90,7 +90,7 @@ class OnRay(InProcess):
         return Base(names, recipe, sections[0] if sections else RayPolicyConfig(), trained)
 
     def _check(self) -> None:
-        """Refuse what cannot be put on a cluster."""
+        """Refuses what cannot be placed on a cluster."""
         known = [name for base in self.bases for name in base.names]
         for name in self.settings.policies:
             if name not in known:
@@ -98,17 +98,17 @@ class OnRay(InProcess):
         if self.config.training.max_lag or self.config.asynchrony.oversample > 1:
             key = "training.max_lag" if self.config.training.max_lag else "asynchrony.oversample"
             raise ConfigError(
-                f"{key}: play beside learning, and plays that are broken off, are for engines in "
-                "the process of the loop; remove it, or set distributed.enabled=false"
+                f"{key}: asynchronous rollouts and aborted episodes need engines in the process "
+                "of the loop; remove it, or set distributed.enabled=false"
             )
         if self.config.opponents.on:
             raise ConfigError(
-                "opponents: past selves are met in runs of one process; set "
+                "opponents: past versions of policies are played only in runs of one process; set "
                 "distributed.enabled=false, or remove the section opponents"
             )
 
     def _place(self) -> None:
-        """Reserve pools, start a worker in each place, and let it make what it holds."""
+        """Reserves pools and starts the workers, which then build their parts."""
         settings = self.settings
         pools = {n: ActorPool(f"{KEY}.pools.{n}", each) for n, each in settings.pools.items()}
         alone: list[tuple[ActorPool, bool]] = []
@@ -176,7 +176,7 @@ class OnRay(InProcess):
         """The workers that hold weights."""
         return [post for base in self.bases for post in base.posts]
 
-    # -- what they hold ----------------------------------------------------------------------------
+    # -- the parts of the workers ------------------------------------------------------------------
 
     def load_policies(self) -> dict[str, Any]:
         """Policies whose weights are in workers."""
@@ -197,7 +197,7 @@ class OnRay(InProcess):
         return {name: found[name] for name in self.cast.policies if name in found}
 
     def make_engines(self, policies: Mapping[str, Any]) -> dict[str, Engine]:
-        """policy -> the group of workers that samples for it; APIs are asked from here."""
+        """policy -> the group of workers that samples for it; APIs are called from here."""
         section = self.cast.policies
         remote = {name: each for name, each in section.items() if each.endpoint is not None}
         engines = make_engines(self.config, PolicyAssignment(self.cast.policy_of, remote), {})
@@ -211,7 +211,7 @@ class OnRay(InProcess):
         return engines | dict.fromkeys(groups, engine)
 
     def make_learners(self, job: LearningJob, policies: Mapping[str, Any]) -> list[Any]:
-        """Learners in workers, those of one base in one."""
+        """Learners in workers; those of one base share one."""
         self._job = replace(job, folder=job.folder.absolute())
         critics = self._learn(self._job)
         home = {name: base.home for base in self.bases for name in base.names}
@@ -227,7 +227,7 @@ class OnRay(InProcess):
         ]
 
     def frozen(self, policies: Mapping[str, Any], given: Mapping[str, Any]) -> list[Any]:
-        """The policies that nobody trains, in their workers."""
+        """The policies that are not trained, in their workers."""
         return [
             RemoteFrozen(policies[name], base.home)
             for base in self.bases
@@ -236,7 +236,7 @@ class OnRay(InProcess):
         ]
 
     def _learn(self, job: LearningJob) -> set[str]:
-        """Let the workers make learners; the policies with a critic beside them."""
+        """Builds the learners in the workers; returns the policies with a critic beside them."""
         homes = [base.home for base in self.bases if base.trained]
         told = [(post, post.send("learn", job)) for post in homes]
         return {name for post, answer in told for name in post.collect(answer)}
@@ -244,8 +244,8 @@ class OnRay(InProcess):
     def make_critics(
         self, job: LearningJob, learners: Sequence[Any], policies: Mapping[str, Any]
     ) -> list[Any]:
-        """Critics beside policies are where these are; the team's lives here, with a network of its
-        own."""
+        """Critics beside policies are in the workers of these; the team's is here, with a network
+        of its own."""
         of_team = job.algorithm.spec.critic.of_team
         if of_team and self.config.training.critic_model is None:
             base = next(each for each in self.bases if learners[0].policy in each.names)
@@ -253,7 +253,7 @@ class OnRay(InProcess):
         return super().make_critics(job, learners, policies)
 
     def worlds(self, worlds: Sequence[EnvironmentSpec]) -> list[EnvironmentSpec]:
-        """Worlds whose episodes live in workers, if there are any for them."""
+        """Environments whose episodes run in workers, if any are set for them."""
         pool = self.worlds_at
         if pool is None:
             return list(worlds)
@@ -271,7 +271,7 @@ class OnRay(InProcess):
         algorithm: Algorithm,
         step: int,
     ) -> list[dict[str, float]]:
-        """Learners of one base update together, those of several at the same time."""
+        """Updates the learners of one base together, and different bases concurrently."""
         places: dict[WorkerSlot, list[int]] = {}
         for place, (learner, _, _) in enumerate(jobs):
             places.setdefault(learner.post, []).append(place)
@@ -299,13 +299,13 @@ class OnRay(InProcess):
         learner: Any,
         samples: Sequence[Sample],
     ) -> list[str]:
-        """What `find` says where the learner is."""
+        """The result of `find`, called in the worker of the learner."""
         return learner.post.ask_now("problems", find, learner.policy, list(samples))
 
     # -- recovery ----------------------------------------------------------------------------------
 
     def ready(self, run: Run, checkpoint: Path | None) -> None:
-        """Remember where the run began."""
+        """Stores the state in which the run begins."""
         self._origin = checkpoint
         self._start = {
             "source": copy.deepcopy(run.source.state_dict()),
@@ -313,8 +313,8 @@ class OnRay(InProcess):
         }
 
     def recover(self, run: Run, lost: WorkerLost) -> None:
-        """Let others take the places of lost workers, and put everything back to where the last
-        checkpoint was written, or to the beginning if there is none yet."""
+        """Replaces lost workers and restores the last checkpoint, or the beginning if none is
+        written yet."""
         for post in self._holding:
             if not post.alive:
                 post.restart()
@@ -338,22 +338,22 @@ class OnRay(InProcess):
             run.ease(0)
             run.source.load_state_dict(copy.deepcopy(self._start["source"]))
             run.algorithm.load_state_dict(copy.deepcopy(self._start["algorithm"]))
-        log.info("the run goes on from %s", checkpoint or "its beginning")
+        log.info("the run continues from %s", checkpoint or "its beginning")
 
     def close(self) -> None:
-        """End the workers and give the resources back; the cluster stays."""
+        """Ends the workers and frees their resources; the cluster stays."""
         self._release()
 
 
 @dataclass(frozen=True, slots=True)
 class _Lent:
-    """A policy that the critic of a team begins as."""
+    """A policy whose weights initialise the critic of a team."""
 
     weights_of: Policy
 
 
 def _as_at_first(post: WorkerSlot) -> None:
-    """An engine that another takes the place of begins with the weights of the run's start."""
+    """Gives the engine of a replacement worker the weights of the run's start."""
     post.ask_now("begin", True)
 
 

@@ -1,5 +1,5 @@
-"""What workers of a cluster hold: the policies of one base, how they are made there, and who trains
-and samples from them."""
+"""Specs of Ray workers: the policies of one base, how they are built there, and which workers train
+and sample from them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from mrlm.play.engine import Engine
 
 @dataclass(slots=True)
 class PolicyWorkerSpec:
-    """How the policies of one base, and what trains and samples from them, are made in a worker.
+    """A spec for building the policies of one base, their learners and their engine in a worker.
 
     Args:
         config: of the run.
         cast: these policies and their agents alone.
-        models: live models and paths that stand for those of the config.
+        models: live models and paths in place of those of the config.
     """
 
     config: ExperimentConfig
@@ -44,7 +44,7 @@ class PolicyWorkerSpec:
         return load_policies(self.config, self.cast, LiveObjects(models=dict(self.models)))
 
     def policies(self) -> dict[str, Policy]:
-        """The same, in a process that is theirs."""
+        """The same, in a process of its own."""
         found = self.load()
         if all(policy.device.type == "cpu" for policy in found.values()):
             keep_freed_memory()
@@ -56,13 +56,13 @@ class PolicyWorkerSpec:
         return found
 
     def engine(self, policies: dict[str, Policy]) -> Engine:
-        """What samples from them."""
+        """The engine that samples from them."""
         return next(iter(make_engines(self.config, self.cast, policies).values()))
 
     def learners(
         self, policies: dict[str, Policy], job: LearningJob, peers: Peers
     ) -> list[Learner]:
-        """What trains those that are trained."""
+        """The learners of the trained ones."""
         return make_learners(self.config, self.cast, policies, job, peers)
 
 
@@ -72,13 +72,13 @@ class Base:
 
     Args:
         names: of the policies.
-        recipe: how they are made.
-        section: where they are.
-        trained: whether any of them learns.
-        home: the worker, or the team of workers, that trains them; where they are frozen, the first
+        recipe: the spec that builds them.
+        section: their placement.
+        trained: whether any of them is trained.
+        home: the worker, or the worker group, that trains them; where they are frozen, the first
             that samples.
         engines: the workers that sample from them.
-        about: policy -> what its worker says of it.
+        about: policy -> the description from its worker.
     """
 
     names: list[str]
@@ -91,7 +91,7 @@ class Base:
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """A name for messages."""
         return " and ".join(map(repr, self.names))
 
     @property
@@ -100,14 +100,14 @@ class Base:
         return list(dict.fromkeys([self.home, *self.engines]))
 
     def check_whole(self) -> None:
-        """Workers that train together exchange gradients between accelerators of their own.
+        """Checks that workers that train together have whole accelerators.
 
         Raises:
-            ConfigError: they have parts of one.
+            ConfigError: they have fractions of one.
         """
         count, share = len(self.home.members), self.home.pool.share_of("GPU")
         if count > 1 and 0 < share < 1:
             raise ConfigError(
-                f"distributed.ray.policies: {count} workers train {self.title}, and get {share:g} "
-                "GPU each; give each a whole one (pools), or set learners=1"
+                f"distributed.ray.policies: {count} workers train {self.title}, with {share:g} GPU "
+                "each; give each a whole one (pools), or set learners=1"
             )

@@ -1,5 +1,5 @@
-"""ExperimentConfig -> Run: the only place that puts things together. Plug-ins are loaded by name
-here and nowhere else."""
+"""Builds a `Run` from an `ExperimentConfig`: the only module that connects the parts and loads
+plug-ins by name."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def build(
     resume: Path | None = None,
     checked: bool = True,
 ) -> Run:
-    """Put a run together.
+    """Builds a run.
 
     Args:
         config: one stage of an experiment.
-        parts: live objects that stand for sections of the config.
+        parts: live objects in place of sections of the config.
         resume: a run folder or checkpoint to continue from.
-        checked: refuse settings that change nothing in this run.
+        checked: refuse settings that have no effect in this run.
 
     Raises:
-        ConfigError: something asked for does not exist or does not fit; nothing has been written
+        ConfigError: something requested does not exist or does not fit; nothing has been written
             then.
     """
     peers = join(config.distributed)
@@ -136,7 +136,7 @@ def build(
 
 
 def placement_of(plan: RunPlan, peers: Peers) -> InProcess:
-    """Where the parts of a run go."""
+    """The placement of a run's parts."""
     section, given = plan.config.distributed, (plan.config, plan.cast, plan.parts)
     if section.enabled and section.strategy == "ray":
         from mrlm.build.ray import OnRay
@@ -151,19 +151,19 @@ def placement_of(plan: RunPlan, peers: Peers) -> InProcess:
 
 
 def _continue(run: Run, checkpoint: Path) -> None:
-    """Bring a run to where a checkpoint was written."""
+    """Restores the state of a checkpoint."""
     restore(run, checkpoint)
     log.info("continuing from %s", checkpoint)
     if run.step >= run.total_steps:
         log.warning(
-            "%s: all %d iterations are done already; to go on, raise training.num_iterations",
+            "%s: all %d iterations are done already; raise training.num_iterations to continue",
             run.folder,
             run.total_steps,
         )
 
 
 def _keep_memory(policies: Mapping[str, Policy]) -> None:
-    """Keep freed memory for the next tensors where all policies are on the CPU."""
+    """Keeps freed memory for the next tensors where all policies are on the CPU."""
     if all(policy.device.type == "cpu" for policy in policies.values()):
         keep_freed_memory()
 
@@ -175,7 +175,7 @@ def _shard(
     engines: Mapping[str, Engine],
     peers: Peers,
 ) -> None:
-    """Cut what is trained over the processes; the engines sample with copies that are whole."""
+    """Shards trained networks over the processes; engines sample from copies that are whole."""
     from mrlm.distributed.sharded import shard
 
     shard(learners, critics, config.distributed.fsdp, peers)
@@ -192,14 +192,14 @@ CHECKS: tuple[Callable[[RunPlan], None], ...] = (
     check_swap,
     check_engines,
 )
-"""What must hold between the sections of a config, in the order in which it is reported."""
+"""Checks between the sections of a config, in the order in which they are reported."""
 
 
 def plan_of(config: ExperimentConfig, parts: LiveObjects) -> RunPlan:
     """The plan of a run, with everything checked that can be checked before a model is loaded.
 
     Raises:
-        ConfigError: something asked for does not exist or does not fit.
+        ConfigError: something requested does not exist or does not fit.
     """
     check_trackers(config.training.report_to)
     algorithm = config.algorithm_settings()
@@ -207,12 +207,12 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects) -> RunPlan:
     rows = rows_of(config, parts, algorithm.spec)
     if algorithm.spec.sampling.rows and rows is None:
         raise ConfigError(
-            f"{config.training.algorithm} learns from a data set: set data.dataset "
+            f"{config.training.algorithm} trains on a data set; set data.dataset "
             "(or pass train_dataset=)"
         )
     if rows is None and not any(world.trained for world in worlds):
         raise ConfigError(
-            "there is nothing to learn from: set data.dataset, or environments: with a "
+            "the config has nothing to train on; set data.dataset, or environments: with a "
             "weight above 0 (those of evaluation.environments are never trained on)"
         )
     plan = RunPlan(config, parts, algorithm, worlds, rows, assign(config, worlds, parts))
@@ -223,12 +223,12 @@ def plan_of(config: ExperimentConfig, parts: LiveObjects) -> RunPlan:
 
 
 def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
-    """The worlds, agents and models of a config, ready to play; nothing is trained and nothing is
+    """The environments, agents and models of a config, ready to play; nothing is trained or
     written."""
     parts = LiveObjects()
     worlds = make_worlds(config, parts)
     if not worlds:
-        raise ConfigError("there is no environment to play in; set environments:")
+        raise ConfigError("the config has no environment to play in; set environments:")
     cast = assign(config, worlds, parts)
     policies = load_policies(config, cast, parts)
     _keep_memory(policies)
@@ -236,17 +236,17 @@ def rehearse(config: ExperimentConfig) -> tuple[Play, dict[str, Policy]]:
     return play_of(config, worlds, make_seats(config, cast, policies, parts), engines), policies
 
 
-# -- what it needs ---------------------------------------------------------------------------------
+# -- requirements ----------------------------------------------------------------------------------
 
 
 def arithmetic_of(
     plan: RunPlan, *, shape: ModelShape | None = None, parameters: int | None = None
 ) -> Plan:
-    """The arithmetic of a run.
+    """The memory and time estimate of a run.
 
     Args:
         plan: of the run.
-        shape, parameters: of every policy's model, where it is not at hand.
+        shape, parameters: of every policy's model, where it is not available.
     """
     config, cast = plan.config, plan.cast
     templates = [world.template for world in plan.trained_worlds]
@@ -265,7 +265,7 @@ def arithmetic_of(
 
 
 def _check_memory(plan: Plan) -> None:
-    """Say so before a run that will probably not fit into memory."""
+    """Warns before a run that will probably not fit into memory."""
     free = psutil.virtual_memory().available
     if plan.total_memory > free:
         log.warning(
@@ -277,7 +277,7 @@ def _check_memory(plan: Plan) -> None:
 
 
 def _check_rates(plan: RunPlan, learners: Sequence[Learner]) -> None:
-    """Warn where a small model is trained with a default learning rate, which is one for large,
+    """Warns where a small model is trained with a default learning rate, which suits large
     pretrained models."""
     training = plan.config.training
     if training.learning_rate is not None:
@@ -286,8 +286,8 @@ def _check_rates(plan: RunPlan, learners: Sequence[Learner]) -> None:
         size = learner.weights_of.size
         if size < TINY and plan.cast.policies[learner.policy].learning_rate is None:
             log.warning(
-                "policy %r: learning_rate is not set, and the default of %s, %g, is one for large "
-                "pretrained models; a model of %.1f million parameters learns nothing with it: set "
+                "policy %r: learning_rate is not set, and the default of %s, %g, suits large "
+                "pretrained models; a model of %.1f million parameters hardly changes with it; set "
                 "training.learning_rate, to 1e-3 for example",
                 learner.policy,
                 training.algorithm,

@@ -1,4 +1,4 @@
-"""What a run consists of, as far as that is known before a model is loaded."""
+"""The parts of a run that are known before a model is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mrlm.learn.schedule import Schedule
 from mrlm.play.sources.task_sampler import EnvironmentSpec, count_tasks
 
 Data = list[dict[str, Any]] | Reading
-"""The rows of a run, or how they are read while it goes on."""
+"""The rows of a run, or a reader of them during the run."""
 
 
 @dataclass
@@ -26,11 +26,11 @@ class RunPlan:
 
     Args:
         config: one stage of an experiment.
-        parts: live objects that stand for sections of the config.
+        parts: live objects in place of sections of the config.
         algorithm: credit and loss.
-        worlds: what is played.
-        rows: what is learned from instead; `None` where episodes are played.
-        cast: who speaks with which weights.
+        worlds: the environments.
+        rows: the data set that is trained on instead; `None` where episodes are played.
+        cast: the policy of every agent.
     """
 
     config: ExperimentConfig
@@ -47,22 +47,22 @@ class RunPlan:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Which policies learn when, and which roles they play."""
+        """The policies trained in each iteration, and the roles they have."""
         return schedule_of(self.config, self.algorithm, self.cast)
 
     @property
     def trained_worlds(self) -> list[EnvironmentSpec]:
-        """The worlds that are trained on, and not only evaluated."""
+        """The environments that are trained on, not only evaluated."""
         return [world for world in self.worlds if world.trained]
 
     @property
     def imitates(self) -> bool:
-        """Whether it learns from rows or from collected episodes."""
+        """Whether it trains on rows or on collected episodes."""
         return self.rows is not None or self.spec.sampling.collection is not None
 
     @property
     def num_tasks(self) -> int | None:
-        """Tasks in one epoch; `None` where they never end, or are not counted."""
+        """Tasks in one epoch; `None` where they never end or are not counted."""
         if self.rows is None:
             return count_tasks(self.worlds)
         return None if isinstance(self.rows, Reading) else len(self.rows)

@@ -1,5 +1,5 @@
-"""From `training.schedule` and the algorithm to a `Schedule`, with what cannot work refused, and to
-who speaks with which policy at every point of it."""
+"""Builds a `Schedule` from `training.schedule` and the algorithm, with checks, and the policy
+assignment at every point of it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: PolicyAssi
     order: Order = section.order or spec.orders[0]
     if order not in spec.orders:
         raise ConfigError(
-            f"{KEY}.order={order!r}: {name} learns {' or '.join(spec.orders)} only; "
-            "mappo learns in any order"
+            f"{KEY}.order={order!r}: {name} trains policies {' or '.join(spec.orders)} only; use "
+            "one of these, or mappo, which takes any order"
         )
     algorithm.check_agents(cast.trained, len(cast.policy_of))
     policies = [each for each, settings in cast.policies.items() if settings.trainable]
     if section.order not in (None, "simultaneous") and len(policies) < 2:
         raise ConfigError(
-            f"{KEY}.order={order!r}: policies take turns, and only {policies[0]!r} is trained; "
+            f"{KEY}.order={order!r}: policies alternate, and only {policies[0]!r} is trained; "
             "give each agent a policy of its own, or use 'simultaneous'"
         )
     for field in ("turns", "period"):
         if order != "alternating" and getattr(section, field) is not None:
             raise ConfigError(
-                f"{KEY}.{field}: policies have turns only where {KEY}.order is 'alternating', and "
-                f"it is {order!r}; remove it, or set that"
+                f"{KEY}.{field}: policies have turns only if {KEY}.order is 'alternating', and it "
+                f"is {order!r}; remove it, or set that"
             )
     turns = _turns(section, policies) if order == "alternating" else ()
     swap_every, roles = _swap(section, spec.swap_every, cast)
@@ -55,14 +55,14 @@ def casts_of(
     parts: LiveObjects,
     schedule: Schedule,
 ) -> list[dict[str, AgentSettings]]:
-    """The seats of a run for every rotation of its roles, the one it begins with first."""
+    """Agent settings for every rotation of the roles, starting with the initial one."""
     rotations = range(1 if schedule.swap_every is None else len(schedule.roles))
     casts = [cast.rotated(schedule.roles, places) for places in rotations]
     return [make_seats(config, each, policies, parts) for each in casts]
 
 
 def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str], ...]:
-    """Which policies learn together, turn by turn."""
+    """The policies that are trained together, turn by turn."""
     if section.turns is None:
         return tuple(frozenset({name}) for name in policies)
     for name in (name for turn in section.turns for name in turn):
@@ -73,7 +73,7 @@ def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str]
         text = f"policy {never[0]!r} has no turn" if never else "a turn names no policy"
         raise ConfigError(
             f"{KEY}.turns: {text}; name every trained policy ({', '.join(policies)}) in a turn, "
-            "or set trainable=false for one that is never to learn"
+            "or set trainable=false for one that is never to be trained"
         )
     return tuple(map(frozenset, section.turns))
 
@@ -81,19 +81,19 @@ def _turns(section: ScheduleConfig, policies: list[str]) -> tuple[frozenset[str]
 def _swap(
     section: ScheduleConfig, own: int | None, cast: PolicyAssignment
 ) -> tuple[int | None, tuple[str, ...]]:
-    """How often which agents exchange their policies. What an algorithm asks for by itself is left
-    out where there is nothing to exchange."""
+    """The swap period and the agents that exchange policies. A swap that only the algorithm
+    requests is left out where there is nothing to exchange."""
     if own is not None and section.swap_every not in (None, own):
         raise ConfigError(
-            f"{KEY}.swap_every={section.swap_every}: the algorithm swaps every {own} iterations by "
-            "a setting of its own; leave this one out"
+            f"{KEY}.swap_every={section.swap_every}: the algorithm already swaps every {own} "
+            "iterations by a setting of its own; remove this one"
         )
     every = section.swap_every or own
     roles = tuple(cast.trained if section.roles is None else section.roles)
     if every is None:
         if section.roles is not None:
             raise ConfigError(
-                f"{KEY}.roles: nobody exchanges policies; set {KEY}.swap_every, or remove it"
+                f"{KEY}.roles: no agents exchange policies; set {KEY}.swap_every, or remove it"
             )
         return None, ()
     for role in roles:
@@ -104,7 +104,7 @@ def _swap(
     if section.swap_every is None and section.roles is None:
         return None, ()
     raise ConfigError(
-        f"{KEY}.swap_every={every}: different agents exchange different policies, and these are "
-        f"{', '.join(f'{role} ({cast.policy_of[role]})' for role in roles) or 'none'}; give each "
-        "agent a policy of its own, or remove it"
+        f"{KEY}.swap_every={every}: needs agents with different policies to exchange, and these "
+        f"are {', '.join(f'{role} ({cast.policy_of[role]})' for role in roles) or 'none'}; give "
+        "each agent a policy of its own, or remove it"
     )

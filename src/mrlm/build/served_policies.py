@@ -1,5 +1,4 @@
-"""Policies for a server to speak for: from folders, from runs, or from a config, with the engine
-that samples for them."""
+"""Policies for a server, from folders, runs or a config, with the engine that samples for them."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ from mrlm.serving.policies.hub import ServedPolicy
 
 @dataclass(slots=True)
 class ServedWeights:
-    """The weights of a policy that a server speaks for; engines are given the policy itself."""
+    """The weights of a served policy; engines receive the policy itself."""
 
     policy: Policy
 
     @property
     def size(self) -> int:
-        """Bytes that they take."""
+        """Bytes of the weights."""
         return sum(each.numel() * each.element_size() for each in self._own())
 
     def _own(self) -> list[Any]:
@@ -61,7 +60,7 @@ class ServedWeights:
 
 
 class Sampled:
-    """An engine of policies in this process, whose `load_weights` is given their
+    """An engine of policies in this process, whose `load_weights` receives their
     `ServedWeights`."""
 
     def __init__(self, inner: Any) -> None:
@@ -80,12 +79,12 @@ class Sampled:
 
 
 class HostedPolicies:
-    """Policies that live in this process, and the engine that samples for all of them.
+    """Policies in this process, and the engine that samples for all of them.
 
     Args:
         policies: name -> policy; adapters of one base share a model.
-        models: name -> what the model is called.
-        engine: the plug-in that samples.
+        models: name -> name of its model.
+        engine: the engine plug-in.
         settings: arguments of the plug-in, besides the policies.
     """
 
@@ -133,17 +132,17 @@ class HostedPolicies:
         return bases[0] if bases else policy.model.get_base_model().name_or_path
 
     def add_adapter(self, name: str, folder: Path) -> list[ServedPolicy]:
-        """A policy `name` that is the adapter of a folder on the only whole model here; it comes
-        with the others, whose engine is a new one.
+        """Adds policy `name`: the adapter of a folder on the only whole model here. Returns it with
+        all others, which have a new engine.
 
         Raises:
-            ModelError: it fits none.
+            ModelError: the server has no single base, or the adapter does not fit.
         """
         bases = [each for each in self.policies.values() if not each.adapter]
         if len(bases) != 1:
             raise ModelError(
-                f"adapter {name!r}: there are {len(bases)} models it could be laid over, and a "
-                "server that takes adapters has one"
+                f"adapter {name!r}: the server has {len(bases)} base models; adapters can be added "
+                "only to a server with exactly one"
             )
         base = bases[0]
         model = with_adapter(base.model, name, folder)
@@ -167,14 +166,14 @@ def _twin(policy: Policy, name: str, model: Any, adapter: str) -> Policy:
 
 
 def with_adapter(model: Any, name: str, folder: Path) -> Any:
-    """A model with the adapter of a folder laid over it, as a PEFT model.
+    """A model with the adapter of a folder, as a PEFT model.
 
     Raises:
-        ModelError: there is none, or it does not fit.
+        ModelError: the folder has no adapter, or it does not fit.
     """
     peft = import_peft()
     if not (folder / "adapter_model.safetensors").is_file():
-        raise ModelError(f"{folder}: there is no adapter_model.safetensors")
+        raise ModelError(f"{folder}: adapter_model.safetensors is missing")
     try:
         if isinstance(model, peft.PeftModel):
             model.load_adapter(str(folder), adapter_name=name)
@@ -196,17 +195,17 @@ def house_of(
     base share it.
 
     Args:
-        named: policy -> where it is.
+        named: policy -> folder, hub id or run.
         dtype, device: of the models.
-        precision: what is computed in.
-        engine: the plug-in that samples.
+        precision: of the computation.
+        engine: the engine plug-in.
         settings: its arguments.
 
     Raises:
-        ConfigError: there is none, or one cannot be loaded.
+        ConfigError: none is given, or one cannot be loaded.
     """
     if not named:
-        raise ConfigError("there is no policy to serve; give --policy NAME=FOLDER")
+        raise ConfigError("no policy to serve is given; use --policy NAME=FOLDER")
     policies: dict[str, Policy] = {}
     bases: dict[str, Any] = {}
     for name, path in named.items():
@@ -225,10 +224,10 @@ def house_of(
 
 
 def house_of_config(config: ExperimentConfig) -> HostedPolicies:
-    """The policies of an experiment that have weights, as they are before it begins.
+    """The policies of an experiment that have weights, untrained.
 
     Raises:
-        ConfigError: they cannot be cast or loaded.
+        ConfigError: they cannot be assigned or loaded.
     """
     parts = LiveObjects()
     cast = assign(config, make_worlds(config, parts), parts)

@@ -1,4 +1,4 @@
-"""From a config to where the groups of a run come from: play, rows, or both."""
+"""Builds the source of a run's groups from a config: rollouts, rows, or both."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from mrlm.play.sources.task_sampler import EnvironmentSpec
 
 
 def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | None:
-    """The rows a run learns from, read or ready to be; `None` if it learns from none.
+    """The rows a run trains on, or a reader of them; `None` if it trains on none.
 
     Raises:
-        ConfigError: they cannot be read on the way here.
+        ConfigError: they cannot be streamed here.
         DataError: they cannot be read.
     """
     section = config.data
@@ -49,13 +49,13 @@ def rows_of(config: ExperimentConfig, parts: LiveObjects, spec: Spec) -> Data | 
         return list(reading)
     if spec.sampling.rounds is not None:
         raise ConfigError(
-            f"data.streaming: {config.training.algorithm} goes over all rows in every round, so it "
-            "needs to know them; remove it"
+            f"data.streaming: {config.training.algorithm} passes over all rows in every round and "
+            "needs their number; remove it"
         )
     if config.training.num_iterations is None:
         raise ConfigError(
-            "data.streaming: rows that are read on the way are not counted, so nobody knows how "
-            "long an epoch is; set training.num_iterations"
+            "data.streaming: streamed rows are not counted, so the length of an epoch is "
+            "unknown; set training.num_iterations"
         )
     next(iter(reading))
     return reading
@@ -70,7 +70,7 @@ def play_of(
     group_size: int = 1,
     **how: Any,
 ) -> Play:
-    """Play with what the config says of it; arguments are those of `Play`."""
+    """A `Play` with the settings of the config; arguments are those of `Play`."""
     seed, timeout = config.training.seed, config.engine.timeout
     return Play(worlds, seats, engines, group_size, seed, timeout, peers=peers.channel(), **how)
 
@@ -83,14 +83,14 @@ def source_of(
     peers: Peers,
     sit: Sit | None,
 ) -> EpisodeSource:
-    """Where the loop takes groups from.
+    """The source of the loop's groups.
 
     Args:
         plan: of the run.
-        worlds: those of the plan, ready to be played.
-        seats, engines: who plays, and what samples for every policy.
+        worlds: the environments of the plan, ready to be played.
+        seats, engines: settings of every agent, and the engine of every policy.
         peers: the processes that share the tasks.
-        sit: who plays a training task, where that is not always the same.
+        sit: chooses the agents of a training task, where these vary.
     """
     config, spec, rows = plan.config, plan.spec, plan.rows
     if rows is not None:
@@ -127,9 +127,9 @@ def source_of(
 
 
 def total_steps(training: TrainingConfig, spec: Spec, tasks: int | None) -> int:
-    """Iterations of a run over `tasks` tasks (`None`: they never end): as many as are asked for,
-    else enough for the epochs; where tasks never end an epoch is one iteration, in an outer loop it
-    is a round."""
+    """Iterations of a run over `tasks` tasks (`None`: endless): as many as are configured, else
+    enough for the epochs; with endless tasks an epoch is one iteration, in an outer loop it is a
+    round."""
     if training.num_iterations is not None:
         return training.num_iterations
     rounds = spec.sampling.rounds

@@ -308,12 +308,12 @@ def config(**changes: Any) -> ExperimentConfig:
     [
         ({"workflow": {"template": "hm"}}, r"put \{answer\} into it"),
         ({"workflow": {"observer": "pioneer"}}, "name two agents"),
-        ({"agents": {"a": {}, "b": {}}}, "sends only pioneer, observer"),
+        ({"agents": {"a": {}, "b": {}}}, "uses only the agents pioneer, observer"),
         (
             {"environments": [{"env_type": "relay"}]},
-            "plays worlds with one seat.*'turns'",
+            "needs environments with one agent.*'turns'",
         ),
-        ({"training.schedule.swap_every": 3}, "the algorithm swaps every 1 iterations"),
+        ({"training.schedule.swap_every": 3}, "the algorithm already swaps every 1 iterations"),
     ],
 )
 def test_what_cannot_be_played_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -184,7 +184,7 @@ def test_what_streaming_cannot_do_is_said_before_anything_is_loaded() -> None:
     _, problems = dry_run(config(data, num_iterations=None))
     assert "set training.num_iterations" in problems[0]
     _, problems = dry_run(config(data, algorithm="spin"))
-    assert "spin goes over all rows in every round" in problems[0]
+    assert "spin passes over all rows in every round" in problems[0]
 
 
 def test_preferences_that_have_messages_too_are_pairs(tokenizer: Any) -> None:

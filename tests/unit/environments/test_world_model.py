@@ -441,5 +441,5 @@ def test_a_frozen_policy_of_the_run_may_be_the_world(tiny_path: str) -> None:
     assert cast.policy_of == {"agent": "player"} and list(cast.policies) == ["player"]
     with pytest.raises(ConfigError, match=r"policies\.nature\.trainable: false"):
         make_worlds(frozen(tiny_path, trainable=True), LiveObjects())
-    with pytest.raises(ConfigError, match="there is no policy 'nature'"):
+    with pytest.raises(ConfigError, match="policy 'nature' does not exist"):
         make_worlds(config.model_copy(update={"policies": {}}), LiveObjects())

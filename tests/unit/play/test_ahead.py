@@ -395,11 +395,11 @@ def test_dynamic_sampling_takes_more_from_what_is_played_ahead(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"opponents": {"every": 2}}, "opponents are drawn"),
-        ({"training.schedule": {"order": "alternating"}}, "changes with the iteration"),
+        ({"opponents": {"every": 2}}, "opponents are sampled"),
+        ({"training.schedule": {"order": "alternating"}}, "change with the iteration"),
         ({"training.algorithm": "vdn"}, "imitates"),
         ({"grpo.importance": "none", "grpo.loss_type": "reinforce"}, "has no correction"),
-        ({"training.algorithm": "sft"}, "no play"),
+        ({"training.algorithm": "sft"}, "no rollouts"),
         (
             {"engine": {"name": "vllm", "base_url": "http://localhost:1", "sleep": True}},
             "sleep then",
@@ -421,8 +421,8 @@ def test_a_dry_run_says_what_goes_on_beside_what(tmp_path: Path) -> None:
     config = config_of(tmp_path).merged({"max_async_level": 3, "asynchrony.oversample": 1.5})
     text, problems = dry_run(config)
     assert not problems
-    assert "up to 3 batches are played" in text
-    assert "5 episodes of each task are begun, and the first 3" in text
+    assert "up to 3 batches are sampled" in text
+    assert "5 episodes of each task are started, and the first 3" in text
     assert "asynchrony:" not in dry_run(config_of(tmp_path))[0].rpartition("schedule:")[2]
 
 

@@ -280,7 +280,9 @@ def test_greedy_episodes_are_counted_and_refused_where_nothing_is_played(tmp_pat
     assert (plan.episodes, plan.sequences, plan.model_calls) == (12, 16, 12 * 2 * 3)
     assert "4 greedy episodes" in str(plan)
     rows = [{"prompt": "a", "completion": "b"}]
-    with pytest.raises(ConfigError, match=r"'remax' has to play .* data\.dataset is not played"):
+    with pytest.raises(
+        ConfigError, match=r"'remax' has to sample .* data\.dataset only provides rows"
+    ):
         plan_of(experiment(tmp_path, "remax", data={"dataset": rows}), LiveObjects())
     with pytest.raises(ConfigError, match=r"'tree' tries several answers .* workflow 'turns'"):
         plan_of(experiment(tmp_path, "remax", workflow={"name": "tree"}), LiveObjects())
@@ -522,10 +524,10 @@ def test_trees_and_algorithms_that_do_not_go_together_are_refused(tmp_path: Path
     best = {"name": "tree", "select": "best"}
     with pytest.raises(ConfigError, match=r"select='best' .* magrpo .*select=all, or use at_grpo"):
         plan_of(experiment(tmp_path, "magrpo", workflow=best), LiveObjects())
-    with pytest.raises(ConfigError, match=r"'at_grpo' has to play"):
+    with pytest.raises(ConfigError, match=r"'at_grpo' has to sample"):
         rows = [{"prompt": "a", "completion": "b"}]
         plan_of(experiment(tmp_path, "at_grpo", data={"dataset": rows}), LiveObjects())
-    with pytest.raises(ConfigError, match=r"'grpo' has to play .* learn from rows with sft or dpo"):
+    with pytest.raises(ConfigError, match=r"'grpo' has to sample .* train on rows with sft or dpo"):
         plan_of(experiment(tmp_path, "grpo", data={"dataset": rows}), LiveObjects())
 
 

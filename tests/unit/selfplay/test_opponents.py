@@ -619,9 +619,9 @@ def test_an_opponent_of_another_shape_is_refused(team: str, tmp_path: Path, gpt2
     [
         ({"opponents": {"policies": ["nobody"]}}, "nobody"),
         ({"opponents": {"every": None, "policies": ["player"]}}, r"opponents\.every"),
-        ({"environments": [{"env_type": "math"}]}, "takes a seat"),
-        ({"environments": [{**POKER, "opponent": "random"}]}, "takes a seat"),
-        ({"training": {"algorithm": "sft"}}, "in play"),
+        ({"environments": [{"env_type": "math"}]}, "an opponent replaces"),
+        ({"environments": [{**POKER, "opponent": "random"}]}, "an opponent replaces"),
+        ({"training": {"algorithm": "sft"}}, "in rollouts"),
         ({"opponents": {"keep": 1}}, "keep"),
         ({"opponents": {"self": 1.5}}, "self"),
     ],

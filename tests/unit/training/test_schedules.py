@@ -169,7 +169,7 @@ REFUSALS = [
     ({"order": "alternating", "turns": [["shrot"], ["long"]]}, {}, "did you mean 'short'"),
     ({"roles": ["short", "long"]}, {}, "set training.schedule.swap_every"),
     ({"swap_every": 2, "roles": ["short", "lnog"]}, {}, "did you mean 'long'"),
-    ({"swap_every": 2, "roles": ["short", "short"]}, {}, "different agents"),
+    ({"swap_every": 2, "roles": ["short", "short"]}, {}, "agents with different policies"),
 ]
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(schedule, changes, said) ->
 def test_rows_have_no_roles_to_swap() -> None:
     rows = [{"prompt": "2+2=", "chosen": "4", "rejected": "5"}] * 2
     config = settings("dpo", **{"training.schedule": {"swap_every": 1}, "data.dataset": rows})
-    with pytest.raises(ConfigError, match="learns from a data set"):
+    with pytest.raises(ConfigError, match="trains on a data set"):
         plan_of(config, LiveObjects())
 
 
