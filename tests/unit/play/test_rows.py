@@ -136,7 +136,7 @@ def test_later_turns_of_a_conversation_that_was_cut_still_continue_it(tokenizer:
 
 def test_an_answer_that_does_not_fit_is_refused(tokenizer: Any) -> None:
     row = {"prompt": "?", "completion": "y" * 150}
-    with pytest.raises(ConfigError, match="cutting the prompt; shorten the answer"):
+    with pytest.raises(ConfigError, match="cutting the prompt is not enough; shorten the answer"):
         rows(row, seat(tokenizer, "a"), on_long_row="truncate")
 
 

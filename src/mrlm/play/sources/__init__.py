@@ -1,1 +1,1 @@
-"""Sources of episode groups: played, read from rows, collected, paired."""
+"""Sources of episode groups: sampled, read from rows, collected, paired."""

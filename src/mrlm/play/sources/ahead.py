@@ -1,9 +1,9 @@
-"""Play that goes on while somebody learns: groups are begun before they are asked for, with weights
-that may be some updates old by the time they are learned from.
+"""Sampling that overlaps with training: groups are started before they are taken, with weights that
+may be some updates old by the time they are trained on.
 
-What is played with which weights is counted, never timed. Play goes on in rounds (one call of every
-engine somebody waits for), and whatever is decided is decided between two of them: what is begun,
-when play rests, when new weights come. So a run is the same however long anything takes.
+Which weights sample what is counted, never timed. Rollouts proceed in rounds (one call of every
+engine with waiting requests), and all decisions fall between two rounds: which groups start, when
+sampling pauses, when new weights arrive. So a run is the same however long anything takes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PendingGroup:
-    """A group that was begun.
+    """A group that was started.
 
     Args:
-        key: what the keys of its requests begin with.
-        before: how many tasks of each world had been begun before it.
+        key: prefix of the keys of its requests.
+        before: how many tasks of each environment had been started before it.
         began: rounds until then.
-        task: what plays it.
+        task: the asyncio task that plays it.
         ended: rounds until it was complete; `None` before.
     """
 
@@ -48,18 +48,18 @@ class PendingGroup:
 
 @dataclass(slots=True)
 class PlayProgress:
-    """How far play has come, in groups and in rounds.
+    """Progress of sampling, in groups and in rounds.
 
     Args:
         taken: groups that were handed out.
-        begun: groups that were begun.
-        goal: play goes on until so many of the first groups are complete.
-        limit: so many groups may be begun with the weights of now.
-        until: play goes on until so many rounds, if there is anything to play.
-        last: rounds when something was last begun.
+        begun: groups that were started.
+        goal: sampling continues until the first `goal` groups are complete.
+        limit: how many groups may be started with the current weights.
+        until: sampling continues until this round, if there is anything to sample.
+        last: round of the latest start.
         length: rounds of the longest of the latest groups that were taken.
-        exchanges: times that weights were exchanged.
-        used: whether something was taken since.
+        exchanges: number of weight updates.
+        used: whether something was taken since the last one.
     """
 
     taken: int = 0
@@ -73,12 +73,12 @@ class PlayProgress:
     used: bool = False
 
     def spacing(self, max_lag: int) -> int:
-        """Rounds between the beginnings of two batches, so that what is under way at once is spread
-        evenly over an episode's length."""
+        """Rounds between the starts of two batches, so that running batches are spread evenly over
+        an episode's length."""
         return math.ceil(self.length / max_lag) if max_lag > 1 else 0
 
     def exchange(self) -> None:
-        """Weights are exchanged, once for everything that was taken before."""
+        """Counts a weight update, once for everything that was taken before."""
         self.exchanges += self.used
         self.used = False
 
@@ -88,20 +88,20 @@ def _done(jobs: Iterable[PendingGroup]) -> bool:
 
 
 class Ahead(EpisodeSource):
-    """A source that plays ahead of those who take from it.
+    """A source that samples ahead of its consumer.
 
-    While the groups of one iteration are learned from, those of the next are played, in a thread of
-    its own. Groups are handed out in the order in which they were begun, the slow ones too, so that
-    nothing is preferred. Before weights are exchanged, `rest` waits until the next groups are
-    complete and nobody asks the engine for anything. With `max_lag` above 1, episodes of later
-    iterations are under way then: they go on with the new weights from their next turn on.
+    While the groups of one iteration are trained on, those of the next are sampled in a thread of
+    their own. Groups are handed out in the order in which they were started, the slow ones too, so
+    that selection is unbiased. Before a weight update, `rest` waits until the next groups are
+    complete and no request is pending. With `max_lag` above 1, episodes of later iterations are
+    running then: they take the new weights from their next turn on.
 
     Args:
-        play: what plays.
-        max_lag: updates that weights may be behind when something is begun with them.
+        play: samples the groups.
+        max_lag: updates that weights may be behind when a group starts with them.
         batch_size: groups that are taken in an iteration, or more.
-        partial: episodes may go on across an exchange of weights. Otherwise everything that was
-            begun is complete before one.
+        partial: episodes may span a weight update. Otherwise all started episodes are complete
+            before one.
     """
 
     def __init__(self, play: Play, max_lag: int, batch_size: int, partial: bool = True) -> None:
@@ -111,9 +111,9 @@ class Ahead(EpisodeSource):
         self.partial = partial
         self._spread = max_lag if partial else 0
         self.iterations: int | None = None
-        """Iterations of the run, beyond which nothing is begun; `None`: nobody knows."""
+        """Iterations of the run, beyond which nothing is started; `None`: unknown."""
         self.versions: dict[str, int] = {}
-        """Policy -> version of the weights that engines have."""
+        """Policy -> version of the weights in the engines."""
         play.batcher.answers, play.batcher.gate = play.ledger, self._gate
         self._marks = PlayProgress()
         self._jobs: deque[PendingGroup] = deque()
@@ -122,7 +122,7 @@ class Ahead(EpisodeSource):
         self._failure: BaseException | None = None
         self._age = Staleness()
 
-    # -- what sources do ---------------------------------------------------------------------------
+    # -- methods of every source -------------------------------------------------------------------
 
     def num_tasks(self) -> int | None:
         return self.play.num_tasks()
@@ -131,18 +131,18 @@ class Ahead(EpisodeSource):
         self.iterations = iterations
 
     async def take(self, count: int) -> list[Group]:
-        """The next `count` groups that are not too old, in the order in which they were begun."""
+        """The next `count` groups that are not too stale, in the order in which they started."""
         with self._age.waiting(), span("waiting"):
             groups = await self._there(self._take(count))
         self._age.note(groups)
         return groups
 
     async def rest(self, versions: Mapping[str, int]) -> None:
-        """Return when the next groups are complete and play rests, so that weights may be
-        exchanged; it goes on when groups are taken.
+        """Returns when the next groups are complete and sampling is paused, so that weights may be
+        updated; it continues when groups are taken.
 
         Args:
-            versions: policy -> version of the weights that engines are about to get.
+            versions: policy -> version of the weights that engines are about to load.
         """
         if self._thread is not None:
             with self._age.waiting(), span("waiting"):
@@ -151,13 +151,13 @@ class Ahead(EpisodeSource):
         self.versions |= versions
 
     def metrics(self) -> dict[str, float]:
-        """How old the weights were that sampled what was taken since the last call of this, and how
-        long learner and engines waited for each other (seconds)."""
+        """Staleness of the weights that sampled the groups taken since the last call, and the time
+        that learner and engines waited for each other (seconds)."""
         return self._age.take(self.max_lag)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where play stands while it rests: what was begun and not taken, with every answer that
-        engines gave there."""
+        """The state while sampling is paused: groups that were started and not taken, with all
+        completions of their engines."""
         if self._saved is not None:
             return self._saved | {"versions": dict(self.versions)}
         play = self.play.state_dict()
@@ -173,8 +173,8 @@ class Ahead(EpisodeSource):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: what had been begun is begun again when groups are taken. Whatever is
-        under way now is broken off."""
+        """Continues from a state: its started groups are started again when groups are taken.
+        Episodes that are running now are aborted."""
         if self._thread is not None:
             self._thread.close()
             self._thread = None
@@ -188,14 +188,14 @@ class Ahead(EpisodeSource):
         self._failure, self._saved = None, state
 
     def close(self) -> None:
-        """End the thread. What was under way is begun again when groups are taken."""
+        """Ends the thread. Groups that were running are started again when groups are taken."""
         if self._thread is not None:
             self.load_state_dict(self._thread.run(self.state_dict))
 
-    # -- in the thread of the play -----------------------------------------------------------------
+    # -- in the thread of the rollouts -------------------------------------------------------------
 
     async def _there(self, job: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine in the thread of the play, with a profile of its own."""
+        """The result of a coroutine in the thread of the rollouts, with a profile of its own."""
         if self._thread is None:
             self._thread = Background("mrlm-play")
             self._saved = self._saved or self.state_dict()
@@ -206,7 +206,7 @@ class Ahead(EpisodeSource):
 
         return await self._thread.call(inside())
 
-    # -- in the thread of the play: taking ---------------------------------------------------------
+    # -- in the thread of the rollouts: taking -----------------------------------------------------
 
     async def _take(self, count: int) -> list[Group]:
         if self._saved is not None:
@@ -242,8 +242,8 @@ class Ahead(EpisodeSource):
             raise self._failure
 
     def _aim(self, goal: int, ahead: int) -> None:
-        """While play rests: go on until the first `goal` groups are complete, and begin up to
-        `ahead` batches beyond what was taken."""
+        """While paused: sets sampling to continue until the first `goal` groups are complete, and
+        to start up to `ahead` batches beyond what was taken."""
         marks = self._marks
         marks.goal = goal
         marks.limit = max(marks.limit, goal, marks.taken + ahead * self.batch_size)
@@ -255,14 +255,14 @@ class Ahead(EpisodeSource):
             self._begin()
             self._moved.set()
 
-    # -- in the thread of the play: between two rounds ---------------------------------------------
+    # -- in the thread of the rollouts: between two rounds -----------------------------------------
 
     async def _gate(self) -> None:
-        """Everybody who plays waits for an engine: begin what may be begun, and let them go on, or
-        rest."""
+        """Called when all running episodes wait for an engine: starts groups that are due, and lets
+        the episodes continue, or pauses them."""
         await self.play.batcher.settled()
         if self.play.judge():
-            await self.play.batcher.settled()  # those who were broken off end
+            await self.play.batcher.settled()  # aborted episodes end
         while True:
             if self._advance():
                 return
@@ -270,7 +270,7 @@ class Ahead(EpisodeSource):
             await self._moved.wait()
 
     def _advance(self) -> bool:
-        """Whether play goes on from here, with what may be begun now; otherwise it rests."""
+        """Whether sampling continues, with the groups that may start now; otherwise it pauses."""
         rounds = self.play.batcher.rounds
         for job in self._jobs:
             if job.ended is None and job.task.done():
@@ -283,7 +283,7 @@ class Ahead(EpisodeSource):
         return False
 
     def _needed(self) -> bool:
-        """Whether play goes on."""
+        """Whether sampling continues."""
         marks = self._marks
         if marks.begun < marks.goal:
             return True
@@ -295,7 +295,7 @@ class Ahead(EpisodeSource):
         return marks.begun < marks.limit or not _done(self._jobs)
 
     def _begin(self) -> None:
-        """Begin the batches whose time has come."""
+        """Starts the batches that are due."""
         marks, rounds = self._marks, self.play.batcher.rounds
         while marks.begun < marks.limit:
             asked = marks.begun < marks.goal
@@ -308,7 +308,7 @@ class Ahead(EpisodeSource):
             marks.last = rounds
 
     def _job(self, began: int, ended: int | None = None) -> PendingGroup:
-        """The next group, begun."""
+        """The next group, started."""
         before = dict(self.play.state_dict()["taken"])
         key, play = self.play.begin()
         task = asyncio.get_running_loop().create_task(play)
@@ -317,7 +317,7 @@ class Ahead(EpisodeSource):
         return PendingGroup(key, before, began, task, ended)
 
     def _begin_again(self, state: Mapping[str, Any]) -> None:
-        """Begin what was under way; the answers that were noted bring it to where it was."""
+        """Starts the groups of a state; logged answers bring them to where they were."""
         self._saved = None
         self._moved, self._resting = asyncio.Event(), asyncio.Event()
         self._marks.begun = self._marks.taken
@@ -327,12 +327,12 @@ class Ahead(EpisodeSource):
             self._resting.set()
 
     def _ended(self, task: asyncio.Task[Group]) -> None:
-        """A group is complete, or cannot be."""
+        """Called when a group is complete or failed."""
         if task.cancelled():
             return
         error = task.exception()
         if error is not None:
             self._failure = self._failure or error
             self._resting.set()
-        elif _done(self._jobs):  # nobody is left who would come to the gate
+        elif _done(self._jobs):  # no episode is left that would reach the gate
             self._advance()

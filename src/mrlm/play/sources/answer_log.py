@@ -1,5 +1,5 @@
-"""What engines answered in episodes that nobody has learned from yet. Played again from their seeds
-with the same answers, such episodes come to where they were, whatever the weights are by then."""
+"""A log of engine answers in episodes that are not trained on yet. Re-executed from their seeds
+with the same answers, such episodes reach the state they were in, whatever the weights are by then."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mrlm.play.engine import Key, Request
 log: logging.Logger = logging.getLogger("mrlm")
 
 GROUP = 4
-"""How much of a request's key names its group: (run seed, split, world, number of the task)."""
+"""Length of a key's prefix that names its group: (run seed, split, environment, task number)."""
 EPISODE = 5
-"""And how much its episode: the number among its siblings comes next."""
+"""Length of the prefix that names its episode: the number among its siblings comes next."""
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ class LoggedAnswer:
     """One answer.
 
     Args:
-        asked: digest of what was asked.
+        asked: digest of the request.
         round: engine rounds until then, this one included.
-        completion: what was answered.
+        completion: the answer.
     """
 
     asked: str
@@ -36,7 +36,7 @@ class LoggedAnswer:
 
 
 class AnswerLog:
-    """Notes answers, and gives those that were loaded once more."""
+    """Logs answers, and returns loaded ones again."""
 
     def __init__(self) -> None:
         self.rounds: dict[Key, int] = {}
@@ -45,7 +45,7 @@ class AnswerLog:
         self._known: dict[Key, list[LoggedAnswer]] = {}
 
     def recall(self, request: Request) -> Completion | None:
-        """What was answered to this request, if it is known and nothing else was asked then."""
+        """The logged answer to this request, if there is one and the request is the same."""
         known = self._known.get(request.key)
         if not known:
             return None
@@ -54,8 +54,8 @@ class AnswerLog:
             del self._known[request.key]
         if entry.asked != _digest(request):
             log.warning(
-                "%s: the episode does not come to where it was when the run was saved, since its "
-                "world is not reproducible; it goes on anew from here",
+                "%s: the episode does not reach the state it had when the run was saved, since its "
+                "environment is not reproducible; it continues with new answers from here",
                 "/".join(map(str, request.key[1:])),
             )
             return None
@@ -63,22 +63,22 @@ class AnswerLog:
         return entry.completion
 
     def note(self, request: Request, completion: Completion, round: int) -> None:
-        """Keep an answer.
+        """Logs an answer.
 
         Args:
-            request: what was asked.
-            completion: what was answered.
+            request: the request.
+            completion: its answer.
             round: engine rounds until then, this one included.
         """
         self._note(request.key, LoggedAnswer(_digest(request), round, completion))
 
     def forget(self, group: Key) -> None:
-        """Nobody will ask again what was answered in the episodes of a group."""
+        """Drops the answers in the episodes of a group; they are not needed again."""
         for key in self._noted.pop(group, {}):
             self.rounds.pop(key[:EPISODE], None)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Every answer that is kept."""
+        """All logged answers."""
         return [
             {"key": list(key), **asdict(entry)}
             for answers in self._noted.values()
@@ -87,7 +87,7 @@ class AnswerLog:
         ]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Answer what was answered before in the same way, each once."""
+        """Loads answers; each is returned once."""
         self.rounds, self._noted, self._known = {}, {}, {}
         for row in state:
             entry = LoggedAnswer(row["asked"], row["round"], _completion(row["completion"]))
@@ -105,7 +105,7 @@ def _completion(row: Mapping[str, Any]) -> Completion:
 
 
 def _digest(request: Request) -> str:
-    """Sixteen hexadecimal digits of what a request asks."""
+    """Sixteen hexadecimal digits of a request's content."""
     said = [(message.role.value, message.content) for message in request.messages]
     asked = repr(request.prompt_ids or said).encode()
     return hashlib.blake2b(asked, digest_size=8).hexdigest()

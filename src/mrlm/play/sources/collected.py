@@ -1,4 +1,4 @@
-"""Episodes that were played and kept for supervised learning. It does not know who learns."""
+"""Sampled episodes kept for supervised learning."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mrlm.play.sources.source import EpisodeSource
 
 @dataclass(slots=True)
 class Collected(EpisodeSource):
-    """Episodes kept for supervised learning: played, filtered by reward, and handed out one by one
-    until it is time to collect anew.
+    """Episodes for supervised learning: sampled, filtered by reward, and handed out one by one
+    until the next collection is due.
 
     Args:
-        play: where episodes come from.
-        batch: tasks played per collection.
-        every: calls of `take` after which to collect anew; 0 collects once.
-        min_reward: episodes with less are not kept; `None` keeps all.
-        most: how many are kept at most, newest first; `None` is no limit.
+        play: samples the episodes.
+        batch: tasks per collection.
+        every: calls of `take` between collections; 0 collects once.
+        min_reward: episodes with less are dropped; `None` keeps all.
+        most: maximal number that is kept, newest first; `None` is no limit.
     """
 
     play: Play

@@ -1,5 +1,5 @@
-"""More plays of a task than are needed, of which the first to be complete are kept. Which those are
-is counted, never timed."""
+"""Oversampling: more episodes of a task are started than needed, and the first to complete are
+kept. The order of completion is counted in rounds, never timed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Family = list[Episode]
 
 
 class OversampledTask:
-    """Plays of one task, begun at the same time.
+    """Rollouts of one task, started at the same time.
 
     The first are those that needed the fewest rounds of the engine; of equals those with the lowest
-    numbers, so that among plays that end together nothing is preferred. A play that failed counts
-    only where too few others are left.
+    numbers, so that selection among simultaneous ones is unbiased. A failed rollout counts only
+    where too few others are left.
 
     Args:
         plays: all of them.
-        keep: how many are kept; the others are broken off.
-        rounds: number of a play -> the engine round of its latest answer.
+        keep: how many are kept; the others are aborted.
+        rounds: number of a rollout -> the engine round of its latest answer.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class OversampledTask:
             play.add_done_callback(self._ended)
 
     def judge(self) -> bool:
-        """Decide, if enough plays are complete; returns whether that was now. Called where
-        everybody waits for the engine."""
+        """Decides once enough rollouts are complete; returns whether that was now. Called when all
+        running episodes wait for the engine."""
         if self.won.done():
             return False
         complete = [number for number, play in enumerate(self.plays) if play.done()]
@@ -55,7 +55,7 @@ class OversampledTask:
         return True
 
     def stop(self) -> None:
-        """Break off whatever is still under way."""
+        """Aborts the rollouts that are still running."""
         for play in self.plays:
             play.cancel()
 

@@ -1,5 +1,5 @@
-"""Where groups of episodes come from: `Play`, agents in worlds. Deadlines, retries and failed
-episodes are dealt with here; nothing here knows about learning."""
+"""The source `Play`: samples groups of episodes from agents in environments. Handles deadlines,
+retries and failed episodes; independent of learning."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 Sit = Callable[[EnvironmentSpec, int, Mapping[str, AgentSettings]], Mapping[str, AgentSettings]]
-"""(world, number of its task, who plays otherwise) -> who plays this task."""
+"""(environment, task number, default agents) -> the agents that play this task."""
 
 
 class Play(EpisodeSource):
-    """Plays groups of episodes: the same task and seed, `group_size` times, all at once.
+    """Samples groups of episodes: the same task and seed, `group_size` times, concurrently.
 
     Args:
-        worlds: what is played, in turn by weight.
-        seats: who plays, by agent name.
-        engines: policy -> what samples for it.
+        worlds: the environments, in turn by weight.
+        seats: settings by agent name.
+        engines: policy -> its engine.
         group_size: episodes of each task.
-        seed: of the run; every random number follows from it and the episode's place.
+        seed: of the run; all random numbers are derived from it and the episode's place.
         engine_timeout: seconds one engine call may take.
-        demonstrate: the worlds' own experts speak instead of the policies.
-        watched: note the worlds' states before every joint step.
-        greedy: play each training task once more, greedily; nobody learns from that episode.
-        persons: agents that somebody speaks for, and how that one is asked.
-        told: called with the world after every joint step.
-        sit: who plays a training task, where that is not always the same.
-        peers: the processes that share the tasks; every one gets all groups.
-        surplus: episodes of each training task that are begun besides `group_size`: the first to be
-            complete are kept, the others broken off.
+        demonstrate: the environments' own experts act instead of the policies.
+        watched: record the environments' states before every joint step.
+        greedy: play each training task once more, greedily; that episode is not trained on.
+        persons: human players by agent, as the function that prompts each.
+        told: called with the environment after every joint step.
+        sit: chooses the agents of a training task, where these vary.
+        peers: the processes that share the tasks; all of them get all groups.
+        surplus: episodes of each training task that are started beyond `group_size`: the first to
+            complete are kept, the others aborted.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Play(EpisodeSource):
         self.seats = dict(seats)
 
     async def take(self, count: int) -> list[Group]:
-        """Play the next `count` tasks."""
+        """Samples the groups of the next `count` tasks."""
         jobs = [self._next() for _ in range(count)]
         groups = await self._play(jobs)
         for job in jobs:
@@ -119,12 +119,12 @@ class Play(EpisodeSource):
         return groups
 
     def begin(self) -> tuple[Key, Coroutine[Any, Any, Group]]:
-        """The next task: what the keys of its requests begin with, and what plays it."""
+        """The next task: the prefix of its requests' keys, and the coroutine that plays it."""
         job = self._next()
         return self.deck.key(job), self._group(job)
 
     def _next(self) -> PlannedTask:
-        """The next task, whoever plays it."""
+        """The next task, for any process."""
         world, index = self.deck.deal()
         seats = self.seats if self.sit is None else self.sit(world, index, self.seats)
         keep = self.group_size if self.surplus else None
@@ -133,8 +133,8 @@ class Play(EpisodeSource):
         )
 
     async def evaluate(self, episodes: int, samples: int = 1, greedy: bool = True) -> list[Group]:
-        """Play held-out tasks, always the same ones: about `episodes` of them over all worlds, each
-        `samples` times."""
+        """Plays held-out tasks, always the same ones: about `episodes` of them over all
+        environments, each `samples` times."""
         seats = {name: seat.greedy() for name, seat in self.seats.items()} if greedy else self.seats
         jobs = []
         for number, world in enumerate(self.worlds):
@@ -147,15 +147,15 @@ class Play(EpisodeSource):
             jobs += [PlannedTask(world, "eval", index, lineups) for index in range(share)]
         if not jobs:
             raise ConfigError(
-                "there is no held-out task to evaluate on; give the environment a validation split"
+                "no environment has a held-out task to evaluate on; add a validation split to one"
             )
         return await self._play(jobs)
 
     def _fewer(self, world: str, wanted: int, known: int) -> None:
-        """Warn, once, that there are fewer held-out tasks than are to be played."""
+        """Warns, once, that an environment has fewer held-out tasks than requested."""
         if known and world not in self._warned:
             log.warning(
-                "evaluation: %d episodes of environment %r are asked for, and it has %d held-out "
+                "evaluation: %d episodes of environment %r are requested, and it has %d held-out "
                 "tasks; each is played once",
                 wanted,
                 world,
@@ -170,8 +170,8 @@ class Play(EpisodeSource):
         tasks: int,
         greedy: bool,
     ) -> list[Group]:
-        """Play held-out tasks of a world, always the same ones, each with every one of `lineups`:
-        the episodes of a group differ in who sits where."""
+        """Plays held-out tasks of an environment, always the same ones, each with every one of
+        `lineups`: the episodes of a group differ in the policies of their agents."""
         if greedy:
             lineups = [{name: s.greedy() for name, s in seats.items()} for seats in lineups]
         known = world.template.num_tasks("eval")
@@ -190,9 +190,9 @@ class Play(EpisodeSource):
     # -- all groups --------------------------------------------------------------------------------
 
     async def _play(self, jobs: Sequence[PlannedTask]) -> list[Group]:
-        """The groups of all jobs, whoever plays them: each process plays a share that is expected
-        to be as long as any other's, by what the episodes of its worlds came to so far. Where there
-        are fewer tasks than processes, several play parts of one."""
+        """The groups of all jobs, from all processes. Each process plays a share of about equal
+        length, estimated from past episodes of the same environments. Where there are fewer tasks
+        than processes, several play parts of one."""
         peers = self.peers
         if peers.size > 1:
             each = -(-peers.size // max(1, len(jobs)))
@@ -220,7 +220,7 @@ class Play(EpisodeSource):
         return self.failures.checked(whole)
 
     def _note(self, world: EnvironmentSpec, group: Group) -> None:
-        """Take account of how many tokens an episode of a world has."""
+        """Updates the mean number of tokens of an environment's episodes."""
         tokens = sum(len(turn) for episode in group for turn in episode.turns)
         each = tokens / max(1, len(group))
         self._length[world.name] = 0.9 * self._length.get(world.name, each) + 0.1 * each
@@ -228,8 +228,8 @@ class Play(EpisodeSource):
     # -- one group, one episode --------------------------------------------------------------------
 
     async def _group(self, job: PlannedTask) -> Group:
-        """The episodes of a task, one for each of its numbers, or the first of them that are
-        complete where not all are kept."""
+        """The episodes of a task, one for each of its numbers, or the first of them to complete
+        where not all are kept."""
         world, lineups, task = job.world, job.lineups, self.deck.task(job)
         key = self.deck.key(job)
         opening: tuple[Environment, StepResult] | None = None
@@ -257,7 +257,7 @@ class Play(EpisodeSource):
     async def _first(
         self, jobs: Sequence[Coroutine[Any, Any, list[Episode]]], keep: int, key: Key
     ) -> list[Episode]:
-        """Of the plays of a task the first that are complete."""
+        """The first rollouts of a task to complete."""
         plays = [asyncio.create_task(job) for job in jobs]
         race = OversampledTask(
             plays, keep, lambda number: self.ledger.rounds.get((*key, number), 0)
@@ -271,8 +271,8 @@ class Play(EpisodeSource):
         return [episode for family in families for episode in family]
 
     def judge(self) -> bool:
-        """Break off what need not be played on; returns whether anything was. Called where
-        everybody waits for the engine."""
+        """Aborts rollouts that are not needed; returns whether any was. Called when all running
+        episodes wait for the engine."""
         decided = [race.judge() for race in self._races]
         return any(decided)
 
@@ -283,7 +283,7 @@ class Play(EpisodeSource):
     async def _tried(
         self, retries: int, play: Callable[[], Awaitable[list[Episode]]], greedy: bool = False
     ) -> list[Episode]:
-        """An episode, with those that a workflow forked from it; played again where all failed."""
+        """An episode, with those that a workflow forked from it; tried again where all failed."""
         family = await play()
         for attempt in range(retries):
             if not all(episode.failed for episode in family):
@@ -337,7 +337,7 @@ class Play(EpisodeSource):
                     each.fail(silent(world.workflow, each))
         except (ConfigError, EndpointError):
             raise
-        except BaseException as error:  # whatever went wrong in a world or workflow is data
+        except BaseException as error:  # any error of an environment or workflow is data
             if is_interrupt(error):
                 raise
             for each in scene.family:
@@ -367,7 +367,7 @@ class Play(EpisodeSource):
 
 
 async def _opened(world: EnvironmentSpec, task: Task) -> tuple[Environment, StepResult]:
-    """A world that was reset once for all siblings, who play copies of it."""
+    """An environment that was reset once for all siblings, which play copies of it."""
     environment = world.make()
 
     async def first() -> StepResult:

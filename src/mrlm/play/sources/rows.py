@@ -1,4 +1,4 @@
-"""Where groups come from that nobody plays: the rows of a data set."""
+"""Groups made of the rows of a data set."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ ROW_FORMS: list[tuple[str, ...]] = [
     ("prompt", "completion"),
     ("prompt", "chosen", "rejected"),
 ]
-"""Columns a row may consist of."""
+"""Sets of columns that a row may have."""
 OnLongRow = Literal["raise", "truncate"]
 
 
 class Grouping:
     """Makes a group of a row: a preference pair becomes a group of two (chosen first), any other
     row a group of one. A row has `messages`, or `prompt` and `completion`, or `prompt`, `chosen`
-    and `rejected`; `agent` says whose words they are. A pair of conversations needs no `prompt`:
-    it is what both begin with.
+    and `rejected`; `agent` names the agent that writes them. A pair of conversations needs no
+    `prompt`: it is their common beginning.
 
     Args:
-        seats: who is trained; a row without `agent` goes to the trained seats that its messages
-            name, or to every trained seat of a different policy.
+        seats: settings of the trained agents; a row without `agent` is for those that its messages
+            name, or for one agent of every trained policy.
         pairs: whether every row must be a preference pair.
-        where: what errors call the data.
-        on_long_row: what is done with a row that its policy cannot read whole: `raise`, or
-            `truncate`: cut the beginning of its prompt, never an answer.
+        where: name of the data in errors.
+        on_long_row: for rows that exceed the context of their policy: `raise`, or `truncate`: cut
+            the beginning of the prompt, never an answer.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Grouping:
         self._default = list({seat.policy: seat for seat in reversed(trained)}.values())
 
     def check(self, row: Mapping[str, Any], index: int) -> None:
-        """Refuse row number `index` if it lacks what it needs.
+        """Checks row number `index`.
 
         Raises:
-            ConfigError: it does, or names an agent there is not.
+            ConfigError: it lacks a column, or names an unknown agent.
         """
         forms = [("prompt", "chosen", "rejected")] if self.pairs else ROW_FORMS
         if row.get("prompt") is None and _shared(row):
@@ -114,18 +114,18 @@ class Grouping:
     def _speakers(
         self, row: Mapping[str, Any], sides: Sequence[list[Message]]
     ) -> list[AgentSettings]:
-        """Whose words of a row are trained: those of the agent it is for, or of the trained agents
-        that its messages name, or of one agent of every trained policy."""
+        """The agents whose messages in a row are trained on: the one it names, or the trained ones
+        that its messages name, or one agent of every trained policy."""
         if row.get("agent") is not None:
             return [self._seats[row["agent"]]]
         named = {message.agent for messages in sides for message in messages}
         return [seat for seat in self._trained if seat.name in named] or self._default
 
     def _fit(self, index: int, seat: AgentSettings, sides: Sequence[list[Turn]]) -> None:
-        """Make what is too long fit: all sides lose the same tokens, from the beginning.
+        """Shortens what is too long: all sides lose the same tokens, from the beginning.
 
         Raises:
-            ConfigError: it does not fit, and may not be cut or cannot be without cutting an answer.
+            ConfigError: it is too long, and may not be cut, or an answer would have to be cut.
         """
         whole = max(
             (len(turn.prompt_ids) + len(turn) for side in sides for turn in side), default=0
@@ -144,15 +144,15 @@ class Grouping:
             )
         if cut >= min(len(side[0].prompt_ids) for side in sides if side):
             raise ConfigError(
-                f"{where}{whole} tokens, of which policy {seat.policy!r} reads {limit} at most, "
-                "cannot be had by cutting the prompt; shorten the answer or drop the row"
+                f"{where}{whole} tokens, but policy {seat.policy!r} reads {limit} at most, and "
+                "cutting the prompt is not enough; shorten the answer or drop the row"
             )
         for turn in (turn for side in sides for turn in side):
             turn.prompt_ids = turn.prompt_ids[cut:]
 
 
 class RowSource(EpisodeSource):
-    """Groups made of the rows of a data set, which are all there; epoch follows epoch.
+    """Groups made of the rows of a data set in memory, epoch after epoch.
 
     Args:
         rows: the rows, as `Grouping` takes them.
@@ -161,7 +161,7 @@ class RowSource(EpisodeSource):
         shuffle: whether rows are put in random order.
 
     Raises:
-        ConfigError: a row lacks what it needs or names an agent there is not.
+        ConfigError: a row lacks a column or names an unknown agent.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class RowSource(EpisodeSource):
         self._taken = state["taken"]
 
     def place(self, index: int) -> int:
-        """Number of the row that comes as number `index`, when epoch follows epoch."""
+        """The row at position `index` of the run, counted over epochs."""
         epoch, place = divmod(index, len(self.rows))
         if not self.shuffle:
             return place
@@ -214,7 +214,7 @@ class RowSource(EpisodeSource):
 
 
 def _view(messages: list[Message], seat: AgentSettings) -> list[Message]:
-    """A conversation as an agent sees it: what other agents say is read as a user's."""
+    """A conversation as an agent sees it: other agents' messages become a user's."""
     seen = [
         replace(each, role=Role.USER)
         if each.role is Role.ASSISTANT and each.agent not in (None, seat.name)
@@ -227,7 +227,7 @@ def _view(messages: list[Message], seat: AgentSettings) -> list[Message]:
 
 
 def _shared(row: Mapping[str, Any]) -> list[Message]:
-    """What the two conversations of a pair begin with, if each goes on from there."""
+    """The common beginning of the two conversations of a pair, if each is longer."""
     sides = [row.get(name) for name in ("chosen", "rejected")]
     if not all(isinstance(side, list) for side in sides):
         return []

@@ -1,5 +1,5 @@
-"""Where pairs come from for self-play on a data set: the answers its rows give, against those that
-the policies give themselves."""
+"""Pairs for self-play on a data set: the answers in its rows against answers sampled from the
+policies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from mrlm.play.sources.rows import RowSource
 from mrlm.play.sources.source import EpisodeSource
 
 AT_ONCE = 256
-"""Rows that are answered together."""
+"""Rows that are answered at the same time."""
 Said = dict[int, dict[str, list[int]]]
-"""row -> agent -> the ids it answered with."""
+"""row -> agent -> token ids of its answer."""
 
 
 class SelfPlayPairs(EpisodeSource):
@@ -36,8 +36,8 @@ class SelfPlayPairs(EpisodeSource):
 
     Args:
         rows: the data set.
-        seats: who answers, and how it samples.
-        engines: policy -> what samples for it.
+        seats: the agents that answer, with their sampling settings.
+        engines: policy -> its engine.
         rounds: how long a round is; `take` is called once per iteration.
         seed: of the run.
         timeout: seconds one engine call may take.
@@ -88,7 +88,7 @@ class SelfPlayPairs(EpisodeSource):
             self.said.setdefault(number, {})[row] = by
 
     def _place(self, number: int, index: int, size: int) -> int:
-        """Which pair of the pool comes as number `index` of a round: a new order in every pass."""
+        """The pair at position `index` of a round's pool: a new order in every pass."""
         turn, place = divmod(index, size)
         key = seed_of((self.seed, "pairs", number, turn))
         return int(np.random.Generator(np.random.Philox(key)).permutation(size)[place])
@@ -96,7 +96,7 @@ class SelfPlayPairs(EpisodeSource):
     # -- answers -----------------------------------------------------------------------------------
 
     async def _begin(self, number: int) -> None:
-        """Answer the rows of a round; what is older than the round before is forgotten."""
+        """Samples the answers of a round; answers older than the round before are dropped."""
         first = number * self.rounds.rows
         places = [self.rows.place(first + i) for i in range(self.rounds.rows)]
         own: Said = {}
@@ -113,7 +113,7 @@ class SelfPlayPairs(EpisodeSource):
         self.said = {of: self.said[of] for of in kept if of in self.said} | {number: said}
 
     async def _answers(self, number: int, row: int) -> dict[str, list[int]]:
-        """What the agents of a row say to it."""
+        """The sampled answers of the agents of a row."""
         asked = {
             agent: rollout.turns[-1]
             for agent, rollout in self.rows.group(row).episodes[0].rollouts.items()
@@ -140,7 +140,7 @@ class SelfPlayPairs(EpisodeSource):
     # -- pairs -------------------------------------------------------------------------------------
 
     def _pair(self, number: int, row: int) -> Group:
-        """The group of a row: what it gives itself, and what was sampled in a round."""
+        """The group of a row: its own answer, and the one that was sampled in a round."""
         group = self.rows.group(row)
         given = group.episodes[0]
         parts: tuple[dict[str, Rollout], ...] = (dict(given.rollouts), {})
@@ -170,8 +170,8 @@ class SelfPlayPairs(EpisodeSource):
 
 
 def parted(chat: Chat, ids: Sequence[int]) -> tuple[list[int], list[int]]:
-    """What an answer says, and the token that ends it; whitespace that a template puts after that
-    is neither."""
+    """The text of an answer and its end token; whitespace that a template adds after that is
+    dropped."""
     for place in range(len(ids) - 1, -1, -1):
         text = chat.decode(ids[place : place + 1])
         if not text:

@@ -1,4 +1,4 @@
-"""What the loop takes groups of episodes from."""
+"""The interface from which the loop takes groups of episodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mrlm.play.agent import AgentSettings
 
 
 class EpisodeSource:
-    """Anything the loop can take groups from. What a source does not need to know, it ignores."""
+    """A source of groups. Methods that a source does not need do nothing."""
 
     async def take(self, count: int) -> list[Group]:
         """The next `count` groups."""
@@ -27,21 +27,21 @@ class EpisodeSource:
         raise NotImplementedError
 
     def assign(self, seats: Mapping[str, AgentSettings]) -> None:
-        """Set who plays the tasks of the next iteration."""
+        """Sets the agents that play the tasks of the next iteration."""
 
     def plan(self, iterations: int) -> None:
-        """Set how many iterations the run has."""
+        """Sets how many iterations the run has."""
 
     async def rest(self, versions: Mapping[str, int]) -> None:
-        """Return when weights may be exchanged.
+        """Returns when weights may be updated.
 
         Args:
-            versions: policy -> version of the weights that engines are about to get.
+            versions: policy -> version of the weights that engines are about to load.
         """
 
     def metrics(self) -> dict[str, float]:
-        """Numbers about what was taken since the last call of this."""
+        """Metrics of the groups that were taken since the last call."""
         return {}
 
     def close(self) -> None:
-        """Release what runs beside the loop."""
+        """Ends the threads that run beside the loop."""

@@ -1,4 +1,5 @@
-"""How old the weights were that sampled what is learned from, and who waited for whom."""
+"""Staleness of the weights that sampled the training data, and times that learner and engines wait
+for each other."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from mrlm.core.timing import span
 
 
 class Staleness:
-    """Dates groups, and counts until it is asked."""
+    """Dates groups, and accumulates their metrics until `take`."""
 
     def __init__(self) -> None:
         self._tokens: Counter[int] = Counter()
@@ -22,8 +23,8 @@ class Staleness:
         self._span: AbstractContextManager[None] | None = None
 
     def date(self, group: Group, versions: Mapping[str, int]) -> int:
-        """Write on every turn how old the weights were that sampled it; returns the most that turns
-        are old which are to be learned from.
+        """Sets on every turn the staleness of the weights that sampled it; returns the maximum over
+        the turns to be trained on.
 
         Args:
             group: just taken.
@@ -38,7 +39,7 @@ class Staleness:
         return oldest
 
     def note(self, groups: list[Group]) -> None:
-        """Count groups that are learned from."""
+        """Counts groups that are trained on."""
         for episode in (each for group in groups for each in group.valid):
             versions: dict[str, set[int]] = {}
             for turn in (turn for turn in episode.own_turns if turn.trained):
@@ -48,12 +49,12 @@ class Staleness:
             self._partial += any(len(several) > 1 for several in versions.values())
 
     def drop(self) -> None:
-        """Count a group that was too old."""
+        """Counts a group that was too stale."""
         self._dropped += 1
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While the learner waits for play."""
+        """A context in which the learner waits for rollouts."""
         started = perf_counter()
         try:
             yield
@@ -61,23 +62,23 @@ class Staleness:
             self._waited += perf_counter() - started
 
     def doze(self) -> None:
-        """Play rests from now on."""
+        """Sampling pauses from now on."""
         if self._since is None:
             self._since, self._span = perf_counter(), span("waiting")
             self._span.__enter__()
 
     def wake(self) -> None:
-        """Play goes on."""
+        """Sampling continues."""
         if self._since is not None and self._span is not None:
             self._rested += perf_counter() - self._since
             self._span.__exit__(None, None, None)
             self._since = self._span = None
 
     def take(self, max_lag: int) -> dict[str, float]:
-        """The metrics since the last call of this.
+        """The metrics since the last call.
 
         Args:
-            max_lag: the oldest that weights may be.
+            max_lag: the maximal staleness that is allowed.
         """
         if self._since is not None:
             now = perf_counter()

@@ -1,5 +1,5 @@
-"""Rows that are read while they are learned from: a few of a data set are in memory at a time, and
-their order follows from the seed."""
+"""Rows that are read during training: a few of a data set are in memory at a time, and their order
+is derived from the seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from mrlm.play.sources.source import EpisodeSource
 
 
 class StreamedRows(EpisodeSource):
-    """Groups made of the rows of a data set that is read row after row; when it ends, it begins
-    anew. Every epoch has another order: a buffer is filled, and each row that is taken from it, at
-    random, makes place for the next one. A run that goes on reads the epoch it is in again, up to
-    where it was.
+    """Groups made of the rows of a data set that is read row by row, again in every epoch. Every
+    epoch has another order: a buffer is filled, and each row that is taken from it at random makes
+    place for the next one. A resumed run reads its epoch again up to where it was.
 
     Args:
         reading: the data set.

@@ -1,5 +1,5 @@
-"""Which task comes next: the worlds of a run, and a deck of their tasks that is dealt by weight and
-shuffled anew in every epoch."""
+"""The environments of a run, and a sampler of their tasks: by weight, and shuffled in every
+epoch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from mrlm.play.workflow import Workflow
 
 @dataclass(slots=True)
 class EnvironmentSpec:
-    """One of the worlds of a run.
+    """One of the environments of a run.
 
     Args:
         name: in metrics and episodes.
-        template: an instance that answers what does not depend on an episode (seats, tasks).
-        make: a fresh world for one episode.
-        workflow: who speaks when.
-        weight: its share of the tasks; a world with 0 is evaluated and never trained on.
+        template: an instance for everything that does not depend on an episode (agents, tasks).
+        make: makes an environment for one episode.
+        workflow: decides which agent acts when.
+        weight: its share of the tasks; an environment with 0 is evaluated and never trained on.
         timeout: seconds one `reset` or `step` may take.
-        retries: times an episode that failed is played again.
+        retries: how often a failed episode is tried again.
     """
 
     name: str
@@ -41,17 +41,17 @@ class EnvironmentSpec:
 
     @property
     def sends(self) -> tuple[str, ...]:
-        """The agents that the workflow names itself; a workflow of seats names none."""
+        """The agents that the workflow names itself; others take the environment's agents."""
         return tuple(self.workflow.agents)
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Who plays here: the agents that the workflow sends, else one for each seat."""
+        """The agents that play here: those that the workflow names, else the environment's."""
         return self.sends or tuple(self.template.agents)
 
     @property
     def trained(self) -> bool:
-        """Whether its tasks are trained on, and not only evaluated."""
+        """Whether its tasks are trained on, not only evaluated."""
         return self.weight > 0
 
     @property
@@ -60,15 +60,15 @@ class EnvironmentSpec:
 
 
 def count_tasks(worlds: Sequence[EnvironmentSpec]) -> int | None:
-    """Training tasks of all worlds; `None` if those of any never end."""
+    """Number of training tasks of all environments; `None` if those of any never end."""
     counts = [world.template.num_tasks("train") for world in worlds if world.trained]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A task to be played with every one of `lineups`; of which these `numbers` are played here, or
-    all where that is not said. The first `keep` to be complete are kept, or all."""
+    """A task to be played with every one of `lineups`; these `numbers` of them are played here
+    (default: all). The first `keep` to complete are kept (default: all)."""
 
     world: EnvironmentSpec
     split: Split
@@ -79,21 +79,21 @@ class PlannedTask:
 
     @property
     def numbers(self) -> range:
-        """The places of the lineups that are played."""
+        """Indices of the lineups that are played."""
         return range(len(self.lineups)) if self.part is None else self.part
 
     @property
     def first(self) -> bool:
-        """Whether it has the first of the episodes."""
+        """Whether it includes the first episode."""
         return self.numbers.start == 0
 
     @property
     def forks(self) -> bool:
-        """Whether all episodes begin as one."""
+        """Whether all episodes are forked from one."""
         return self.split == "train" and self.world.workflow.spec.opens
 
     def parts(self, count: int) -> list[PlannedTask]:
-        """The task in `count` parts at most; episodes that depend on one another stay together."""
+        """The task in at most `count` parts; episodes that depend on one another stay together."""
         whole = not self.world.reproducible or self.forks or self.keep is not None
         size = len(self.numbers)
         step = size if whole else -(-size // count)
@@ -107,10 +107,10 @@ def _order(key: int, count: int) -> np.ndarray:
 
 
 class TaskSampler:
-    """The training tasks of some worlds, one after another.
+    """The training tasks of some environments, one after another.
 
     Args:
-        worlds: what is played, in turn by weight.
+        worlds: the environments, in turn by weight.
         seed: of the run; the order of tasks follows from it.
     """
 
@@ -118,10 +118,10 @@ class TaskSampler:
         self.worlds: list[EnvironmentSpec] = list(worlds)
         self.seed: int = seed
         self.taken: dict[str, int] = {world.name: 0 for world in worlds}
-        """World -> how many of its tasks were dealt."""
+        """Environment -> number of its tasks that were sampled."""
 
     def deal(self) -> tuple[EnvironmentSpec, int]:
-        """The world that is furthest behind its share, and the number of its next task."""
+        """The environment that is furthest behind its share, and the number of its next task."""
         total = sum(self.taken.values()) + 1
         weights = sum(world.weight for world in self.worlds)
 
@@ -133,7 +133,7 @@ class TaskSampler:
         return world, self.taken[world.name] - 1
 
     def task(self, job: PlannedTask) -> Task:
-        """What is played: under a fresh seed where tasks never end, else in a new order in every
+        """The task of a job: with a new seed where tasks never end, else in a new order in every
         epoch."""
         world, split, index = job.world, job.split, job.index
         count = world.template.num_tasks(split)
@@ -147,5 +147,5 @@ class TaskSampler:
         return world.template.task(place, split)
 
     def key(self, job: PlannedTask) -> Key:
-        """What the keys of all requests of a job begin with."""
+        """The prefix of the keys of all requests of a job."""
         return (self.seed, job.split, job.world.name, job.index)
