@@ -168,7 +168,7 @@ def test_a_filter_that_keeps_nothing_is_reported(run: Mrlm) -> None:
     write({**PLAY, "grpo": {"group_size": 2, "dynamic_sampling": True, "max_refills": 1}})
     done = run("train", "--config", "config.yaml", "environments.0.difficulty_range=[3,3]")
     assert (
-        done.code == 0 and "step 1: in none of 4 groups (1 refills) do rewards differ" in done.err
+        done.code == 0 and "step 1: none of 4 groups (1 refills) has different rewards" in done.err
     )
     sft = {**PLAY, "training": {**PLAY["training"], "algorithm": "sft"}}
     sft |= {"sft": {"filter_low_reward": True, "min_reward_threshold": 99}}

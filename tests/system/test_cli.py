@@ -121,7 +121,7 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
     [
         (["train", "--confg", "x"], "--confg"),
         (["trian"], "trian"),
-        (["train"], "error: which experiment? Give --config"),
+        (["train"], "error: no experiment is given; use --config"),
         (["train", "--config", "nowhere.yaml"], "error: nowhere.yaml: there is no such file"),
         (["train", "--config", "small.yaml", "trainig.seed=1"], "did you mean 'training'"),
         (["train", "--config", "small.yaml", "word"], "error: override 'word'"),
@@ -130,10 +130,10 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
             "error: --resume nowhere: folder 'nowhere' does not exist",
         ),
         (["train", "--config", "small.yaml", "--resume"], "outputs/small"),
-        (["eval"], "error: what is to play?"),
+        (["eval"], "error: no experiment is given"),
         (["eval", "--config", "small.yaml", "--samples", "2", "--greedy"], "--sampled"),
         (["eval", "--model", "mrlm/tiny", "--environment", "maths"], "did you mean 'math'"),
-        (["eval", "--model", ".", "--environment", "math"], "there is no model in"),
+        (["eval", "--model", ".", "--environment", "math"], "has no model (no config.json"),
         (["collect", "--model", "mrlm/tiny"], "--output"),
         (["collect", "-m", "mrlm/tiny", "-e", "math", "-n", "0", "-o", "x"], "'--num-episodes'"),
     ],
@@ -171,16 +171,16 @@ def test_exit_codes_of_runs_that_end_early(
     saves.append(True)
     stopped = ends(KeyboardInterrupt())
     assert stopped.code == 130
-    again = f"go on with\n  mrlm train --config {config} --resume outputs/small"
+    again = f"continue with\n  mrlm train --config {config} --resume outputs/small"
     assert f"interrupted; the run is saved; {again}" in stopped.err
     failed = ends(RewardError("it is not a number"), "training.seed=3")
     assert failed.code == 1 and f"{again} training.seed=3\n" in failed.err
     wrong = ends(ConfigError("it cannot be"))
-    assert wrong.code == 2 and "go on with" not in wrong.err
+    assert wrong.code == 2 and "continue with" not in wrong.err
     saves.clear()
     os.utime(manifest, (100, 100))  # of a run before this one
     assert ends(KeyboardInterrupt()).err == "interrupted; nothing was saved yet\n"
-    assert "go on with" not in ends(RewardError("it is not a number")).err
+    assert "continue with" not in ends(RewardError("it is not a number")).err
     assert again in ends(KeyboardInterrupt(), "--resume").err
 
 
@@ -406,7 +406,7 @@ def test_a_model_takes_the_place_of_those_that_the_config_names(tmp_path: Path) 
     path = _written(tmp_path, changed)
     folder = tmp_path / "model"
     folder.mkdir()
-    with pytest.raises(ConfigError, match=f"there is no model in {folder}"):
+    with pytest.raises(ConfigError, match=f"{folder} has no model"):
         cli._options.config_to_play(path, None, str(folder), None)
     (folder / "config.json").write_text("{}")
     (tmp_path / "config.yaml").write_text(path.read_text())  # not of a run: it has no `final`

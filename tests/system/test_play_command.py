@@ -157,7 +157,7 @@ def test_leaving_is_no_error(lines: str, play: Play) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "what is to play?"),
+        ((), "no experiment is given"),
         (("-e", "tic_tac_to"), "did you mean 'tic_tac_toe'"),
         (("-e", "tic_tac_toe", "--seat", "X"), "agents: there is no 'X' (there are: x, o)"),
         (("-e", "tic_tac_toe", "--others", "nobody"), "--others"),

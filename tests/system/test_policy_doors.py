@@ -426,12 +426,15 @@ def test_weights_change_while_nobody_speaks() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "what is to be served?"),
+        ((), "nothing to serve is given"),
         (("--policy", "base"), "write NAME=FOLDER"),
         (("--http-port", "0", "-e", "relay"), "--http-port is for policies"),
-        (("--policy", "a=x", "--policy", "a=y"), "there is a policy 'a' already"),
+        (("--policy", "a=x", "--policy", "a=y"), "the name 'a' is given twice"),
         (("--policy", "a=./none"), "there is no such folder"),
-        (("--policy", "a=x", "--weights-from", "none"), "--weights-from none: there is no such"),
+        (
+            ("--policy", "a=x", "--weights-from", "none"),
+            "--weights-from none: this folder does not exist",
+        ),
         (("--policy", "a=x", "--policies-of", "x.yaml"), "not both"),
     ],
 )

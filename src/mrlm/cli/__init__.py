@@ -1,4 +1,4 @@
-"""The command line. It reads arguments, calls one function of the library and says how it went;
+"""The command line. It reads arguments, calls one function of the library and reports the result;
 heavy libraries are loaded by the command that needs them."""
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from mrlm.core.registry import search
 
 COMMANDS = ("train", "eval", "collect", "play", "replay", "serve", "data", "plan", "info", "new")
 CLASSES = {"train": "Train"}
-"""Command -> name of its class in its module, where it reads its arguments in a way of its own."""
+"""Command -> name of its class in its module, where it parses its arguments differently."""
 
 
 class Stderr(logging.Handler):
-    """Messages of the library, plainly, on whatever standard error is at the moment."""
+    """Prints messages of the library, without decoration, to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one message."""
+        """Prints one message."""
         prefix = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
         _say(prefix + record.getMessage())
 
 
 class Commands(TyperGroup):
-    """Commands whose errors become one clear message and an exit code: those this library raises on
-    purpose, and those of the user's own code, with the lines they came through. Every other
+    """Commands whose errors become one clear message and an exit code: errors that this library
+    raises on purpose, and errors of the user's own code, with its stack frames. Any other
     exception is a bug and keeps its traceback (exit code 1)."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
+        """Runs a command."""
         from mrlm import distributed
         from mrlm.core.errors import MRLMError
         from mrlm.core.sync_async import as_failure
@@ -55,7 +55,7 @@ class Commands(TyperGroup):
                 _say(f"interrupted{f'; {interrupt}' if str(interrupt) else ''}")
             raise typer.Exit(130) from interrupt
         except (Exception, SystemExit) as raised:
-            error = as_failure(raised)  # a sys.exit() of the user's would end as a success
+            error = as_failure(raised)  # a user's sys.exit() would end as a success
             if not isinstance(error, MRLMError) and not is_users(error):
                 raise
             if distributed.failed():
@@ -65,7 +65,7 @@ class Commands(TyperGroup):
 
 
 def _described(error: BaseException) -> str:
-    """An error as it is shown: with the user's frames, or the whole traceback."""
+    """The text of an error: with the user's frames, or the whole traceback."""
     from mrlm.core.user_errors import explain, is_users, whole
 
     if logging.getLogger("mrlm").level == logging.DEBUG:
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _say(text: str) -> None:
-    """Print to standard error, where nothing that a model or a file said steers the terminal."""
+    """Prints to standard error, escaped: text of a model or a file cannot steer the terminal."""
     from mrlm.tracking.console import printable
 
     print(printable(text), file=sys.stderr, flush=True)

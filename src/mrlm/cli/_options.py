@@ -1,4 +1,4 @@
-"""What several commands do with their arguments."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ConfigFile = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="Model folder, hub id, or run folder with its worlds."),
+    typer.Option("--model", "-m", help="Model folder, hub id, or run folder (its environments)."),
 ]
 Worlds = Annotated[
     list[str] | None,
-    typer.Option("--environment", "-e", help="A world by name; may be given several times."),
+    typer.Option("--environment", "-e", help="An environment by name; may be repeated."),
 ]
 SilentLog = Annotated[
     bool, typer.Option("--quiet", help="Print nothing but the result and errors.")
@@ -71,15 +71,15 @@ def config_to_play(
     model: str | None,
     environments: Sequence[str] | None,
 ) -> ExperimentConfig:
-    """The experiment whose agents are to play, with the models they are to play with.
+    """The experiment whose agents should play, with the models they should use.
 
     Args:
         path: a config file; of a pipeline the last stage counts. Without one, a run folder's own
-            config is taken.
+            config is used.
         overrides: settings on top of everything else.
-        model: what takes the place of `model:`: a hub id, a model folder, or a run folder, from
-            which each policy takes its own model.
-        environments: names of worlds that take the place of `environments:`.
+        model: replaces `model:`: a hub id, a model folder, or a run folder, from which each policy
+            takes its own model.
+        environments: names of environments that replace `environments:`.
 
     Raises:
         ConfigError: something is missing, unknown or wrong.
@@ -88,7 +88,7 @@ def config_to_play(
     from mrlm.learn.policy.loading import run_model
 
     if path is None and model is None:
-        raise ConfigError("what is to play? Give --config, or --model with --environment")
+        raise ConfigError("no experiment is given; use --config, or --model with --environment")
     if model is not None and not environments and path is None and not Path(model).is_dir():
         raise ConfigError(
             f"--model {model}: folder {model!r} does not exist; give a run folder, or a hub id "
@@ -111,13 +111,13 @@ def config_to_play(
 
 def _with_models(data: dict[str, Any], model: str, trained: Path) -> dict[str, Any]:
     """A canonical config that starts from trained models: from one for all policies, or, where a
-    run trained several, from its own for each. Adapters that were saved are not laid over again."""
+    run trained several, from its own for each. Saved adapters are not added again."""
     section = {key: value for key, value in data.get("model", {}).items() if key != "lora"}
     policies = {name: dict(value) for name, value in data.get("policies", {}).items()}
     folders = {} if not trained.is_dir() or _is_model(trained) else _model_folders(trained)
     if trained.is_dir() and not folders and not _is_model(trained):
         raise ConfigError(
-            f"--model {model}: there is no model in {trained} (no config.json, no "
+            f"--model {model}: {trained} has no model (no config.json, no "
             "adapter_config.json); give a Hugging Face folder, a hub id or a finished run folder"
         )
     if not folders:
@@ -146,7 +146,7 @@ def _model_folders(folder: Path) -> dict[str, str]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file, all at once.
+    """Writes a JSON file atomically.
 
     Raises:
         ConfigError: it cannot be written.

@@ -1,4 +1,4 @@
-"""What `mrlm serve` does for policies: from its options to a desk and its doors."""
+"""The policy part of `mrlm serve`: from its options to a policy hub and its entry points."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 PolicyOption = Annotated[
     list[str] | None,
-    typer.Option("--policy", help="NAME=FOLDER, hub id or run folder; may be given several times."),
+    typer.Option("--policy", help="NAME=FOLDER, hub id or run folder; may be repeated."),
 ]
 PoliciesOf = Annotated[
     Path | None,
-    typer.Option(help="An experiment whose policies are served as they are before it begins."),
+    typer.Option(help="An experiment whose policies are served untrained."),
 ]
 HttpPort = Annotated[
     int | None,
-    typer.Option(min=0, max=65535, help="Policies speak the OpenAI protocol here; 0: a free port."),
+    typer.Option(min=0, max=65535, help="Port of the OpenAI protocol for policies; 0: a free one."),
 ]
 TakeWeights = Annotated[
-    bool, typer.Option("--take-weights", help="Clients may give policies new weights.")
+    bool, typer.Option("--take-weights", help="Clients may load new weights into policies.")
 ]
 WeightsFrom = Annotated[
     Path | None,
-    typer.Option(help="Clients may have weights read from folders below this one."),
+    typer.Option(help="Clients may load weights from folders below this one."),
 ]
-Device = Annotated[str, typer.Option(help="Where policies compute: auto, cpu, cuda:1, ...")]
+Device = Annotated[str, typer.Option(help="Device of the policies: auto, cpu, cuda:1, ...")]
 Dtype = Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16, auto.")]
 EngineTimeout = Annotated[
-    float, typer.Option(min=0.1, help="Seconds that a completion may take, with the wait for it.")
+    float, typer.Option(min=0.1, help="Seconds that a completion may take, queueing included.")
 ]
 
 
@@ -50,7 +50,7 @@ def open_desk(
     dtype: str,
     timeout: float,
 ) -> PolicyHub | None:
-    """The desk of the policies that are to be served; `None` for none.
+    """The hub of the policies to serve; `None` for none.
 
     Raises:
         ConfigError: an option is wrong, or a policy cannot be loaded.
@@ -60,7 +60,7 @@ def open_desk(
     if named and of is not None:
         raise ConfigError("give --policy or --policies-of, not both")
     if weights_from is not None and not weights_from.is_dir():
-        raise ConfigError(f"--weights-from {weights_from}: there is no such folder")
+        raise ConfigError(f"--weights-from {weights_from}: this folder does not exist")
     import torch
 
     from mrlm.build.served_policies import house_of, house_of_config
@@ -85,8 +85,8 @@ def open_desk(
 
 @contextmanager
 def open_door(desk: PolicyHub, settings: Settings, port: int | None) -> Iterator[str | None]:
-    """The HTTP door of a server, guarded as the server is; its address, or `None` where no port is
-    asked for."""
+    """The HTTP entry point of a server, with the server's protection; its address, or `None`
+    without a port."""
     if port is None:
         yield None
         return
@@ -117,6 +117,6 @@ def _by_name(given: list[str]) -> dict[str, str]:
         if not (name and sign and path):
             raise ConfigError(f"--policy {each}: write NAME=FOLDER, such as judge=runs/judge")
         if name in found:
-            raise ConfigError(f"--policy {each}: there is a policy {name!r} already")
+            raise ConfigError(f"--policy {each}: the name {name!r} is given twice; use another")
         found[name] = path
     return found

@@ -1,5 +1,4 @@
-"""`mrlm collect`: play episodes and keep the trajectories, as rows that supervised learning reads
-back."""
+"""`mrlm collect`: play episodes and keep the trajectories, as rows for supervised learning."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def collect(
     ] = None,
     quiet: SilentLog = False,
 ) -> None:
-    """Play episodes with the agents of an experiment and write down what was said."""
+    """Play episodes with the agents of an experiment and write the conversations to a file."""
     from mrlm.core.records import message_record
     from mrlm.runs import collect_trajectories
 

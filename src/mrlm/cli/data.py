@@ -1,4 +1,4 @@
-"""`mrlm data`: the data sets that have short names, and one of them made ready for use without a
+"""`mrlm data`: lists the data sets that have short names, or prepares one for use without a
 network."""
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ def data(
         typer.Option(
             "--out",
             "-o",
-            help="The folder to write; else the one in $MRLM_DATA (or the cache) where the name is "
-            "looked for.",
+            help="The folder to write; default: the one in $MRLM_DATA (or the cache) where the "
+            "name is looked up.",
         ),
     ] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option("--split", help="A split; several times for several. Else those in use."),
+        typer.Option("--split", help="A split; may be repeated. Default: those in use."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Rows of each split at most.")
+        int | None, typer.Option("--limit", min=1, help="Maximal rows of each split.")
     ] = None,
     format: Annotated[
         Literal["jsonl", "parquet"], typer.Option("--format", help="Of the files.")
@@ -36,14 +36,14 @@ def data(
     source: Annotated[
         str | None,
         typer.Option(
-            "--source", help="A file, folder, snapshot or hub id to take it from, not its own id."
+            "--source", help="A file, folder, snapshot or hub id to read instead of its own id."
         ),
     ] = None,
     on_bad_row: Annotated[
-        Literal["raise", "skip"], typer.Option(help="What is done with a malformed row.")
+        Literal["raise", "skip"], typer.Option(help="How to handle a malformed row.")
     ] = "raise",
 ) -> None:
-    """Prepare a data set in a local folder, or list those that are known."""
+    """Prepare a data set in a local folder, or list the known ones."""
     from mrlm.core.errors import ConfigError
     from mrlm.core.registry import unknown
     from mrlm.data.presets import PRESETS
@@ -51,14 +51,14 @@ def data(
 
     if preset is None:
         if out or split or limit or source:
-            raise ConfigError("which data set? Name one of those that mrlm data lists")
+            raise ConfigError("no data set is given; name one of those that mrlm data lists")
         print(_listed())
         return
     if preset not in PRESETS:
         raise ConfigError(unknown(preset, list(PRESETS), "data"))
     root = data_folder()
     if out is None and root is None:
-        raise ConfigError("there is no home folder to keep data in; set MRLM_DATA, or give --out")
+        raise ConfigError("no home folder exists to keep data in; set MRLM_DATA, or give --out")
     folder = out if out is not None else root / preset if root is not None else Path(preset)
     counts = _prepared(preset, folder, split or (), limit, format, source, on_bad_row)
     rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
@@ -76,7 +76,7 @@ def _prepared(
     source: str | None,
     on_bad_row: Literal["raise", "skip"],
 ) -> dict[str, int]:
-    """Write the folder all at once; what stood there stays until the new one is whole."""
+    """Writes the folder atomically; an earlier one is kept until the new one is complete."""
     from mrlm.core.errors import ConfigError
     from mrlm.data.prepare import prepare
     from mrlm.data.presets import PRESETS
@@ -85,9 +85,7 @@ def _prepared(
 
     known = folder if (folder / MARKER).is_file() else None
     if known is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(
-            f"{folder} is there already, and mrlm data did not make it; give another --out"
-        )
+        raise ConfigError(f"{folder} exists and was not made by mrlm data; give another --out")
     counts: dict[str, int] = {}
 
     def fill(place: Path) -> None:
@@ -112,7 +110,7 @@ def _prepared(
 
 
 def _listed() -> str:
-    """Every preset in two lines."""
+    """All presets, in two lines each."""
     from mrlm.data.presets import PRESETS
     from mrlm.data.sources import preset_source
 

@@ -1,4 +1,4 @@
-"""`mrlm eval`: play held-out tasks with a model and say how often it succeeds, with intervals."""
+"""`mrlm eval`: plays held-out tasks with a model and reports success rates, with intervals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mrlm.core.episodes import Episode
 
 EPISODES = 64
-"""Held-out tasks where neither the command nor the config says how many."""
+"""Held-out tasks where neither the command nor the config sets a number."""
 
 
 def eval(
@@ -35,17 +35,17 @@ def eval(
     num_episodes: Annotated[
         int | None,
         typer.Option(
-            "--num-episodes", "-n", min=1, help="Held-out tasks; else the config's, or 64."
+            "--num-episodes", "-n", min=1, help="Held-out tasks; default: the config's, or 64."
         ),
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Plays of each task (k); else the config's, or 1.")
+        int | None, typer.Option(min=1, help="Episodes per task (k); default: the config's, or 1.")
     ] = None,
     greedy: Annotated[
         bool | None, typer.Option("--greedy/--sampled", help="Greedy unless --samples is above 1.")
     ] = None,
     success: Annotated[
-        float, typer.Option(help="Reward from which a play counts as passed.")
+        float, typer.Option(help="Reward from which an episode counts as passed.")
     ] = 1.0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write everything as JSON.")
@@ -64,7 +64,7 @@ def eval(
     plays = samples or section.samples
     chosen = (section.greedy and plays == 1) if greedy is None else greedy
     if chosen and plays > 1:
-        raise ConfigError("--samples above 1 needs --sampled: greedy plays are all the same")
+        raise ConfigError("--samples above 1 needs --sampled: greedy episodes are all the same")
     result = evaluate_model(loaded, num_episodes or section.episodes or EPISODES, plays, chosen)
     worlds: dict[str, dict[str, list[float]]] = {}
     for episode in result.episodes:
@@ -79,7 +79,7 @@ def eval(
     print(table(summaries))
     print(
         f"{len(result.episodes)} episodes, {how}, {failed} failed; "
-        f"a play passes with a reward of at least {success:g}; intervals are over tasks"
+        f"an episode passes with a reward of at least {success:g}; intervals are over tasks"
     )
     if output is not None:
         report = {
@@ -95,7 +95,7 @@ def eval(
 
 
 def table(summaries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """Environment by environment, what was measured and its interval, in aligned columns."""
+    """The measures of every environment and their intervals, in aligned columns."""
     rows: list[Sequence[str]] = [("environment", "measure", "value", "95 % interval", "tasks")]
     for name, summary in summaries.items():
         for title, row in summary.items():

@@ -1,4 +1,4 @@
-"""`mrlm info`: versions, devices and every plug-in there is; or what a server has."""
+"""`mrlm info`: versions, devices and all plug-ins; or the contents of a server."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ LIBRARIES = (
 def info(
     plugins: Annotated[bool, typer.Option(help="List the plug-ins of every wing.")] = True,
     server: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a server to ask, instead of this machine.")
+        str | None, typer.Option(help="HOST:PORT of a server to query, instead of this machine.")
     ] = None,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until the server answers.")
     ] = 0.0,
-    token: Annotated[str | None, typer.Option(help="The server's token, else MRLM_TOKEN.")] = None,
-    tls_ca: Annotated[
-        str | None, typer.Option(help="Who may have certified the server, a PEM file.")
+    token: Annotated[
+        str | None, typer.Option(help="The server's token; default: $MRLM_TOKEN.")
     ] = None,
-    tls_cert: Annotated[str | None, typer.Option(help="A certificate of our own.")] = None,
+    tls_ca: Annotated[
+        str | None, typer.Option(help="The authority that certified the server, a PEM file.")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="The client's own certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="Its private key.")] = None,
 ) -> None:
-    """Show versions, devices and plug-ins, or what a server has."""
+    """Show versions, devices and plug-ins, or the contents of a server."""
     if server is not None:
         from mrlm.serving.client.calling import access_of
 

@@ -1,5 +1,5 @@
-"""`mrlm new`: a plug-in of one's own, with the smallest config that trains with it. The texts are
-the examples of CONTRIBUTING.md."""
+"""`mrlm new`: writes a plug-in with the smallest config that trains with it. The texts are the
+examples of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ output_dir: outputs/second_look
 
 
 def class_of(name: str) -> str:
-    """The name of the class of a plug-in."""
+    """The class name of a plug-in."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
@@ -192,13 +192,13 @@ def written(kind: Kind, name: str) -> dict[str, str]:
     """File -> text of a new plug-in and its config.
 
     Raises:
-        ConfigError: the name is no module name, or an installed module has it.
+        ConfigError: the name is not a module name, or an installed module has it.
     """
     from mrlm.core.errors import ConfigError
 
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise ConfigError(
-            f"NAME={name!r} is no name of a module: use lower-case letters, digits and _, such as "
+            f"NAME={name!r} is not a module name; use lower-case letters, digits and _, such as "
             f"my_{kind}"
         )
     if importlib.util.find_spec(name) is not None:
@@ -216,13 +216,13 @@ def written(kind: Kind, name: str) -> dict[str, str]:
 
 
 def _title(name: str) -> str:
-    """How its file begins."""
+    """The first line of its file."""
     return f'"""{name.replace("_", " ").capitalize()}:'
 
 
 def new(
     kind: Annotated[Kind, typer.Argument(help="The kind of plug-in.")],
-    name: Annotated[str, typer.Argument(help="Its name, which is that of its file.")],
+    name: Annotated[str, typer.Argument(help="Its name, and that of its file.")],
 ) -> None:
     """Write NAME.py, a plug-in to begin with, and NAME.yaml, which trains with it."""
     from mrlm.core.errors import ConfigError

@@ -1,4 +1,4 @@
-"""`mrlm plan`: memory and time of a step on one device or a thousand, before anything is rented."""
+"""`mrlm plan`: estimates memory and time of a step on one device or many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mrlm.planning.timing import Lengths
 
 PROMPT = 256
-"""Tokens of a prompt where nothing says how long they are."""
+"""Tokens of a prompt where no setting limits them."""
 ENGINES = ("lean", "vllm")
 SERVERS = ("vllm", "sglang", "mrlm")
 """Engines whose weights are in another process, on devices of their own."""
@@ -26,9 +26,9 @@ SERVERS = ("vllm", "sglang", "mrlm")
 def plan(
     overrides: Overrides = None,
     config: ConfigFile = None,
-    devices: Annotated[int, typer.Option("--devices", "-n", help="How many, in all.")] = 1,
+    devices: Annotated[int, typer.Option("--devices", "-n", help="Number of devices in all.")] = 1,
     nodes: Annotated[
-        int | None, typer.Option(help="On how many nodes; as many as they fill, if not given.")
+        int | None, typer.Option(help="Number of nodes; default: as many as the devices fill.")
     ] = None,
     device: Annotated[
         str,
@@ -43,45 +43,45 @@ def plan(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="lean: in the training processes; vllm: servers on devices apart. As "
-            "engine.name says, if not given."
+            help="lean: in the training processes; vllm: servers on separate devices. Default: "
+            "engine.name.",
         ),
     ] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option(help="Of a prompt; generation.max_prompt_tokens if not given.")
+        int | None, typer.Option(help="Of a prompt; default: generation.max_prompt_tokens.")
     ] = None,
     completion_tokens: Annotated[
         int | None,
-        typer.Option(help="Of a completion, on average; generation.max_new_tokens if not given."),
+        typer.Option(help="Of a completion, on average; default: generation.max_new_tokens."),
     ] = None,
     latency: Annotated[
-        float, typer.Option(help="Seconds that the world takes for a joint step.")
+        float, typer.Option(help="Seconds that the environment takes for a joint step.")
     ] = 0.0,
     max_lag: Annotated[
         int | None,
-        typer.Option(help="Iterations that playing may be ahead; training.max_lag if not given."),
+        typer.Option(help="Iterations that rollouts may be ahead; default: training.max_lag."),
     ] = None,
     params: Annotated[
-        str | None, typer.Option(help="Weights of the model, such as 7B, where it is not at hand.")
+        str | None, typer.Option(help="Size of the model, such as 7B, where it is not available.")
     ] = None,
     layers: Annotated[int | None, typer.Option(help="With --params: its layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="With --params: its width.")] = None,
     vocab: Annotated[int | None, typer.Option(help="With --params: its vocabulary.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what a run needs: memory of a device, time of a step, and how it scales."""
+    """Estimate the needs of a run: memory of a device, time of a step, and how it scales."""
     from mrlm.config import load_config
     from mrlm.planning import estimate, report
     from mrlm.planning.devices import find_device
 
     if config is None:
-        raise ConfigError("which experiment? Give --config")
+        raise ConfigError("no experiment is given; use --config")
     _check_choice("--strategy", strategy, [*estimate.STRATEGIES, "auto"])
     if engine is not None:
         _check_choice("--engine", engine, ENGINES)
     for option, value in (("--latency", latency), ("--max-lag", max_lag)):
         if value is not None and value < 0:
-            raise ConfigError(f"{option} {value}: it cannot be below 0")
+            raise ConfigError(f"{option} {value}: must not be below 0")
     what = find_device(device)
     many = estimate.nodes_of(devices, nodes, what)
     loaded = load_config(config, overrides or ())
@@ -121,7 +121,7 @@ def _counts(
     said: tuple[int | None, int | None, float],
     model: tuple[str | None, int | None, int | None, int | None],
 ) -> tuple[Plan, Lengths, Any]:
-    """The counts of a stage, how long its texts are taken to be, and what its algorithm needs."""
+    """The counts of a stage, its assumed text lengths, and the needs of its algorithm."""
     from mrlm.build.policies import LiveObjects
     from mrlm.build.run import arithmetic_of, plan_of
     from mrlm.planning.estimate import Needs
@@ -132,7 +132,7 @@ def _counts(
     generation = stage.generation
     for option, value in (("--prompt-tokens", prompt), ("--completion-tokens", mean)):
         if value is not None and value < 1:
-            raise ConfigError(f"{option} {value}: it is at least 1")
+            raise ConfigError(f"{option} {value}: must be at least 1")
     if mean is not None and mean > generation.max_new_tokens:
         raise ConfigError(
             f"--completion-tokens {mean}: completions end at generation.max_new_tokens="
@@ -143,7 +143,7 @@ def _counts(
     stage = stage.merged({"generation.max_prompt_tokens": prompt})
     size, layers, hidden, vocab = model
     if size is None and any(each is not None for each in (layers, hidden, vocab)):
-        raise ConfigError("--layers, --hidden and --vocab describe the model of --params; give it")
+        raise ConfigError("--layers, --hidden and --vocab describe the model of --params; set it")
     weights = None if size is None else parameters_of(size)
     shape = None if weights is None else shape_of_size(weights, layers, hidden, vocab)
     run = plan_of(stage, LiveObjects())
@@ -158,10 +158,10 @@ def _counts(
             f"{similar(path)}; give its size with --params, such as --params 7B"
         )
     if assumed:
-        plan.notes.append(f"prompts are taken to have {PROMPT} tokens; --prompt-tokens says better")
+        plan.notes.append(f"prompts are assumed to have {PROMPT} tokens; set --prompt-tokens")
     if mean is None and not plan.rows:
         plan.notes.append(
-            "every completion is taken to be as long as may be; --completion-tokens says better"
+            "every completion is assumed to have maximal length; set --completion-tokens"
         )
     mean = mean or generation.max_new_tokens
     spec = stage.algorithm_settings().spec

@@ -1,5 +1,5 @@
-"""`mrlm play`: a person takes the seat of one agent, in a terminal or over a pipe; the others are
-played as in training."""
+"""`mrlm play`: a person replaces one agent, in a terminal or over a pipe; the others act as in
+training."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def play(
     environment: Annotated[
         str | None,
         typer.Option(
-            "--environment", "-e", help="The world: one of the config's, or any by its name."
+            "--environment", "-e", help="The environment: one of the config's, or any by its name."
         ),
     ] = None,
     seat: Annotated[
-        str | None, typer.Option("--seat", "-s", help="Whose seat to take; else the first one's.")
+        str | None, typer.Option("--seat", "-s", help="Agent to replace; default: the first one.")
     ] = None,
     others: Annotated[
         Literal["policy", "expert"],
-        typer.Option(help="Who plays the others: their policies, or the world's own player."),
+        typer.Option(help="Who acts for the others: their policies, or the environment's player."),
     ] = "policy",
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the tasks and the others.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of tasks and policies.")] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="How many.")] = 1,
     multiline: Annotated[
         bool, typer.Option("--multiline", help="Every answer has several lines, as after /long.")
@@ -76,7 +76,7 @@ def play(
 
 
 class Terminal:
-    """What a person sees and says. Nothing that is shown can steer the terminal.
+    """Input and output of a person. No text that is shown can steer the terminal.
 
     Args:
         multiline: whether every answer has several lines.
@@ -91,15 +91,15 @@ class Terminal:
             import readline  # noqa: F401  (lines can be edited)
 
     def begin(self, title: str) -> None:
-        """Say that an episode begins."""
+        """Announces an episode."""
         self._known = []
         self.say(f"\n=== {title} ===")
 
     def ask(self, name: str, messages: Sequence[Message]) -> str:
-        """Show what is new in the conversation, and read an answer.
+        """Shows the new messages of the conversation, and reads an answer.
 
         Raises:
-            Left: nobody wants to answer.
+            PlayerLeft: the person does not want to answer.
         """
         seen = [(str(message.role), message.content) for message in messages]
         pairs = zip(seen, self._known, strict=False)
@@ -114,7 +114,7 @@ class Terminal:
         return text
 
     def told(self, world: EpisodeRunner) -> None:
-        """Show what a step paid, and, once it is over, what the world says to it."""
+        """Shows the rewards of a step, and at the end the environment's last message."""
         result = world.result
         last = result.observations.get(self.name)
         if result.done and last is not None:
@@ -124,7 +124,7 @@ class Terminal:
             self.say(f"reward of {agent}: {reward.value:+g}{f' ({parts})' if parts else ''}")
 
     def end(self, episodes: Sequence[Episode]) -> None:
-        """Say how an episode ended; a workflow that tries several ways has several."""
+        """Reports how an episode ended; a workflow with several branches has several."""
         for episode in episodes:
             ended = f"{episode.status} after {len(episode.step_rewards)} step(s)"
             earned = ", ".join(f"{name} {r.reward:+g}" for name, r in episode.rollouts.items())
@@ -132,7 +132,7 @@ class Terminal:
             self.say(f"=== {ended}{why}; the team {episode.reward:+g}; {earned or 'nobody spoke'}")
 
     def say(self, text: str) -> None:
-        """Print a text, with nothing in it that steers the terminal."""
+        """Prints a text, escaped so that it cannot steer the terminal."""
         from mrlm.tracking.console import encodable, printable
 
         print(encodable(printable(text)), flush=True)
@@ -144,7 +144,7 @@ class Terminal:
             self.say(f"[{whose}]\n{message.content}")
 
     def _answer(self, again: Callable[[], None]) -> str:
-        """A line, or several; commands are obeyed on the way."""
+        """A line, or several; commands are carried out on the way."""
         while True:
             line = self._line(f"{self.name}> ")
             word = line.strip().lower()
@@ -191,7 +191,7 @@ class Terminal:
 def _experiment(
     path: Path | None, overrides: Sequence[str], model: str | None, environment: str | None
 ) -> ExperimentConfig:
-    """The experiment with the world that was named, or with all of its own."""
+    """The experiment with the named environment, or with all of its own."""
     if path is None and model is None and environment is not None:
         model = "mrlm/tiny"
     if environment is None or path is None:
@@ -206,7 +206,7 @@ def _experiment(
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends waiting for a line at once, also within an event loop."""
+    """Lets Ctrl-C end waiting for a line at once, also within an event loop."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`mrlm replay`: play an episode of the past again, token for token."""
+"""`mrlm replay`: re-executes a logged episode, token for token."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from mrlm.cli._options import SilentLog, write_json
 
 def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or that of a stage.")],
-    episode: Annotated[
-        str, typer.Option("--episode", "-e", help="Its id, as it stands in episodes.jsonl.")
-    ],
+    episode: Annotated[str, typer.Option("--episode", "-e", help="Its id in episodes.jsonl.")],
     step: Annotated[
-        int | None, typer.Option(min=0, help="Its step, where the id stands in several.")
+        int | None, typer.Option(min=0, help="Its step, if several have the id.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write everything as JSON.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if it is not what the log says.")
+        bool, typer.Option("--check", help="Exit with 1 if it differs from the log.")
     ] = False,
     quiet: SilentLog = False,
 ) -> None:
-    """Play an episode of a run again and compare it with what the log says."""
+    """Play an episode of a run again and compare it with the log."""
     from mrlm.replays.replay import replay as play_again
     from mrlm.tracking.console import printable
 

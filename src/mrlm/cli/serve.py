@@ -1,4 +1,4 @@
-"""`mrlm serve`: worlds and policies behind a network."""
+"""`mrlm serve`: environments and policies for remote clients."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from mrlm.serving.environments.server import EnvironmentServer, ServedEnvironment
 
 TOKEN = "MRLM_TOKEN"
-"""The environment variable that holds the token, where no other is named."""
+"""The environment variable with the token, if no other is named."""
 
 SECTIONS = ("environments", "eval_envs")
-"""Keys of a config file that say what is served."""
+"""Keys of a config file that are served."""
 
 
 def serve(
     environments: Annotated[
         list[str] | None,
         typer.Option(
-            "--environments", "-e", help="Worlds by name or module:Class, separated by commas."
+            "--environments", "-e", help="Environments by name or module:Class, comma-separated."
         ),
     ] = None,
     config: Annotated[
@@ -46,14 +46,14 @@ def serve(
         typer.Option("--config", "-c", help="A YAML file with environments: and their arguments."),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Where to listen; beyond this machine TLS and a token are needed.")
+        str, typer.Option(help="Address to listen on; remote clients need TLS and a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 50051,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 50051,
     token: Annotated[
-        str | None, typer.Option(help="What callers must know; others can read it in ps.")
+        str | None, typer.Option(help="Token that clients need; others can read it in ps.")
     ] = None,
     token_env: Annotated[
-        str | None, typer.Option(help=f"Variable that holds the token, else {TOKEN} if it is set.")
+        str | None, typer.Option(help=f"Variable with the token; default: {TOKEN} if it is set.")
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate (with its chain), a PEM file.")
@@ -62,29 +62,29 @@ def serve(
     client_ca: Annotated[
         Path | None, typer.Option(help="Clients must have certificates of this authority.")
     ] = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Open at once.")] = 4096,
-    max_calls: Annotated[int, typer.Option(min=1, help="Under way at once.")] = 1024,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Maximal open sessions.")] = 4096,
+    max_calls: Annotated[int, typer.Option(min=1, help="Maximal concurrent calls.")] = 1024,
     max_message: Annotated[
-        float, typer.Option(min=0.01, help="MiB of a request or an answer.")
+        float, typer.Option(min=0.01, help="Maximal MiB of a request or a response.")
     ] = 4.0,
     lease: Annotated[
-        float, typer.Option(min=1.0, help="Seconds a session lives without a call.")
+        float, typer.Option(min=1.0, help="Seconds that a session lives without a call.")
     ] = 60.0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that hold the worlds; else one per core.")
+        int | None, typer.Option(min=1, help="Environment processes; default: one per core.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds a world may take for one call.")
+        float, typer.Option(min=0.1, help="Seconds that an environment may take for one call.")
     ] = 60.0,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Prometheus metrics, on 127.0.0.1; 0: a free port."),
     ] = None,
     arguments: Annotated[
-        bool, typer.Option(help="Whether clients may give worlds arguments.")
+        bool, typer.Option(help="Whether clients may pass arguments to environments.")
     ] = True,
     grace: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that open sessions get when it ends.")
+        float, typer.Option(min=0.0, help="Seconds that open sessions get at shutdown.")
     ] = 30.0,
     policy: PolicyOption = None,
     policies_of: PoliciesOf = None,
@@ -95,17 +95,17 @@ def serve(
     dtype: Dtype = "float32",
     engine_timeout: EngineTimeout = 600.0,
 ) -> None:
-    """Serve worlds and policies to others. SIGTERM and Ctrl-C let open sessions finish first."""
+    """Serve environments and policies. SIGTERM and Ctrl-C let open sessions finish first."""
     from mrlm.serving.environments.server import EnvironmentServer, Settings
     from mrlm.serving.environments.server import serve as run
 
     worlds = [*_named(environments or []), *_configured(config)]
     if not (worlds or policy or policies_of):
         raise ConfigError(
-            "what is to be served? Give --environments, such as code,math,debate, or --policy"
+            "nothing to serve is given; use --environments, such as code,math,debate, or --policy"
         )
     if http_port is not None and not (policy or policies_of):
-        raise ConfigError("--http-port is for policies, and there are none; give --policy")
+        raise ConfigError("--http-port is for policies, and none is served; give --policy")
     settings = Settings(
         environments=worlds,
         host=host,
@@ -131,13 +131,13 @@ def serve(
     from mrlm.serving.policies.grpc import add_policies
 
     server = EnvironmentServer(settings, [add_policies(desk)], list(desk.served))
-    gc.freeze()  # else a request that makes many lists has all libraries looked through
+    gc.freeze()  # else garbage collection in large requests would scan all libraries
     with closing(desk), open_door(desk, settings, http_port) as url:
         run(server, grace, lambda started: _say(started, url))
 
 
 def _say(server: EnvironmentServer, url: str | None = None) -> None:
-    """One line for whoever waits for it."""
+    """Prints one line for the process that waits for the server."""
     guards = [
         "TLS" if server.settings.tls_cert is not None else "no TLS",
         "token" if server.settings.token is not None else "no token",
@@ -157,7 +157,7 @@ def _named(given: list[str]) -> list[str]:
 
 
 def _configured(path: Path | None) -> list[ServedEnvironment]:
-    """The environments of a file, such as that of an experiment; what else is in it is not read."""
+    """The environments of a file, such as an experiment; its other sections are not read."""
     if path is None:
         return []
     from mrlm.config import EnvironmentConfig, yaml
@@ -166,10 +166,10 @@ def _configured(path: Path | None) -> list[ServedEnvironment]:
     try:
         data = yaml.read(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: it cannot be read: {error}") from error
+        raise ConfigError(f"--config {path}: cannot be read: {error}") from error
     sections = next((data[key] for key in SECTIONS if isinstance(data, dict) and key in data), None)
     if not isinstance(sections, list) or not all(isinstance(each, dict) for each in sections):
-        raise ConfigError(f"--config {path}: it has no list environments: of mappings")
+        raise ConfigError(f"--config {path}: environments: must be a list of mappings")
     found = []
     for number, each in enumerate(sections):
         try:
@@ -189,5 +189,5 @@ def _token(given: str | None, variable: str | None) -> str | None:
     if given is not None and variable is not None:
         raise ConfigError("give --token or --token-env, not both")
     if variable is not None and variable not in os.environ:
-        raise ConfigError(f"--token-env {variable}: there is no such environment variable")
+        raise ConfigError(f"--token-env {variable}: this environment variable is not set")
     return os.environ.get(variable or TOKEN) if given is None else given

@@ -1,4 +1,4 @@
-"""`mrlm train`: run an experiment from a config file, or go on with one."""
+"""`mrlm train`: run an experiment from a config file, or resume one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from mrlm.runs import TrainResult
 
 OWN = ""
-"""What a bare `--resume` stands for: the experiment's own run folder."""
+"""The value of a bare `--resume`: the experiment's own run folder."""
 
 
 class Train(TyperCommand):
-    """`--resume` takes a folder or nothing."""
+    """The command, with a `--resume` that takes a folder or nothing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in what a bare `--resume` leaves out."""
+        """Adds the value that a bare `--resume` leaves out."""
         if "--resume" in args:
             place = args.index("--resume") + 1
             following = args[place : place + 1]
@@ -45,19 +45,19 @@ def train(
         str | None,
         typer.Option(
             metavar="[FOLDER]",
-            help="Go on from the newest checkpoint of this run folder; without a folder, of the "
-            "experiment's own. Without --config the folder's config is taken.",
+            help="Continue from the newest checkpoint of this run folder; without a folder, of the "
+            "experiment's own. Without --config the folder's config is used.",
         ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the resolved config and the arithmetic.")
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Measure where the time of every step goes.")
+        bool, typer.Option("--profile", help="Measure the time of every phase of a step.")
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Iterations at most, of every stage: to try an experiment."),
+        typer.Option(min=1, help="Maximal iterations of every stage, to try an experiment."),
     ] = None,
     quiet: SilentLog = False,
 ) -> None:
@@ -65,12 +65,12 @@ def train(
     if quiet:
         logging.getLogger("mrlm").setLevel(logging.WARNING)
     if distributed.world_size() > 1:
-        distributed.start()  # before anything can fail, so that one process alone says what
+        distributed.start()  # before anything can fail, so that only one process prints
     if profile:
         overrides = [*(overrides or ()), "training.profile=true"]
     path, loaded = _experiment(config, overrides or (), output, resume)
     from mrlm.experiment import at_most, run_experiment
-    from mrlm.experiment import dry_run as describe  # what is wrong with a config is said before
+    from mrlm.experiment import dry_run as describe  # config errors come before this import
 
     if steps is not None:
         loaded = at_most(loaded, steps)
@@ -85,12 +85,12 @@ def train(
     try:
         result = run_experiment(loaded, folder if resume == OWN else resume)
     except KeyboardInterrupt as interrupt:
-        again = f"the run is saved; go on with\n  {_again(path, folder, overrides or ())}"
+        again = f"the run is saved; continue with\n  {_again(path, folder, overrides or ())}"
         saved = _saved(folder, began)
         raise KeyboardInterrupt(again if saved else "nothing was saved yet") from interrupt
     except MRLMError as error:
         if error.exit_code == 1 and _saved(folder, began):
-            error.add_note(f"go on with\n  {_again(path, folder, overrides or ())}")
+            error.add_note(f"continue with\n  {_again(path, folder, overrides or ())}")
         raise
     if not distributed.is_main():
         return
@@ -101,7 +101,7 @@ def train(
 def _experiment(
     config: Path | None, overrides: Sequence[str], output: Path | None, resume: str | None
 ) -> tuple[Path, ExperimentConfig]:
-    """The config file and what it says, with the run folder in it."""
+    """The config file and its content, with the run folder in it."""
     from mrlm.config import load_config
 
     run = Path(resume) if resume else None
@@ -109,7 +109,7 @@ def _experiment(
         run = run.parent
     if config is None:
         if run is None:
-            raise ConfigError("which experiment? Give --config, or --resume with a run folder")
+            raise ConfigError("no experiment is given; use --config, or --resume with a run folder")
         if not run.is_dir():
             raise ConfigError(f"--resume {resume}: folder {str(run)!r} does not exist")
         config = run / "config.yaml"
@@ -121,15 +121,15 @@ def _experiment(
 
 
 def _saved(folder: Path, began: float | None) -> bool:
-    """Whether there is a checkpoint to go on from, written since `began` (`None`: at any time): an
-    earlier run in the same folder is not this one."""
+    """Whether there is a checkpoint to continue from, written since `began` (`None`: at any time):
+    an earlier run in the same folder does not count."""
     found = folder.glob("**/checkpoint-*/manifest.json")
     return any(began is None or file.stat().st_mtime >= began for file in found)
 
 
 def _again(path: Path, folder: Path, overrides: Sequence[str]) -> str:
-    """The command that goes on with a run; a run folder knows its own settings, but for the folder
-    of a pipeline."""
+    """The command that continues a run; a run folder knows its own settings, but for the folder of
+    a pipeline."""
     if (folder / "config.yaml").is_file():
         return f"mrlm train --resume {_word(folder)}"
     settings = f" {shlex.join(overrides)}" if overrides else ""
@@ -141,12 +141,12 @@ def _word(path: Path) -> str:
 
 
 def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
-    """What is said at the end: what came out, where it is, what to try next.
+    """The closing text: results, their location, and what to try next.
 
     Args:
         config: the experiment.
-        result: what its run came to.
-        again: the command that goes on with it.
+        result: of its run.
+        again: the command that continues it.
     """
     from mrlm.tracking.console import learning_curve
 
@@ -178,7 +178,7 @@ def closing(config: ExperimentConfig, result: TrainResult, again: str) -> str:
 
 
 def _came_to(rows: Sequence[Any], title: str) -> list[str]:
-    """First and last values of what was learned; the last is the mean of a tenth of the run."""
+    """First and last values of the rewards; the last is the mean of a tenth of the run."""
     lines = []
     for key, what in (
         ("reward/mean", "sampled reward"),

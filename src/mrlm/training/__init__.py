@@ -1,1 +1,1 @@
-"""What accompanies the training loop: the run, its checks, metrics and profiler."""
+"""Companions of the training loop: the run, its checks, metrics and profiler."""

@@ -1,4 +1,4 @@
-"""Checks of the first step: what would make a run silently wrong becomes a named error, or a
+"""Checks of the first step: a cause that would silently corrupt a run becomes a named error, or a
 warning with the fix."""
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mrlm.training.run import Run
 log: logging.Logger = logging.getLogger("mrlm")
 
 PROBE = 8
-"""Samples that are looked at."""
+"""Number of samples that are checked."""
 MISMATCH_KL = {False: 1e-4, True: 0.05}
-"""`mismatch_kl` that is taken for rounding; `True` for 16 bits."""
+"""Largest `mismatch_kl` that rounding explains; `True` for 16 bits."""
 MISMATCH = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 2e-2}
-"""Mean absolute difference of log-probs between engine and trainer that is taken for rounding."""
+"""Largest mean absolute difference of log-probs between engine and trainer from rounding."""
 
 
 def check_first_step(run: Run, groups: Sequence[Group]) -> None:
-    """Look at the first groups before anything is learned from them.
+    """Checks the first groups before anything is trained on them.
 
     Raises:
-        CheckError: with `training.checks=error`, the first thing found wrong. With `warn`
-            everything is logged instead.
+        CheckError: with `training.checks=error`, the first problem. With `warn` all are logged
+            instead.
     """
     for problem in _problems(run, groups):
         report(run, problem)
@@ -40,25 +40,25 @@ def check_first_step(run: Run, groups: Sequence[Group]) -> None:
         lively = [group for group in groups if len({e.reward for e in group.valid}) > 1]
         if not lively:
             log.warning(
-                "check variance: in none of the %d groups of the first step do the episodes' "
-                "rewards differ, so it teaches "
-                "nothing. If this goes on: easier tasks, a larger group_size, or a supervised "
-                "stage first",
+                "check variance: none of the %d groups of the first step has episodes with "
+                "different rewards, so it trains "
+                "nothing. If this continues, use easier tasks, a larger group_size, or a "
+                "supervised stage first",
                 len(groups),
             )
 
 
 def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
-    """Name, once a run, an agent whose trained turns all have the advantage 0 in an iteration."""
+    """Warns, once a run, of an agent whose trained turns all have advantage 0 in an iteration."""
     for name, share in metrics.items():
         agent = name.removeprefix("advantage/").removesuffix("/zero")
         if share == 1.0 and name == f"advantage/{agent}/zero" and agent not in run.untrained:
             run.untrained.add(agent)
             log.warning(
-                "iteration %d: all turns of agent %r have the advantage 0, so that it learned "
-                "nothing from them. Either the episodes that are compared had the same reward "
-                "(easier or harder tasks, a larger group_size), or what is rewarded comes after "
-                "its turns and %s does not credit them with it; advantage/%s/zero counts on",
+                "iteration %d: all turns of agent %r have advantage 0, so that nothing was trained "
+                "on them. Either the episodes that are compared had the same reward "
+                "(use easier or harder tasks, a larger group_size), or the reward comes after its "
+                "turns and %s does not credit them with it; see advantage/%s/zero",
                 run.step + 1,
                 agent,
                 run.config.training.algorithm,
@@ -67,7 +67,7 @@ def warn_untrained(run: Run, metrics: Mapping[str, float]) -> None:
 
 
 def check_weights(run: Run) -> None:
-    """After the first step, all processes must hold the same weights.
+    """Checks, after the first step, that all processes hold the same weights.
 
     Raises:
         CheckError: they do not.
@@ -82,15 +82,15 @@ def check_weights(run: Run) -> None:
 
 
 def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
-    """The sampler must have been the trainer: what was trained on in a step was sampled with the
-    weights that were trained.
+    """Checks that sampler and trainer agree: the data of a step was sampled with the weights that
+    were trained.
 
     Args:
         run: the run.
         metrics: of the step.
 
     Raises:
-        CheckError: `mismatch_kl` of a policy is beyond what rounding explains.
+        CheckError: `mismatch_kl` of a policy exceeds what rounding explains.
     """
     if run.config.training.checks == "off":
         return
@@ -101,11 +101,11 @@ def check_mismatch(run: Run, metrics: Mapping[str, float]) -> None:
         if not value <= limit:
             report(
                 run,
-                f"check mismatch_kl: what policy {learner.policy!r} was trained on in step "
-                f"{run.step} has other log-probs from the engine than from the trainer at the same "
+                f"check mismatch_kl: the log-probs of policy {learner.policy!r} in step "
+                f"{run.step} differ between engine and trainer at the same "
                 f"weights: their divergence is {value:.3g}, and rounding explains {limit:g} "
                 "(training.max_mismatch_kl). Do both use the same weights, precision and "
-                "temperature? Whatever writes weights in a callback gives them to the engine with "
+                "temperature? A callback that changes weights must pass them to the engine with "
                 "load_weights",
             )
 
@@ -119,14 +119,14 @@ def _problems(run: Run, groups: Sequence[Group]) -> Iterator[str]:
 
 
 def problems_of(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
-    """What is wrong with how a learner reads samples of its policy."""
+    """Problems in how a learner reads samples of its policy."""
     yield from _wrong_tokens(learner, samples)
     yield from _wrong_logprobs(learner, samples)
     yield from _forking_template(learner, samples)
 
 
 def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
-    """What is trained on must be what was sampled: every token, and not one of the world's."""
+    """Checks that exactly the sampled tokens are trained on, and none of the environment's."""
     batch = pack(samples, pad_id=learner.weights_of.pad_id)
     grid, tree = batch.grid, batch.tree
     at = grid.keep[grid.column]
@@ -137,13 +137,13 @@ def _wrong_tokens(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
     if not (aligned and same and real) or len(batch) != count:
         yield (
             f"check tokens: the trained tokens of policy {learner.policy!r} are not those that "
-            "were sampled; "
-            "an environment's tokens would get a gradient"
+            "were sampled; tokens of an environment would get a gradient, so check the chat "
+            "template"
         )
 
 
 def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
-    """Engine and trainer must give the sampled tokens the same probability."""
+    """Checks that engine and trainer give the sampled tokens the same probability."""
     policy = learner.weights_of
     probed = [
         sample
@@ -170,7 +170,7 @@ def _wrong_logprobs(learner: Learner, samples: Sequence[Sample]) -> Iterator[str
 
 
 def _forking_template(learner: Learner, samples: Sequence[Sample]) -> Iterator[str]:
-    """A template that rewrites the past makes every turn a sample of its own: correct, but slow."""
+    """Warns of a template that rewrites the past: each turn becomes a sample, correct but slow."""
     opening = [Message("a"), Message("b", Role.ASSISTANT), Message("c")]
     first = learner.chat.render(opening[:1])
     if not learner.chat.render(opening).startswith(first + "b") and any(
@@ -189,11 +189,11 @@ def _comparable(turn: Turn) -> bool:
 
 
 def report(run: Run, problem: str) -> None:
-    """Say what a check found.
+    """Raises or logs the result of a check.
 
     Raises:
         CheckError: unless `training.checks=warn`, which logs it.
     """
     if run.config.training.checks == "error":
-        raise CheckError(f"{problem} (training.checks=warn goes on all the same)")
+        raise CheckError(f"{problem} (training.checks=warn continues anyway)")
     log.warning(problem)

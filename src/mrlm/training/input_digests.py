@@ -1,5 +1,5 @@
-"""`inputs.json` of a run folder: where its data was when the run began, and its digests, so that a
-run is not resumed with other data and a moved folder finds what did not move."""
+"""`inputs.json` of a run folder: the paths and digests of the data when the run began, so that a
+run is not resumed with other data and a moved folder finds data that did not move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 
 def note_inputs(config: ExperimentConfig, folder: Path) -> None:
-    """Write down the paths and the data of a run that begins in `folder`."""
+    """Writes the paths and digests of the data of a run that begins in `folder`."""
     settings = config.resolved()
     paths = {written(each, folder): os.path.abspath(each) for each in named_paths(settings)}
     data = {written(each, folder): digest(Path(each)) for each in data_paths(settings)}
@@ -25,13 +25,13 @@ def note_inputs(config: ExperimentConfig, folder: Path) -> None:
 
 
 def check_inputs(folder: Path) -> None:
-    """Make sure that the data of a run is as it was when the run began.
+    """Checks that the data of a run is the same as when the run began.
 
     Args:
         folder: the run's folder.
 
     Raises:
-        ConfigError: a file is gone or has changed.
+        ConfigError: a file does not exist any more, or has changed.
     """
     file = folder / INPUTS
     if not file.is_file():
@@ -42,13 +42,13 @@ def check_inputs(folder: Path) -> None:
         if not places:
             raise ConfigError(
                 f"{folder}: its data set {known[name]!r} does not exist any more, nor does "
-                f"{os.path.normpath(folder / name)!r}; put it back to resume"
+                f"{os.path.normpath(folder / name)!r}; restore it to resume"
             )
         now = digest(places[0])
         if now != before:
             raise ConfigError(
                 f"{folder}: its data set {os.path.normpath(places[0])!r} has changed since the run "
-                f"began (sha256 {before[:12]} -> {now[:12]}); put it back to resume, or start a "
+                f"began (sha256 {before[:12]} -> {now[:12]}); restore it to resume, or start a "
                 "new run"
             )
 

@@ -1,4 +1,4 @@
-"""The parts of an iteration: play, credit, update; and evaluation on held-out tasks."""
+"""The parts of an iteration: rollouts, credit, update; and evaluation on held-out tasks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Updates = dict[str, dict[str, float]]
 
 
 async def take(run: Run) -> tuple[list[Group], list[Group]]:
-    """The groups of an iteration, and those that the algorithm does not keep. If it keeps none at
-    all, the first ones are learned from all the same."""
+    """The groups of an iteration, and those that the algorithm drops. If it drops all, the first
+    ones are trained on anyway."""
     count, refills = run.config.training.batch_size, run.spec.sampling.refills
     groups = await run.source.take(count)
     if not refills:
@@ -38,7 +38,7 @@ async def take(run: Run) -> tuple[list[Group], list[Group]]:
             break
     if not kept:
         log.warning(
-            "step %d: in none of %d groups (%d refills) do rewards differ, so it trains nothing; "
+            "step %d: none of %d groups (%d refills) has different rewards, so it trains nothing; "
             "use easier or harder tasks, or a larger group_size",
             run.step + 1,
             len(dropped),
@@ -49,7 +49,7 @@ async def take(run: Run) -> tuple[list[Group], list[Group]]:
 
 
 def note(run: Run, step: int, groups: Sequence[Group]) -> None:
-    """Log what was played as that of a step, and call the callbacks with it."""
+    """Logs the episodes of a step, and calls the callbacks with them."""
     episodes = [episode for group in groups for episode in group]
     run.log.episodes(step, episodes, run.population.standing())
     for callback in run.callbacks:
@@ -57,7 +57,7 @@ def note(run: Run, step: int, groups: Sequence[Group]) -> None:
 
 
 async def credit(run: Run, groups: Sequence[Group]) -> Updates:
-    """Write columns and advantages on turns; critics learn on the way.
+    """Writes columns and advantages to turns, and updates the critics.
 
     Returns:
         The critics' updates.
@@ -84,10 +84,10 @@ async def credit(run: Run, groups: Sequence[Group]) -> Updates:
 
 
 async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, float]]:
-    """Update the policies, stage by stage of the schedule.
+    """Updates the policies, stage by stage of the schedule.
 
     Returns:
-        The policies' updates, and what an algorithm measured between two stages.
+        The policies' updates, and the metrics of an algorithm between two stages.
     """
     algorithm, seed = run.algorithm, run.config.training.seed
     updates: Updates = {learner.policy: {} for learner in run.learners}
@@ -115,7 +115,7 @@ async def update(run: Run, groups: Sequence[Group]) -> tuple[Updates, dict[str, 
 async def evaluate(
     run: Run, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
 ) -> dict[str, float]:
-    """Play held-out tasks and return the metrics under `eval/`. Arguments default to the
+    """Plays held-out tasks and returns the metrics under `eval/`. Arguments default to the
     `evaluation` section."""
     metrics, groups = await evaluate_groups(run, episodes, samples, greedy)
     note(run, run.step, groups)

@@ -1,5 +1,4 @@
-"""Numbers about played episodes under the field's names, for the team, each agent and each
-world."""
+"""Metrics of episodes under the field's names, for the team, each agent and each environment."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ from mrlm.play.engine import Engine, RemoteEngine
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What a step played: `reward/mean` is the team's, `reward/<agent>/mean` each agent's; episodes
-    that failed are counted and left out of everything else. What was played greedily to be compared
-    with, and what ended because a sibling went on, is not looked at. A reward that is missing is in
-    no mean; where there are any, `reward/missing` counts them, one per agent and episode."""
+    """Metrics of a step's episodes: `reward/mean` is the team's, `reward/<agent>/mean` each
+    agent's; failed episodes are counted and otherwise left out. Greedy baselines, and episodes that
+    ended because a sibling continued, are ignored. Missing rewards are in no mean; if there are
+    any, `reward/missing` counts them, one per agent and episode."""
     everything = [episode for group in groups for episode in group]
     episodes = [each for each in everything if not each.greedy and not each.pruned]
     valid = [episode for episode in episodes if not episode.failed]
@@ -53,9 +52,9 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What credit assigned: mean and spread of each agent's advantages, the share of its trained
-    turns whose advantage is 0 (`advantage/<agent>/zero`; at 1 it learns nothing), and its share of
-    the trained tokens."""
+    """Metrics of credit: mean and spread of each agent's advantages, the share of its trained turns
+    with advantage 0 (`advantage/<agent>/zero`; at 1 nothing is trained), and its share of the
+    trained tokens."""
     values: dict[str, list[np.ndarray]] = {}
     tokens: dict[str, int] = {}
     for group in groups:
@@ -77,7 +76,7 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def api_metrics(engines: Mapping[str, Engine]) -> dict[str, float]:
-    """What policies behind an API were asked, read, wrote and cost since the last call of this, as
+    """Requests, tokens and cost of policies behind an API since the last call, as
     `api/<policy>/<name>`."""
     remote = {name: engine for name, engine in engines.items() if isinstance(engine, RemoteEngine)}
     return {
@@ -124,7 +123,7 @@ def _components(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def component_sums(episode: Episode) -> dict[str, dict[str, float]]:
-    """agent -> what its rewards in an episode were made of, by name."""
+    """agent -> the components of its rewards in an episode, by name."""
     found: dict[str, dict[str, float]] = {}
     for turn in episode.turns:
         known = found.setdefault(turn.agent, {})

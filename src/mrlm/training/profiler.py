@@ -1,5 +1,4 @@
-"""Where the time of a run's steps went, phase by phase and agent by agent: a line per step in the
-run folder, and a table at the end."""
+"""Profile of a run's time by phase and agent: a line per step in the run folder, and a table at the end."""
 
 from __future__ import annotations
 
@@ -12,14 +11,14 @@ from mrlm.core.timing import OTHER, PHASES, Profile, profiling
 from mrlm.training.run import Callback, Run
 
 RowTable = dict[str, dict[str, float]]
-"""Phase, or what is counted -> for whom -> how much."""
+"""Phase or counter -> owner -> value."""
 
 ABOUT = {
     "play": "rows, workflows, waiting for the slowest",
     "prompts": "conversations as tokens",
     "sampling": "engines",
-    "environment": "resets and steps of worlds",
-    "annotate": "collecting what is to be annotated",
+    "environment": "resets and steps of environments",
+    "annotate": "collecting the turns to annotate",
     "values": "passes of critics",
     "ref_logprobs": "passes of references",
     "old_logprobs": "passes before the update (values too, where one pass serves)",
@@ -31,28 +30,28 @@ ABOUT = {
     "head": "logits, losses, their gradient",
     "backward": "blocks of the models",
     "optimizer": "clipping and stepping",
-    "new_logprobs": "passes after an update, for policies that learn after it",
+    "new_logprobs": "passes after an update, for policies that are trained after it",
     "sync": "weights to the engines",
     "evaluation": "held-out tasks, everything included",
     "saving": "checkpoints",
     "logging": "files and trackers",
-    "waiting": "for play that goes on beside it; or, beside, for whoever learns",
+    "waiting": "for rollouts that run in parallel; or, in parallel, for the learner",
     OTHER: "none of these",
 }
 OF_PLAY = ("prompts", "environment")
-"""Phases of agents and worlds; the others are of policies and critics."""
+"""Phases of agents and environments; the others are of policies and critics."""
 LEARNING = ("update", "forward", "head", "backward", "optimizer")
 COUNTED = ("read", "sampled", "trained")
-"""Tokens of prompts, of answers, and of answers that were learned from (once for each epoch)."""
+"""Tokens of prompts, of answers, and of answers that were trained on (once for each epoch)."""
 
 
 class Profiler(Callback):
     """Measures a run inside `with profiler:`. A step lasts from its beginning to that of the next
-    one, with the evaluation, the checkpoint and the logging between them; what comes before the
-    first step (an evaluation) is step 0.
+    one, with the evaluation, the checkpoint and the logging between them; time before the first
+    step (an evaluation) is step 0.
 
     Args:
-        run: what is measured; `profile.jsonl` is written by its log.
+        run: the run; `profile.jsonl` is written by its log.
     """
 
     def __init__(self, run: Run) -> None:
@@ -64,23 +63,23 @@ class Profiler(Callback):
         self._logged = False
 
     def __enter__(self) -> None:
-        """Begin to measure."""
+        """Starts measuring."""
         run = self.run
         self._profile = self._open.enter_context(profiling(_wait_of(run)))
         before, run.callbacks = run.callbacks, (self, *run.callbacks)
         self._open.callback(setattr, run, "callbacks", before)
 
     def on_step_begin(self, run: Run) -> None:
-        """The step before has ended."""
+        """Closes the step before."""
         self._cut()
         self._step, self._logged = run.step + 1, False
 
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
-        """The step counts, whatever happens from here on."""
+        """Counts the step, even if the run fails afterwards."""
         self._logged = True
 
     def __exit__(self, *exception: object) -> None:
-        """Stop measuring; a step that was broken off is left out."""
+        """Stops measuring; an interrupted step is left out."""
         with self._open:
             if self._logged:
                 self._cut()
@@ -102,7 +101,7 @@ class Profiler(Callback):
 
 @dataclass(slots=True)
 class Report:
-    """What the steps of a run came to; as text it is a table.
+    """Totals over the steps of a run; as text it is a table.
 
     Args:
         name: of the run.
@@ -115,10 +114,10 @@ class Report:
     before: float = 0.0
     """Seconds before the first step."""
     beside: dict[str, RowTable] = field(default_factory=dict)
-    """Seconds of what went on beside the steps, which are no part of theirs."""
+    """Seconds of threads that run in parallel to the steps and are not part of their time."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take a line of `profile.jsonl`."""
+        """Adds a line of `profile.jsonl`."""
         if row["step"] == 0:
             self.before += sum(sum(by.values()) for by in row["seconds"].values())
             return
@@ -147,11 +146,11 @@ class Report:
         return "\n".join([*lines, *self._others(), *self._agents(), *self._speeds()])
 
     def _others(self) -> list[str]:
-        """What went on beside the steps, phase by phase."""
+        """Threads in parallel to the steps, phase by phase."""
         lines: list[str] = []
         for name, table in sorted(self.beside.items()):
             whole = sum(sum(by.values()) for by in table.values()) or 1.0
-            lines.append(f"  beside it, {name}:")
+            lines.append(f"  in parallel, {name}:")
             for phase in [*PHASES, OTHER]:
                 spent = sum(table.get(phase, {}).values())
                 if spent:
@@ -167,7 +166,7 @@ class Report:
         return sum(self.tokens.get(what, {}).values())
 
     def _parts(self, phase: str) -> str:
-        """Shares of those a phase went on for, where there are several to tell apart."""
+        """Shares of the owners of a phase, where there are several."""
         of_models = [by for each, by in self.seconds.items() if each not in OF_PLAY]
         rivals = [self.seconds[phase]] if phase in OF_PLAY else of_models
         named = sorted((name, part) for name, part in self.seconds[phase].items() if name)
@@ -193,7 +192,7 @@ class Report:
         return lines
 
     def _speeds(self) -> list[str]:
-        """Tokens sampled in a second of sampling, and learned from in a second of learning."""
+        """Tokens sampled per second of sampling, and trained on per second of training."""
         pairs = (("sampled", ("sampling",)), ("trained", LEARNING))
         spent = {
             what: self._seconds(*phases)
@@ -216,7 +215,7 @@ def _nested(table: Mapping[tuple[str, str], float]) -> RowTable:
 
 
 def _wait_of(run: Run) -> Callable[[], object] | None:
-    """What waits for the accelerator of a run; `None` without one."""
+    """The function that waits for the accelerator of a run; `None` without one."""
     device = run.learners[0].weights_of.device
     if device.type != "cuda":
         return None

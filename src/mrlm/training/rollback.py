@@ -1,6 +1,6 @@
-"""Going back: after too many steps in a row whose loss was not finite a run takes up its last good
-checkpoint and learns more slowly from there. What is decided stands in the run's folder before
-anything else changes, so that a run that is killed meanwhile comes to the same."""
+"""Rollbacks: after too many consecutive steps whose loss was not finite a run returns to its last
+good checkpoint and continues with a lower learning rate. The decision is written to the run folder
+before anything else changes, so that a run that is killed meanwhile repeats it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rollback:
     Args:
         at: iterations that were done when it became necessary.
         to: iterations that were done when the checkpoint was written.
-        count: how often the run had gone back then, this time included.
+        count: rollbacks of the run until then, this one included.
         why: the error that it would have ended with.
     """
 
@@ -43,8 +43,8 @@ class Rollback:
 
 
 def rollbacks(folder: Path) -> list[Rollback]:
-    """Those that a run's course goes through, in order; others that were undone by going back
-    further are not among them."""
+    """The rollbacks on a run's current course, in order, without those that a later rollback
+    undid."""
     try:
         rows = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -53,54 +53,54 @@ def rollbacks(folder: Path) -> list[Rollback]:
 
 
 def count_at(folder: Path, step: int, recorded: int) -> int:
-    """How often a run has gone back that continues from a checkpoint of its.
+    """Number of rollbacks of a run that continues from one of its checkpoints.
 
     Args:
         folder: of the run.
         step: of the checkpoint.
-        recorded: how often it had when the checkpoint was written; it may have gone back to this
+        recorded: their number when the checkpoint was written; the run may have returned to this
             very one since.
     """
     return max([recorded, *(each.count for each in rollbacks(folder) if each.to == step)])
 
 
 def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteError) -> Path:
-    """Decide where a run goes on whose losses are not finite any more; what it wrote after that is
-    removed.
+    """Chooses the checkpoint for a run whose losses are not finite any more, and removes what the
+    run wrote after it.
 
     Args:
         folder: of the run.
         step: iterations done.
-        done: how often it has gone back.
-        allowed: how often it may.
-        error: what it would end with.
+        done: rollbacks so far.
+        allowed: their maximal number.
+        error: the error that it would end with.
 
     Returns:
         The newest checkpoint that is undamaged, was not written between such steps, and is not the
-        one from which the run has just come to the same end.
+        one from which the run has just failed again.
 
     Raises:
-        NonFiniteError: it may not go back, or there is no such checkpoint.
+        NonFiniteError: no rollback is allowed, or no such checkpoint exists.
     """
     if done >= allowed:
-        used = f" (it has gone back {done} times, training.rollback={allowed})" if done else ""
+        used = f" (after {done} rollbacks, training.rollback={allowed})" if done else ""
         raise NonFiniteError(f"{error}{used}") from error
     known = rollbacks(folder)
     last = known[-1].to if known else None
     for each in checkpoints(folder):
         damage = verify(each)
         if damage is not None:
-            log.warning("%s is damaged (%s); an older checkpoint is tried", each, damage)
+            log.warning("%s is damaged (%s); trying an older checkpoint", each, damage)
             continue
         state = read_state(each)
         if step_of(each) <= step and _good(state):
             if step_of(each) != last or _recorded(state) >= done:
                 break
-            log.warning("going on from %s came to the same; an older checkpoint is tried", each)
+            log.warning("continuing from %s failed again; trying an older checkpoint", each)
     else:
         raise NonFiniteError(
-            f"{error}; there is no {'other ' if done else ''}good checkpoint to go back to "
-            "(training.save_steps says how often one is written)"
+            f"{error}; no {'other ' if done else ''}good checkpoint exists to go back to "
+            "(training.save_steps sets how often one is written)"
         ) from error
     found = Rollback(step, step_of(each), done + 1, str(error))
     kept = [before for before in known if before.to < found.to]
@@ -110,12 +110,12 @@ def go_back(folder: Path, step: int, done: int, allowed: int, error: NonFiniteEr
 
 
 def settle(folder: Path, step: int | None = None) -> None:
-    """Bring to its end what a run was doing that was killed while it went back.
+    """Completes the rollback of a run that was killed during it.
 
     Args:
         folder: of the run, which is about to be continued.
-        step: of the checkpoint it is continued from, where that is given: returns to a later one
-            are no part of its course any more.
+        step: of the checkpoint it is continued from, where that is given: rollbacks to a later one
+            are not part of its course any more.
     """
     known = rollbacks(folder)
     if not known:
@@ -128,20 +128,20 @@ def settle(folder: Path, step: int | None = None) -> None:
 
 
 def _remove_abandoned(folder: Path, last: Rollback) -> None:
-    """Remove the checkpoints of a course that the run has left."""
+    """Removes the checkpoints of a course that the run has left."""
     for each in checkpoints(folder):
         if step_of(each) <= last.to:
             continue
         try:
             left = _recorded(read_state(each)) < last.count
-        except (OSError, ValueError, KeyError):  # damaged: nobody goes on from it
+        except (OSError, ValueError, KeyError):  # damaged: never continued from
             left = True
         if left:
             remove_folder(each)
 
 
 def _good(state: dict[str, Any]) -> bool:
-    """Whether nobody was in the middle of steps that were not finite."""
+    """Whether no learner was in the middle of steps that were not finite."""
     rows = [*state["learners"].values(), *state["critics"].values()]
     return all(row["nonfinite"] == 0 for row in rows)
 

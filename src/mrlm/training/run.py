@@ -1,4 +1,4 @@
-"""What one training run holds, and what a user may hook into it."""
+"""The state of one training run, and the hooks of users."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from mrlm.tracking.run_log import RunLog
 
 
 class Callback:
-    """What a user may hook into a run; every method does nothing unless it is overridden.
-    `run.stop()` ends the run after the current step, with everything saved. Where several processes
-    train together each calls them all; `run.peers.main` says which one speaks for all."""
+    """Hooks into a run; every method does nothing unless it is overridden. `run.stop()` ends the
+    run after the current step, with everything saved. Where several processes train together each
+    calls all of them; `run.peers.main` is true in exactly one."""
 
     def on_train_begin(self, run: Run) -> None:
-        """Before the first step."""
+        """Called before the first step."""
 
     def on_step_begin(self, run: Run) -> None:
-        """Before every step; `run.step` are done."""
+        """Called before every step; `run.step` are done."""
 
     def on_step_end(self, run: Run, metrics: Mapping[str, float]) -> None:
-        """After every step, with what was logged."""
+        """Called after every step, with its metrics."""
 
     def on_episodes(self, run: Run, step: int, episodes: Sequence[Episode]) -> None:
-        """After episodes were played, before anything is learned from them, and after those of an
-        evaluation; they are logged as those of `step`."""
+        """Called after rollouts, before training on them, and after those of an evaluation; they
+        are logged as those of `step`."""
 
     def on_evaluate(self, run: Run, metrics: Mapping[str, float]) -> None:
-        """After every evaluation."""
+        """Called after every evaluation."""
 
     def on_save(self, run: Run, folder: Path) -> None:
-        """After every checkpoint."""
+        """Called after every checkpoint."""
 
     def on_train_end(self, run: Run) -> None:
-        """After the last step."""
+        """Called after the last step."""
 
 
 class Placement:
-    """Where what learns and samples is: here, in this process. Another placement does the same
-    elsewhere; the loop is the same for all."""
+    """The location of learners and engines: this process. Other placements do the same elsewhere;
+    the loop is the same for all."""
 
     async def update(
         self,
@@ -65,7 +65,7 @@ class Placement:
         algorithm: Algorithm,
         step: int,
     ) -> list[dict[str, float]]:
-        """Update the learners of a stage; arguments are those of `update_together`."""
+        """Updates the learners of a stage; arguments are those of `update_together`."""
         return await update_together(jobs, algorithm, step)
 
     def problems(
@@ -74,11 +74,11 @@ class Placement:
         learner: Any,
         samples: Sequence[Sample],
     ) -> list[str]:
-        """What `find` says of some samples where a learner's weights are."""
+        """The result of `find` for some samples, called where a learner's weights are."""
         return list(find(learner, samples))
 
     def recover(self, run: Run, lost: WorkerLost) -> None:
-        """Put a run in order that lost a worker, so that its loop can go on from the last
+        """Repairs a run that lost a worker, so that its loop can continue from the last
         checkpoint.
 
         Raises:
@@ -87,34 +87,34 @@ class Placement:
         raise TrainingError(str(lost)) from lost
 
     def close(self) -> None:
-        """Let go of what is held elsewhere."""
+        """Frees resources elsewhere."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Everything one training run holds, put together by `build`.
+    """The state of one training run, built by `build`.
 
     Args:
-        config: what was asked for.
-        folder: where everything is written.
+        config: the stage of the experiment.
+        folder: the run folder.
         algorithm: credit and loss.
         spec: requirements of the algorithm.
-        source: where groups come from.
+        source: provides the groups.
         learners: one per trained policy.
-        engines: policy -> what samples for it.
-        evaluator: plays held-out tasks; `None` where there is no world to play in.
+        engines: policy -> its engine.
+        evaluator: plays held-out tasks; `None` without an environment.
         log: metrics and episodes.
         total_steps: iterations to do.
         critics: networks that estimate values, where the policies do not themselves.
-        schedule: which policies learn when, and which roles they play.
-        casts: who speaks with which policy, for every rotation of the roles.
-        population: past selves that are met as opponents.
+        schedule: the policies trained in each iteration, and the roles they have.
+        casts: agent settings for every rotation of the roles.
+        population: past versions of policies that are met as opponents.
         peers: the processes that train together.
-        placement: where what learns and samples is.
+        placement: the location of learners and engines.
         step: iterations done.
-        rollbacks: how often it has gone back to a checkpoint after losses that were not finite.
-        frozen: policies with weights that nobody trains.
-        untrained: agents of which the log has said that all their advantages were 0.
+        rollbacks: how often it returned to a checkpoint after losses that were not finite.
+        frozen: policies with weights that are not trained.
+        untrained: agents that the log has already named for having only advantages of 0.
     """
 
     config: ExperimentConfig
@@ -143,8 +143,8 @@ class Run:
     interrupted: bool = False
 
     def take_seats(self, step: int) -> None:
-        """Let everybody speak with the policy of an iteration. Turns of policies that do not learn
-        in it are played as context."""
+        """Sets the policies of all agents for an iteration. Turns of policies that are not trained
+        in it are context."""
         if not self.casts:
             return
         seats = {
@@ -156,7 +156,7 @@ class Run:
             self.evaluator.assign(seats)
 
     def ease(self, rollbacks: int) -> None:
-        """Learn as slowly as after so many returns to a checkpoint."""
+        """Sets the learning rate for a number of rollbacks."""
         self.rollbacks = rollbacks
         factor = self.config.training.rollback_factor**rollbacks
         for each in (*self.learners, *self.critics):
@@ -169,11 +169,11 @@ class Run:
 
     @property
     def failing(self) -> bool:
-        """Whether a learner is in the middle of steps that are not finite: nothing to go back
-        to."""
+        """Whether a learner is in the middle of steps that are not finite, so that the state is
+        not worth saving."""
         stepped = (*self.learners, *self.critics)
         return self.config.training.rollback > 0 and any(each.nonfinite for each in stepped)
 
     def stop(self) -> None:
-        """End the run after the current step."""
+        """Ends the run after the current step."""
         self.stopping = True

@@ -1,5 +1,4 @@
-"""Checkpoints of a run: what they hold, how a run continues from one, and how it goes back to
-one."""
+"""Checkpoints of a run: their content, how a run continues from one, and rollbacks."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ log: logging.Logger = logging.getLogger("mrlm")
 
 
 def save(run: Run) -> Path:
-    """Write a checkpoint of everything the run holds.
+    """Writes a checkpoint of the whole run.
 
     Raises:
-        TrainingError: the disk refused; the checkpoint before is as it was.
+        TrainingError: the disk refused; the previous checkpoint is unchanged.
     """
     parts = {
         "source": run.source.state_dict(),
@@ -50,7 +49,7 @@ def save(run: Run) -> Path:
 
 
 def restore(run: Run, folder: Path) -> None:
-    """Continue where a verified checkpoint folder was written."""
+    """Restores the state of a verified checkpoint folder."""
     shards_of = None
     if _cut(run) or (folder / "shards").is_dir():
         from mrlm.distributed.checkpoint import CheckpointReader
@@ -70,10 +69,10 @@ def restore(run: Run, folder: Path) -> None:
 
 
 def go_back_to_checkpoint(run: Run, error: NonFiniteError) -> None:
-    """Take up the last good checkpoint and learn more slowly from there.
+    """Returns to the last good checkpoint, with a lower learning rate from there.
 
     Raises:
-        NonFiniteError: the same again, where the run may not or cannot.
+        NonFiniteError: the given error, where no rollback is allowed or possible.
     """
     allowed = run.config.training.rollback
     failed = run.step
@@ -94,19 +93,19 @@ def go_back_to_checkpoint(run: Run, error: NonFiniteError) -> None:
     factor = run.config.training.rollback_factor**run.rollbacks
     log.warning("%s", error)
     run.log.note(
-        f"step {failed + 1} failed; going on from {folder.name} with {factor:g} times the "
+        f"step {failed + 1} failed; continuing from {folder.name} with {factor:g} times the "
         f"learning rate (rollback {run.rollbacks} of {allowed})"
     )
 
 
 def _remote(run: Run) -> dict[str, RemoteEngine]:
-    """policy -> what asks for it, of those behind an API."""
+    """policy -> its engine, for policies behind an API."""
     return {
         name: engine for name, engine in run.engines.items() if isinstance(engine, RemoteEngine)
     }
 
 
 def _cut(run: Run) -> bool:
-    """Whether weights are cut over processes."""
+    """Whether weights are sharded over processes."""
     section = run.config.distributed
     return section.enabled and section.strategy == "fsdp"

@@ -1,9 +1,9 @@
-"""Proof that the sampler is the trainer: after every exchange of weights, each engine samples a few
+"""Proof that the sampler is the trainer: after every weight update each engine samples a few
 tokens, and the learner gives the same tokens the same log-probs, or the run ends. Policies that
-nobody trains are proven too: at the start of a run, and opponents whenever they are loaded.
+are not trained are proven too: at the start of a run, and opponents whenever they are loaded.
 
-The tokens are sampled by the route that episodes are: through the server, its caches and its decode
-steps. A text that is read at once would leave out what was kept of earlier prompts.
+The tokens are sampled by the route of episodes: through the server, its caches and its decode
+steps. A prefill of the whole text would not test cached prompts.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from mrlm.training.run import Run
 log: logging.Logger = logging.getLogger("mrlm")
 
 TEXTS = 2
-"""Texts that each policy continues after an exchange. Two, so that an engine in this process keeps
-its weights in the order that batches need."""
+"""Texts that each policy continues after a weight update. Two, so that an engine in this process
+keeps its weights in the order that batches need."""
 READ, SAMPLED = 12, 3
-"""Tokens of a text that are read, and most that are sampled after them."""
+"""Tokens of a text that are read, and the maximal number sampled after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """How far an engine is from the trainer.
+    """Difference between an engine and the trainer.
 
     Args:
-        policy: whose weights.
+        policy: of the weights.
         nats: largest difference of the log-probs of a token.
-        limit: what rounding explains.
+        limit: the difference that rounding explains.
     """
 
     policy: str
@@ -57,18 +57,18 @@ class Gap:
 async def exchange(
     run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> None:
-    """Give the engines the weights of learners, and prove that they sample with them. What is not
-    proven is given once more, in full.
+    """Loads the weights of learners into the engines, and proves that they sample with them.
+    Weights without a proof are loaded once more, in full.
 
     Args:
         run: the run.
-        learners: whose weights are exchanged; frozen policies among them.
-        groups: what was trained on last: the proof is made with its tokens, whose weights moved.
-        attempt: exchanges of the same weights before.
+        learners: owners of the weights; frozen policies among them.
+        groups: the latest training data: the proof uses its tokens, whose weights moved.
+        attempt: earlier updates with the same weights.
 
     Raises:
-        CheckError: with `training.checks=error`, an engine samples with other weights than those
-            that are trained.
+        CheckError: with `training.checks=error`, an engine samples with other weights than the
+            trained ones.
     """
     await asyncio.gather(
         *(
@@ -82,7 +82,7 @@ async def exchange(
 async def prove(
     run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> None:
-    """Prove that engines sample with the weights of learners; arguments and errors as those of
+    """Proves that engines sample with the weights of learners; arguments and errors as those of
     `exchange`."""
     if run.config.training.checks == "off":
         return
@@ -91,7 +91,7 @@ async def prove(
         return
     if attempt == 0:
         names = {gap.policy for gap in found}
-        log.warning("the weights of policy %s did not arrive; they are given again", _named(names))
+        log.warning("the weights of policy %s did not arrive; loading them again", _named(names))
         await exchange(run, [each for each in learners if each.policy in names], groups, 1)
         return
     for gap in found:
@@ -108,8 +108,8 @@ async def prove(
 async def gaps(
     run: Run, learners: Sequence[Learner | Frozen], groups: Sequence[Group] = (), attempt: int = 0
 ) -> list[Gap]:
-    """How far engines and learners are apart, of every engine that has weights, over all processes.
-    Arguments as those of `exchange`."""
+    """Differences between engines and learners, for every engine that has weights, over all
+    processes. Arguments as those of `exchange`."""
     limits = {each.policy: run.engines[each.policy].tolerance(each.policy) for each in learners}
     proven = [each for each in learners if limits[each.policy] is not None]
     asked: dict[int, tuple[Engine, list[Request]]] = {}
@@ -131,7 +131,7 @@ async def gaps(
 def _requests(
     run: Run, learner: Learner | Frozen, groups: Sequence[Group], attempt: int
 ) -> list[Request]:
-    """Texts to continue: pieces of what the policy was trained on last, or any tokens."""
+    """Texts to continue: pieces of the policy's latest training data, or any tokens."""
     name = learner.policy
     key = (run.config.training.seed, "proof", run.step, name, attempt)
     rng = random.Random(seed_of(key))
@@ -159,7 +159,7 @@ def _requests(
 
 
 async def _said(engine: Engine, requests: Sequence[Request]) -> list[Turn]:
-    """What every copy of the weights answers."""
+    """The answers of every copy of the weights."""
     copies: list[list[Completion]]
     if isinstance(engine, ReplicatedEngine):
         copies = await engine.everywhere(requests)
@@ -179,7 +179,7 @@ def _turn(request: Request, completion: Completion) -> Turn:
 
 
 def _group(turns: Sequence[Turn]) -> Group:
-    """Turns as learners take them, each a rollout of its own."""
+    """Turns in the form for learners, each a rollout of its own."""
     rollouts = {f"{number}": Rollout(turns=[turn]) for number, turn in enumerate(turns)}
     return Group([Episode("proof", Task("proof"), rollouts, status="done")])
 

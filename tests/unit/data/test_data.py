@@ -293,10 +293,13 @@ def test_nothing_half_written_is_left(run: Mrlm, tmp_path: Path, kept: Path) -> 
     ("arguments", "said"),
     [
         (["data", "gsm8"], "did you mean 'gsm8k'"),
-        (["data", "--out", "x"], "which data set?"),
+        (["data", "--out", "x"], "no data set is given"),
         (["data", "gsm8k", "--source", "no.jsonl"], "does not exist"),
         (["data", "gsm8k", "--limit", "0"], "--limit"),
-        (["data", "gsm8k", "--out", "full", "--source", "full/a.jsonl"], "did not make it"),
+        (
+            ["data", "gsm8k", "--out", "full", "--source", "full/a.jsonl"],
+            "was not made by mrlm data",
+        ),
         (["data", "math", "--source", "full/a.jsonl"], "column 'problem': missing"),
         (["data", "gsm8k", "--source", "full"], "expected one file train.jsonl"),
     ],

@@ -386,14 +386,14 @@ def test_the_command_prints_everything_and_how_to_start(run: Mrlm, config: Path)
 
 
 def test_what_was_assumed_is_said(run: Mrlm, config: Path) -> None:
-    longest = "every completion is taken to be as long as may be; --completion-tokens says better"
+    longest = "every completion is assumed to have maximal length; set --completion-tokens"
     found = json.loads(run("plan", "--config", config, "--json").out)
     assert longest in found["notes"]
-    assert not any(note.startswith("prompts are taken") for note in found["notes"])
+    assert not any(note.startswith("prompts are assumed") for note in found["notes"])
     options = ("--completion-tokens", 9, "generation.max_prompt_tokens=null", "--json")
     open_ended = json.loads(run("plan", "--config", config, *options).out)["notes"]
     assert longest not in open_ended
-    assert any(note.startswith("prompts are taken to have") for note in open_ended)
+    assert any(note.startswith("prompts are assumed to have") for note in open_ended)
 
 
 def test_json_holds_the_same(run: Mrlm, config: Path) -> None:
@@ -426,12 +426,12 @@ def test_json_holds_the_same(run: Mrlm, config: Path) -> None:
         (("--devices", 0), "at least 1"),
         (("--strategy", "fdsp"), "did you mean 'fsdp'"),
         (("--engine", "vlm"), "did you mean 'vllm'"),
-        (("--latency", -1), "cannot be below 0"),
+        (("--latency", -1), "must not be below 0"),
         (("--completion-tokens", 5000), "generation.max_new_tokens=1024"),
         (("--completion-tokens", 1025), "generation.max_new_tokens=1024"),
         (("--completion-tokens", 0), "at least 1"),
         (("--prompt-tokens", 0), "at least 1"),
-        (("--max-lag", -1), "cannot be below 0"),
+        (("--max-lag", -1), "must not be below 0"),
         (("--layers", 3), "--params"),
         (("--hidden", 3), "--params"),
         (("--vocab", 3), "--params"),
@@ -498,7 +498,7 @@ def test_the_command_has_what_the_options_change(run: Mrlm, config: Path) -> Non
 
 
 def test_without_a_config_it_says_so(run: Mrlm) -> None:
-    assert "Give --config" in run("plan").err
+    assert "use --config" in run("plan").err
 
 
 def test_a_model_that_is_not_here_is_planned_by_its_size(run: Mrlm, config: Path) -> None:

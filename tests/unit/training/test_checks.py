@@ -77,4 +77,4 @@ def test_groups_without_variance_are_said(run: Run, caplog: pytest.LogCaptureFix
             episode.reward = 1.0
     with caplog.at_level(logging.WARNING, "mrlm"):
         check_first_step(run, groups)
-    assert "check variance: in none of the 4 groups" in caplog.text
+    assert "check variance: none of the 4 groups" in caplog.text

@@ -387,4 +387,4 @@ def test_the_table_says_who_where_there_are_several() -> None:
     assert "profile of r: 2 steps, 10.000 s each" in text and "tokens" not in text
     assert "30.0%  blocks of the models (p 67%, q 33%)" in text
     assert "their gradient (q 100%)" in text, "of the two it was this one"
-    assert "resets and steps of worlds\n" in text + "\n", "there is only one"
+    assert "resets and steps of environments\n" in text + "\n", "there is only one"

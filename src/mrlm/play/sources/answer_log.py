@@ -1,5 +1,5 @@
 """A log of engine answers in episodes that are not trained on yet. Re-executed from their seeds
-with the same answers, such episodes reach the state they were in, whatever the weights are by then."""
+with the same answers, such episodes reach the same state, whatever the weights are by then."""
 
 from __future__ import annotations
 
