@@ -85,7 +85,7 @@ HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def _hint(name: str) -> str | None:
-    """Says what to use instead of a trainer of another library."""
+    """A hint about the equivalent of another library's trainer."""
     from mrlm.config.other_libraries import CLASSES
 
     return CLASSES.get(name.removesuffix("Trainer").removesuffix("Config"))

@@ -1,5 +1,5 @@
-"""The command `mrlm`, also as `python -m mrlm`. Ctrl-C while it is still being loaded ends it with
-one line and exit code 130."""
+"""The command `mrlm`, also as `python -m mrlm`. Ctrl-C while it is loading ends it with one line
+and exit code 130."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Nothing has begun yet, so there is nothing to put in order."""
+    """Exits at once: nothing has begun yet, so nothing is saved."""
     sys.stderr.write("interrupted; nothing was saved yet\n")
     sys.stderr.flush()
     os._exit(130)

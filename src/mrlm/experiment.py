@@ -1,5 +1,5 @@
-"""Experiments: a config trained to its end, stage after stage, each from what the one before it
-trained; and what one would do, before anything is done."""
+"""Experiments: a config trained to its end, stage after stage, each from the models of the previous
+one; and a dry run that only reports."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from mrlm.training.run import Callback
 log: logging.Logger = logging.getLogger("mrlm")
 
 MODELS = "models.json"
-"""Of a stage that began with what the one before it trained: policy -> its model's folder."""
+"""File of a stage that began with models of the previous one: policy -> its model's folder."""
 
 
 TRAINED = "stage:"
-"""Before the name of an earlier stage, where an environment names a model that it trained."""
+"""Prefix of the name of an earlier stage, where an environment names a model of that stage."""
 NAMES_STAGE = ("reward_model", "model")
-"""Settings of an environment that may name one."""
+"""Settings of an environment that may have this prefix."""
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """End what is done between steps as Ctrl-C does: at once, with whatever was saved before."""
+    """Ends the work between two steps as Ctrl-C does: at once, with the latest save."""
     raise KeyboardInterrupt
 
 
@@ -48,7 +48,7 @@ def run_experiment(
     resume: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
-    """Run a config, stage after stage; a stage starts from what the one before it trained.
+    """Run a config, stage after stage; a stage starts from the models of the previous one.
 
     Args:
         config: the experiment.
@@ -90,14 +90,14 @@ def run_experiment(
                 _note_models(run.folder, parts)
             results[index] = closed(run)
         if stage.algorithm_settings().spec.scalar_head:
-            continue  # it trained a scorer: the next stage goes on from the policies before it
+            continue  # it trained a scorer: the next stage starts from the policies before it
         trained = _final_folders(place)
         before = {each for each, section in stage.policies.items() if section.trainable}
     last_stage = folder / f"{len(stages)}-{stages[-1][0]}"
     peers.first(lambda: _link_final(folder, last_stage))
     if not results:
         log.info(
-            "%s: every stage is finished; to go on, raise training.num_iterations of the last one",
+            "%s: every stage is finished; raise training.num_iterations of the last to continue",
             folder,
         )
         known = peers.first(lambda: logged(last_stage))
@@ -107,7 +107,7 @@ def run_experiment(
 
 
 def at_most(config: ExperimentConfig, steps: int) -> ExperimentConfig:
-    """The experiment with every stage cut to so many iterations."""
+    """The experiment with at most `steps` iterations in every stage."""
 
     def cut(stage: ExperimentConfig) -> int:
         if stage.training.num_iterations is None:
@@ -127,8 +127,8 @@ def at_most(config: ExperimentConfig, steps: int) -> ExperimentConfig:
 
 
 def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
-    """What a run would do: the resolved config and the batch arithmetic of every stage, and what
-    stands in its way. No model is loaded and nothing is written."""
+    """A report on a run: the resolved config and the batch arithmetic of every stage, and a list of
+    problems. No model is loaded and nothing is written."""
     text = [config.to_yaml()]
     problems: list[str] = []
     given: list[Verdicts] = []
@@ -150,7 +150,7 @@ def dry_run(config: ExperimentConfig) -> tuple[str, list[str]]:
 
 
 def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
-    """Whether a stage need not be run again; the last one may have been given more iterations."""
+    """Whether a stage can be skipped; the last one may have been given more iterations."""
     wanted = stage.training.num_iterations
     if last and wanted is not None and checkpoints(place):
         return step_of(checkpoints(place)[0]) >= wanted and (place / "final").exists()
@@ -158,7 +158,7 @@ def _finished(place: Path, stage: ExperimentConfig, last: bool) -> bool:
 
 
 def _note_models(folder: Path, parts: LiveObjects) -> None:
-    """Write down which models a stage begins with; its config does not say."""
+    """Write the initial models of a stage to its folder; its config does not contain them."""
     if parts.models:
         taken = {name: os.path.relpath(path, folder) for name, (path, _) in parts.models.items()}
         with writing(folder / MODELS):
@@ -166,10 +166,10 @@ def _note_models(folder: Path, parts: LiveObjects) -> None:
 
 
 def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
-    """Find out before anything is trained or moved whether a stage can run, and what is set for it.
+    """Check, before anything is trained or moved, that a stage can run; returns its settings.
 
     Raises:
-        ConfigError: it cannot; the message starts with the stage.
+        ConfigError: it cannot run; the message starts with the stage.
     """
     try:
         plan = plan_of(stage, LiveObjects())
@@ -183,10 +183,10 @@ def _check_stage(name: str, stage: ExperimentConfig) -> Verdicts:
 
 
 def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | None) -> None:
-    """A run is continued with the config it was started with, but for what may change.
+    """Check that a run is continued with its own config, except for settings that may change.
 
     Raises:
-        ConfigError: what differs.
+        ConfigError: names the differences.
     """
     if resume is None:
         return
@@ -196,7 +196,7 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
     place = folder.parent if folder.name.startswith("checkpoint-") else folder
     known = place / "config.yaml"
     if not known.is_file():
-        raise ConfigError(f"{folder}: it has no config.yaml, so it is no run folder")
+        raise ConfigError(f"{folder}: it has no config.yaml, so it is not a run folder")
     changes = diff(load_config(known), config)
     if changes:
         raise ConfigError(
@@ -208,7 +208,7 @@ def _check_resumable(config: ExperimentConfig, resume: str | os.PathLike[str] | 
 def _inherited(
     stage: ExperimentConfig, trained: dict[str, str], before: Collection[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """The models a stage starts from: each policy from the one of its name in the stage before, or
+    """The initial models of a stage: each policy from the one of its name in the stage before, or
     from the only one. A frozen policy that names its model and was not trained `before` keeps it,
     and one behind an API has none."""
     if not trained:
@@ -233,10 +233,10 @@ def _inherited(
 
 
 def _with_stages(stage: ExperimentConfig, folder: Path, before: Sequence[str]) -> ExperimentConfig:
-    """A stage whose environments name models of earlier stages by their folders.
+    """A stage with the folders of earlier stages' models in its environments.
 
     Raises:
-        ConfigError: there is no such stage before this one.
+        ConfigError: no earlier stage has this name.
     """
 
     def place(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _final_folders(place: Path) -> dict[str, str]:
 
 
 def _link_final(folder: Path, last: Path) -> None:
-    """The run's `final` is the last stage's."""
+    """Make `final` of the run a link to that of the last stage."""
     link = folder / "final"
     if link.is_symlink():
         link.unlink()

@@ -1,5 +1,5 @@
-"""Batched generation over rollouts, for people with a loop of their own: each rollout gets the
-message its policy says next, with the sampled tokens recorded in it."""
+"""Batched generation over rollouts, for custom loops: each rollout gets the next message of its
+policy, with the sampled tokens recorded in it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mrlm.play.engine import Request
 
 
 class Generator:
-    """Says what comes next in rollouts.
+    """Generates the next messages of rollouts.
 
     Args:
         model: a causal language model, a PEFT model or a `Policy`.
         tokenizer: its tokenizer.
-        max_new_tokens, temperature, top_p, top_k, min_p, stop: how tokens are drawn; temperature 0
-            is greedy.
-        seed: calls draw from numbers that follow from the seed and from how many messages were
-            generated before.
+        max_new_tokens, temperature, top_p, top_k, min_p, stop: of sampling; temperature 0 is
+            greedy.
+        seed: of the random numbers of all calls, together with the number of messages generated
+            before.
         batch_size: rows decoded at once.
     """
 
@@ -106,7 +106,7 @@ class Generator:
         return messages
 
     def _prompt(self, rollout: Rollout) -> list[int]:
-        """Ids of the conversation so far; what was sampled before keeps its tokens."""
+        """Ids of the conversation so far; sampled messages keep their tokens."""
         chat = self.policy.chat
         spoken = [i for i, message in enumerate(rollout.messages) if message.turn is not None]
         if not spoken:

@@ -1,5 +1,5 @@
-"""The one loop. Play, credit, learn, share, until the steps are done; everything else is a source,
-a placement or a callback."""
+"""The training loop: rollouts, credit, update, weight transfer, until the steps are done; the rest
+is in sources, placements and callbacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mrlm.training.weight_proof import exchange, prove
 
 
 async def train(run: Run) -> Run:
-    """Train until `run.total_steps` iterations are done or somebody stops the run.
+    """Train until `run.total_steps` iterations are done or the run is stopped.
 
     Raises:
         KeyboardInterrupt: the run was interrupted; it has been saved and can be resumed.
@@ -30,7 +30,7 @@ async def train(run: Run) -> Run:
     run.population.grow(run.step)
     if run.step:
         await prove(run, run.frozen)
-        await _share_weights(run)  # engines forget the proof, and go on as they would have
+        await _share_weights(run)  # engines drop the proof's state and continue unchanged
     else:
         await prove(run, [*run.learners, *run.frozen])
         if run.config.evaluation.at_start and run.evaluates:
@@ -69,12 +69,12 @@ async def train(run: Run) -> Run:
 
 
 async def iterate(run: Run, check: bool = False) -> dict[str, float]:
-    """One iteration: groups are played, credited, learned from, and the engines get the new
+    """One iteration: groups are sampled, credited and trained on, and the engines get the new
     weights.
 
     Args:
         run: the run.
-        check: look for what would make the run silently wrong.
+        check: look for causes that would silently corrupt the run.
     """
     started, checks = time.perf_counter(), run.config.training.checks != "off"
     run.take_seats(run.step)
@@ -129,15 +129,15 @@ async def iterate(run: Run, check: bool = False) -> dict[str, float]:
 
 
 async def _share_weights(run: Run, groups: Sequence[Group] = ()) -> None:
-    """Give the engines the policies as they are, while nobody asks them for anything; `groups` are
-    what was trained on last."""
+    """Give the engines the current policies, while no request is pending; `groups` are the latest
+    training data."""
     await run.source.rest({learner.policy: learner.version for learner in run.learners})
     await exchange(run, run.learners, groups)
 
 
 def _agreed(run: Run) -> tuple[bool, bool]:
-    """Whether the run stops here, and whether that is because somebody interrupted it: in all
-    processes, as soon as it does in one."""
+    """Whether the run stops here, and whether because of an interrupt: in all processes, as soon as
+    in one."""
     flags = run.peers.gather((run.stopping, run.interrupted))
     return any(stopping for stopping, _ in flags), any(interrupted for _, interrupted in flags)
 

@@ -1,6 +1,6 @@
-"""The one-call face: `XTrainer(...).train()`. It turns live objects and familiar words into a
-config and its parts, and knows no algorithm; every algorithm's trainer is this class with a name in
-it."""
+"""The one-call interface: `XTrainer(...).train()`. It turns live objects and flat keys into a
+config and its parts, independent of the algorithm; the trainer of an algorithm is this class with
+its name set."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Trainer:
 
     Args:
         policy_or_model: an `LLMEnvironment`, a live model, or a folder or hub id.
-        data: environments to play in, or rows to learn from (also: `train_dataset`,
+        data: environments to play in, or rows to train on (also: `train_dataset`,
             `preference_dataset`).
         config: an `ExperimentConfig`; anything given beside it must not contradict it.
-        model, tokenizer: what every policy starts from (also: `agent_model`, `processing_class`).
+        model, tokenizer: initial model of every policy (also: `agent_model`, `processing_class`).
         peft_config: a `peft.LoraConfig`, for the section `lora`.
         agents: agent -> model reference; equal references share one policy. A list names models for
             agents in order.
-        num_agents: how many agents, where the environment does not say.
+        num_agents: number of agents, where the environment does not define it.
         environment: an environment, a class or function that makes one, or a list of these.
-        eval_envs: environments that are evaluated and never trained on; where there is nothing
-            else to learn from, the same as `environment`.
+        eval_envs: environments that are evaluated and never trained on; in a run without a data
+            set, the same as `environment`.
         workflow: a coroutine function `(task, agents, env)` or a workflow's name.
         reward_func, formatters: reward function(s) and one prompt formatter per agent, over
             `train_dataset`.
@@ -65,25 +65,24 @@ class Trainer:
         external_transition: writes the prompts between two turns (with `num_turns` above 1), called
             by keyword as CoMLRL does: `(prompt, agent_completions, num_agents,
             prompt_history_per_agent, response_history_per_agent) -> [prompt, ...]`, or by position.
-        train_dataset, eval_dataset: rows; for algorithms that play they become a reward-function
-            world.
-        args: an `XConfig`, whose words are those of other trainers, or a mapping of such words.
+        train_dataset, eval_dataset: rows; for online algorithms they become a reward-function
+            environment.
+        args: an `XConfig`, whose keys are those of other trainers, or a mapping of such keys.
         callbacks: `Callback` objects.
         wandb_config: log to Weights & Biases, with these arguments of `wandb.init` (`project`,
             `entity`, `name`, ...).
         share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter
             each on one base.
-        **words: any flat word (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`,
+        **words: any flat key (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`,
             ...).
 
     Raises:
-        ConfigError: the arguments contradict each other or leave something open.
+        ConfigError: the arguments contradict each other or are incomplete.
     """
 
     algorithm: ClassVar[str] = ""
     args_class: ClassVar[type[Any] | None] = None
-    """A config class whose defaults hold instead of the algorithm's: what a name of another library
-    means."""
+    """A config class whose defaults replace the algorithm's, for the names of other libraries."""
 
     def __init__(
         self,
@@ -158,7 +157,7 @@ class Trainer:
         self._cast(model, tokenizer, agents, num_agents, share_policy)
         self._run: Run | None = None
 
-    # -- what is asked for -------------------------------------------------------------------------
+    # -- from arguments to a config ----------------------------------------------------------------
 
     def _config(
         self,
@@ -166,7 +165,7 @@ class Trainer:
         args: FlatWords | Algorithm | None,
         words: dict[str, Any],
     ) -> ExperimentConfig:
-        """The config with the algorithm's name, the settings of `args` and the flat words in it."""
+        """The config with the algorithm's name, the settings of `args` and the flat keys in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
         if config is None:
             config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore
@@ -201,7 +200,7 @@ class Trainer:
         wandb_config: Mapping[str, Any] | None,
         external_transition: Any,
     ) -> None:
-        """What may be named in the config or be a live object."""
+        """Take arguments that are either named in the config or live objects."""
         if isinstance(workflow, str):
             self.config = self.config.merged({"workflow": {"name": workflow}})
         elif workflow is not None:
@@ -250,8 +249,8 @@ class Trainer:
         num_agents: int | None,
         share: bool | str | None,
     ) -> None:
-        """Which agent speaks with which weights (equal references share one policy), as sections of
-        the config."""
+        """Assign policies to agents (equal references share one policy), as sections of the
+        config."""
         config, parts = self.config, self._parts
         seats = [seat for world in make_worlds(config, parts) for seat in world.agents]
         references = references_of(list(config.agents), seats, model, agents, num_agents)
@@ -269,11 +268,11 @@ class Trainer:
         parts.models |= models
         self.config = config.merged({"policies": policies, "agents": sections})
 
-    # -- doing it ----------------------------------------------------------------------------------
+    # -- training and evaluation -------------------------------------------------------------------
 
     @property
     def run(self) -> Run:
-        """The run, put together at first use."""
+        """The run, built at first use."""
         if self._run is None:
             self._run = build(self.config, self._parts)
         return self._run
@@ -286,7 +285,7 @@ class Trainer:
         """Train.
 
         Args:
-            num_iterations: instead of `training.num_iterations` and the epochs.
+            num_iterations: replaces `training.num_iterations` and the epochs.
             resume_from_checkpoint: a run folder or checkpoint to continue from; `True` is this
                 run's own folder.
 
@@ -306,7 +305,7 @@ class Trainer:
         return run_to_end(self.run)
 
     def _go_on(self, run: Run) -> None:
-        """Prepare a run that was used before for as many iterations again."""
+        """Prepare a run that was used before to continue for as many iterations."""
         run.total_steps = run.step + total_steps(
             self.config.training, run.spec, run.source.num_tasks()
         )
@@ -319,7 +318,7 @@ class Trainer:
     def evaluate(
         self, episodes: int | None = None, samples: int | None = None, greedy: bool | None = None
     ) -> EvalResult:
-        """Play held-out tasks with the policies as they are."""
+        """Play held-out tasks with the current policies."""
         return evaluate(self.run, episodes, samples, greedy)
 
     def save_model(self, folder: str | os.PathLike[str]) -> Path:

@@ -1,4 +1,4 @@
-"""Profile of a run's time by phase and agent: a line per step in the run folder, and a table at the end."""
+"""Profile of a run: time by phase and agent, a line per step in its folder, a table at the end."""
 
 from __future__ import annotations
 
