@@ -16,13 +16,21 @@ PACKAGE = ROOT / "src" / "mrlm"
 
 CLEAN = (
     "__init__.py",
+    "__main__.py",
     "algorithms",
+    "build",
+    "cli",
+    "config",
+    "core",
     "data",
     "distributed",
     "engines",
     "environments",
+    "experiment.py",
+    "generate.py",
     "learn",
     "planning",
+    "play",
     "replays",
     "runs.py",
     "sandbox",
@@ -30,8 +38,10 @@ CLEAN = (
     "serving",
     "trackers",
     "tracking",
+    "train.py",
+    "trainer.py",
+    "training",
     "workflows",
-    *(f"play/{file.name}" for file in sorted((PACKAGE / "play").glob("*.py"))),
 )
 """Rooms and files that keep to it."""
 

@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "trained": ({"trainable": True}, "policies.helper.trainable: a policy behind an endpoint has"),
     "lora": ({"lora": {}}, "policies.helper.lora: a policy behind an endpoint has no weights"),
     "model": ({"model": "mrlm/tiny"}, "policies.helper.model: .* no weights here; remove it"),
-    "no endpoint": ({"endpoint": None, "engine": "openai"}, "there is none; set endpoint"),
+    "no endpoint": ({"endpoint": None, "engine": "openai"}, "none is set; set endpoint"),
     "key in the file": ({"endpoint": {"api_key": "s3cret-key"}}, "api_key_env"),
     "no model": ({"endpoint": {"model": ""}}, r"policies\.helper\.endpoint\.model"),
     "user in the URL": ({"endpoint": {"base_url": "http://a:s3cret@b/v1"}}, "base_url"),

@@ -172,10 +172,10 @@ def test_a_wrong_plug_in_of_a_later_stage_is_found_before_the_first_is_trained(
 
 def test_a_config_file_that_is_not_there_or_not_yaml(mrlm: Command) -> None:
     earlier_run()
-    refused(mrlm, ["train", "--config", "lost.yaml"], "lost.yaml", "no such file")
+    refused(mrlm, ["train", "--config", "lost.yaml"], "lost.yaml", "does not exist")
     broken = write("experiment_name: x\ntraining:\n  seed: [1\nmodel: {}\n", "broken.yaml")
     refused(mrlm, ["train", "--config", broken], "broken.yaml, line ")
-    refused(mrlm, ["eval", "--config", "lost.yaml"], "lost.yaml", "no such file")
+    refused(mrlm, ["eval", "--config", "lost.yaml"], "lost.yaml", "does not exist")
 
 
 # -- models ----------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_help_of_no_command_loads_a_heavy_library() -> None:
         (["train", "--confg", "x"], "--confg"),
         (["trian"], "trian"),
         (["train"], "error: no experiment is given; use --config"),
-        (["train", "--config", "nowhere.yaml"], "error: nowhere.yaml: there is no such file"),
+        (["train", "--config", "nowhere.yaml"], "error: nowhere.yaml: this file does not exist"),
         (["train", "--config", "small.yaml", "trainig.seed=1"], "did you mean 'training'"),
         (["train", "--config", "small.yaml", "word"], "error: override 'word'"),
         (

@@ -21,7 +21,7 @@ LAUGHS = "\n".join(
     ("text", "said"),
     [
         ("a: [1", "line"),
-        ("seed: 1\nseed: 2\n", "line 2: the key 'seed' is there twice (first on line 1)"),
+        ("seed: 1\nseed: 2\n", "line 2: the key 'seed' is given twice (first on line 1)"),
         ("training: {seed: 1, seed: 1}", "twice"),
         ("- 1\n", "a mapping of keys to values"),
         ("? [1, 2]\n: 3\n", "line 1"),
@@ -107,7 +107,7 @@ PIPELINE = {
     [
         (
             "training.learning_rate=1e-4",
-            "training.learning_rate: stages have settings of their own, which count more: "
+            "training.learning_rate: stages have settings of their own, which take precedence:  "
             "imitate (0.002), together (0.0002); write stages.0.training.learning_rate=1e-4 "
             "stages.1.training.learning_rate=1e-4",
         ),

@@ -159,9 +159,9 @@ def test_leaving_is_no_error(lines: str, play: Play) -> None:
     [
         ((), "no experiment is given"),
         (("-e", "tic_tac_to"), "did you mean 'tic_tac_toe'"),
-        (("-e", "tic_tac_toe", "--seat", "X"), "agents: there is no 'X' (there are: x, o)"),
+        (("-e", "tic_tac_toe", "--seat", "X"), "agents: 'X' does not exist (known: x, o)"),
         (("-e", "tic_tac_toe", "--others", "nobody"), "--others"),
-        (("-c", "nowhere.yaml"), "nowhere.yaml: there is no such file"),
+        (("-c", "nowhere.yaml"), "nowhere.yaml: this file does not exist"),
         (("-e", "tic_tac_toe", "--episodes", "0"), "--episodes"),
     ],
 )

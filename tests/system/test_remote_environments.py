@@ -290,7 +290,7 @@ def test_what_will_never_work_ends_the_run_in_one_sentence(
     address = server.address
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("maths", {}, "did you mean 'math'"),
-        ("math", {"difficulty": 3}, "no argument 'difficulty'"),
+        ("math", {"difficulty": 3}, "unknown argument 'difficulty'"),
         ("math", {"difficulty_range": "x"}, "difficulty_range must be"),
         ("math", {"extractor": print}, r"argument.extractor is a \w*function"),
     ]

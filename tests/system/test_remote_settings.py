@@ -24,7 +24,7 @@ HERE = {"remote": True, "server_address": "localhost:50051"}
         ({"token_env": "TOKEN"}, "remote: true"),
         ({"remote": True}, "server_address"),
         ({"remote": True, "server_address": []}, "server_address"),
-        ({**HERE, "tls_cert": "own.pem"}, "go together"),
+        ({**HERE, "tls_cert": "own.pem"}, "need each other"),
         ({**HERE, "server_address": 50051}, "server_address"),
         ({**HERE, "server_address": "50051"}, "host:port"),
         ({**HERE, "server_address": "localhost"}, "host:port"),

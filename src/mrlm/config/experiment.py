@@ -284,7 +284,7 @@ def _algorithm_sections(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[P
             problems.append(unknown_key(key, everything))
             continue
         if key != own and not data.get("stages"):
-            text = f"training.algorithm is {name!r}, so nothing reads this section; remove one"
+            text = f"training.algorithm is {name!r}, so this section has no effect; remove one"
             problems.append(Problem(key, text))
             continue
         fields = data.get(key)
@@ -320,20 +320,20 @@ def _check(config: ExperimentConfig) -> None:
         lower = training.batch_size // parts * parts
         nearest = " or ".join(str(size) for size in (lower, lower + parts) if size)
         text = (
-            f"{training.batch_size} cannot be cut into num_minibatches "
+            f"{training.batch_size} cannot be divided into num_minibatches "
             f"({algorithm.num_minibatches}) x gradient_accumulation_steps "
             f"({training.gradient_accumulation_steps}) = {parts} equal parts; use {nearest}"
         )
         problems.append(Problem("training.batch_size", text))
     if spec.sampling.siblings and algorithm.group_size < 2:
         key = f"{normalize.section_key(training.algorithm)}.group_size"
-        text = "it compares the plays of one task with each other, so it needs at least 2"
+        text = "it compares the episodes of one task with each other, so it needs at least 2"
         problems.append(Problem(key, text))
     if training.warmup_ratio is not None and training.warmup_steps:
         text = "give it or training.warmup_steps, not both"
         problems.append(Problem("training.warmup_ratio", text))
     if config.evaluation.samples > 1 and config.evaluation.greedy:
-        text = "greedy plays of one task are all the same; set evaluation.greedy=false"
+        text = "greedy episodes of one task are all the same; set evaluation.greedy=false"
         problems.append(Problem("evaluation.samples", text))
     if config.generation.temperature == 0 and spec.sampling.siblings:
         text = "greedy siblings are all the same, so there is nothing to compare; use 1.0"

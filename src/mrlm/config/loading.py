@@ -48,7 +48,7 @@ def load_config(path: str | os.PathLike[str], overrides: Overrides = ()) -> Expe
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{where}: there is no such file") from None
+        raise ConfigError(f"{where}: this file does not exist") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: it is not UTF-8 text (byte {error.start})") from None
     except (OSError, ValueError) as error:
@@ -154,7 +154,7 @@ def _set(tree: dict[str, Any], parts: list[str], value: Any, override: Override)
                 place[part] = {}
         else:
             above = ".".join(parts[:depth])
-            text = f"{above} is {show(place)}, so there is nothing called {part!r} inside it"
+            text = f"{above} is {show(place)}, so it has no {part!r}"
             raise ConfigError(f"override {show(override.text)}: {text}")
         if last:
             place[key] = value
@@ -167,7 +167,7 @@ def _index(items: list[Any], part: str, above: list[str], override: Override) ->
     if not part.isdecimal() or len(part) > 9 or int(part) >= count:
         known = [str(index) for index in range(count)]
         hint = f" (known: {', '.join(known)})" if known else ""
-        text = f"{'.'.join(above)} is a list of {count}, so {part!r} is no index of it{hint}"
+        text = f"{'.'.join(above)} is a list of {count}, so {part!r} is not an index of it{hint}"
         raise ConfigError(f"override {show(override.text)}: {text}")
     return int(part)
 
@@ -192,7 +192,7 @@ def _check_stages(
         names = ", ".join(f"{config.stages[index].name} ({show(own)})" for index, own in kept)
         value = override.text.partition("=")[2]
         instead = " ".join(f"stages.{index}.{path}={value}" for index, _ in kept)
-        text = f"stages have settings of their own, which count more: {names}; write {instead}"
+        text = f"stages have settings of their own, which take precedence: {names}; write {instead}"
         if reached and kept:
             log.warning("override %s: %s", show(override.text), text)
         elif not reached:

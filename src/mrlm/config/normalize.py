@@ -88,7 +88,7 @@ def algorithm_class(name: str) -> type[Any]:
         raise ConfigError(error.problems[0].text) from None
     if not inspect.isclass(found) or not _validates(found):
         raise ConfigError(
-            f"{name!r} is no algorithm: a class that derives from mrlm.Algorithm is expected"
+            f"{name!r} is not an algorithm; give a class that derives from mrlm.Algorithm"
         )
     return found
 
@@ -246,8 +246,8 @@ def _aliases(data: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     if "eval_envs" in result:
         if "environments" in result:
             text = (
-                "it is the same key as environments; give one of them (worlds that are evaluated "
-                "and not trained on stand in evaluation.environments)"
+                "it is the same key as environments; give one of them (environments that are only "
+                "evaluated belong in evaluation.environments)"
             )
             raise InvalidConfig([Problem("eval_envs", text)])
         result["environments"] = result.pop("eval_envs")

@@ -52,7 +52,7 @@ CLASSES: dict[str, str] = {
     "episodes",
     "CentralizedMAGRPO": "one policy that writes for all agents is the environment `centralised` "
     "with GRPOTrainer",
-    "MADPOIter": "MADPOTrainer samples its pairs anew in every iteration",
+    "MADPOIter": "MADPOTrainer samples new pairs in every iteration",
     "MARLHF": "it is a pipeline here: a reward model over the team's answers, then any team "
     "algorithm; mrlm train --config configs/marlhf.yaml",
     "MARLHFIter": "it is a pipeline here: repeat the stages of configs/marlhf.yaml",

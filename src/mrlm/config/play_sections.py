@@ -55,7 +55,7 @@ class GenerationConfig(Section):
                         agent.generation.get("temperature") for agent in run.config.agents.values()
                     )
                 ),
-                "temperature is 0, so nothing is drawn at random; remove it",
+                "temperature is 0, so sampling is greedy; remove it",
             ),
         ),
     }
@@ -93,7 +93,7 @@ class AgentConfig(Section):
         known = set(GenerationConfig.model_fields) - {"max_prompt_tokens"}
         for key in value:
             if key not in known:
-                raise ValueError(f"there is no {key!r} for one agent{did_you_mean(key, known)}")
+                raise ValueError(f"unknown key {key!r} for an agent{did_you_mean(key, known)}")
         try:
             checked = GenerationConfig(**value)
         except InvalidConfig as error:
@@ -165,8 +165,8 @@ class EnvironmentConfig(Section):
     def _not_trained(cls, value: EnvironmentMode) -> EnvironmentMode:
         if value is EnvironmentMode.SERVER:
             raise ValueError(
-                "a world is not a trained policy, so its mode is 'client'; "
-                "what is trained is named in policies: or model:"
+                "an environment is not trained, so its mode is 'client'; "
+                "name the trained model in policies: or model:"
             )
         return value
 
@@ -176,7 +176,7 @@ class EnvironmentConfig(Section):
         for each in value:
             if not ADDRESS.fullmatch(each):
                 raise ValueError(
-                    f"{each!r} is no address; write host:port, such as localhost:50051"
+                    f"{each!r} is not an address; write host:port, such as localhost:50051"
                 )
         return value
 
@@ -184,13 +184,13 @@ class EnvironmentConfig(Section):
     def _remote_or_not(self) -> EnvironmentConfig:
         given = [name for name in REMOTE if getattr(self, name)]
         if given and not self.remote:
-            raise ValueError(f"{given[0]} is for a world on a server: add remote: true")
+            raise ValueError(f"{given[0]} is for an environment on a server: add remote: true")
         if self.remote and not (self.server_address or self.servers_file):
             raise ValueError(
                 "remote: true needs server_address (host:port, or a list) or servers_file"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together: a certificate and its key")
+            raise ValueError("tls_cert and tls_key need each other: a certificate and its key")
         return self
 
     @property
@@ -304,7 +304,7 @@ class EngineConfig(Section):
         **{
             name: Matters(
                 lambda s, run, name=name: name in run.engine,
-                "this engine takes no such setting; remove it",
+                "this engine does not take it; remove it",
             )
             for name in ("batch_size", "cache_mib")
         },
@@ -381,7 +381,7 @@ class OpponentsConfig(Section):
             ("matchmaking", "self", "at_once", "games", "tasks_per_game"),
             Matters(
                 lambda s, run: s.on or s.wrote("every"),
-                "there are no opponents; set opponents.every or opponents.source, or remove it",
+                "no opponents are set; give opponents.every or opponents.source, or remove it",
             ),
         ),
         "keep": Matters(

@@ -46,7 +46,7 @@ def fitted_arguments(
     arguments: dict[str, Any] = {}
     for name, value in given.items():
         if name not in named and not open_ended:
-            text = f"there is no argument {name!r}{did_you_mean(name, named)}"
+            text = f"unknown argument {name!r}{did_you_mean(name, named)}"
             problems.append(Problem(where, text))
             continue
         try:

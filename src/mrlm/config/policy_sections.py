@@ -144,7 +144,7 @@ class PolicyConfig(Section):
     def misfit(self) -> tuple[str, str] | None:
         """A setting in conflict with the endpoint, or with its absence, as key and message."""
         if self.endpoint is None:
-            text = "it asks an endpoint, and there is none; set endpoint, or remove it"
+            text = "it needs an endpoint, and none is set; set endpoint, or remove it"
             return None if self.engine is None else ("engine", text)
         if self.trainable:
             return "trainable", (

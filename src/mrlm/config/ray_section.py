@@ -76,9 +76,9 @@ class RayConfig(Section):
         for key, pool in asked.items():
             if pool is not None and pool not in self.pools:
                 known = ", ".join(self.pools) or "none"
-                yield f"{key}: there is no pool {pool!r}; pools are {known}"
+                yield f"{key}: pool {pool!r} does not exist; pools are {known}"
         for name in self.pools:
             if name not in asked.values():
-                yield f"pools.{name}: nothing is put there; remove it"
+                yield f"pools.{name}: no part uses this pool; remove it"
         if self.environment_pool is not None and not self.environment_workers:
-            yield "environment_pool: there are no environment_workers to put there"
+            yield "environment_pool: needs environment_workers; set them, or remove it"

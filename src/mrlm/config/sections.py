@@ -61,13 +61,13 @@ class TrainingConfig(Section):
     num_epochs: Count = 1
     """Passes over the tasks; where tasks never end one epoch is one iteration."""
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
-    """Which policies learn when."""
+    """Schedule of policy updates."""
     batch_size: Count = 8
     """Tasks (rows, pairs) per iteration; each is played `group_size` times."""
     gradient_accumulation_steps: Count = 1
-    """Equal parts an optimiser batch is cut into; the gradient stays the same."""
+    """Number of equal parts of an optimiser batch; the gradient stays the same."""
     max_tokens_per_microbatch: Count = 16384
-    """Tokens, padding included, that go through the model at once while learning."""
+    """Tokens, padding included, per forward pass in training."""
     learning_rate: Positive | None = None
     """Peak learning rate; the algorithm's own if not set."""
     critic_learning_rate: Positive | None = None
@@ -155,7 +155,7 @@ class TrainingConfig(Section):
         ),
         "rollback_factor": Matters(
             lambda s, run: s.rollback or s.wrote("rollback"),
-            "rollback is 0, so no run goes back; set it, or remove this",
+            "rollback is 0, so no rollback happens; set it, or remove this",
         ),
     }
 
@@ -199,7 +199,7 @@ class DataConfig(Section):
             ),
             Matters(
                 lambda s, run: run.rows,
-                "this run plays and learns from no rows; remove it, or set data.dataset",
+                "this run samples episodes and reads no rows; remove it, or set data.dataset",
             ),
         ),
         "shuffle_buffer": Matters(
@@ -273,7 +273,7 @@ class AsynchronyConfig(Section):
     matters: ClassVar[Mapping[str, Matters]] = {
         "partial": Matters(
             lambda s, run: run.config.training.max_lag > 1,
-            "episodes go on across updates only with training.max_lag above 1; remove it",
+            "episodes span updates only with training.max_lag above 1; remove it",
         )
     }
     oversample: Annotated[float, Field(ge=1, le=8)] = 1.0

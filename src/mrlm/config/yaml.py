@@ -62,7 +62,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
                 None, None, problem, key_node.start_mark
             ) from error
         if twice:
-            problem = f"the key {key!r} is there twice (first on line {seen[key].line + 1})"
+            problem = f"the key {key!r} is given twice (first on line {seen[key].line + 1})"
             raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
         seen[key] = key_node.start_mark
     loader.flatten_mapping(node)
@@ -100,7 +100,7 @@ def read(text: str, where: str) -> Any:
         problem = error.problem or error.context or "not valid YAML"
         raise ConfigError(f"{where}{line}: {problem}") from None
     except yaml.reader.ReaderError as error:
-        text = f"character {error.position} ({error.reason}) cannot stand in YAML"
+        text = f"character {error.position} ({error.reason}) is not allowed in YAML"
         raise ConfigError(f"{where}: {text}") from None
     except RecursionError:
         raise ConfigError(f"{where}: it is nested too deeply") from None
@@ -174,11 +174,13 @@ def _check_size(node: yaml.Node, where: str) -> None:
     sizes = _Sizes()
     depth, count, _ = sizes.of(node)
     if depth > DEEPEST:
-        raise ConfigError(f"{where}: it is nested {depth} levels deep; {DEEPEST} are enough")
+        raise ConfigError(
+            f"{where}: it is nested {depth} levels deep; at most {DEEPEST} are allowed"
+        )
     if count > LARGEST:
         raise ConfigError(f"{where}: with its aliases written out it holds {count} values")
     if sizes.merged > MERGED:
         raise ConfigError(
-            f"{where}: its merges (<<) bring {sizes.merged} entries into mappings; "
-            f"{MERGED} are enough"
+            f"{where}: its merges (<<) add {sizes.merged} entries to mappings; "
+            f"at most {MERGED} are allowed"
         )

@@ -382,7 +382,7 @@ class Chat:
 
     def _unusable(self, reason: str) -> str:
         return (
-            f"the chat template cannot say which tokens the assistant wrote: {reason}. Put "
+            f"the chat template does not identify the assistant's tokens: {reason}. Put "
             "{% generation %} ... {% endgeneration %} around the assistant's content in "
             "tokenizer.chat_template, or use a template whose prefixes are stable"
         )

@@ -232,7 +232,7 @@ def as_environment(world: Any) -> Environment:
     if callable(world):
         return as_environment(world())
     raise ConfigError(
-        f"{world!r} is no environment: give an instance or subclass of mrlm.Environment or "
+        f"{world!r} is not an environment; give an instance or subclass of mrlm.Environment or "
         "mrlm.SimulatedEnvironment, or a function that returns one"
     )
 
@@ -285,8 +285,8 @@ def check_environment(world: Any, seed: int = 0, max_steps: int = 100) -> None:
             if a != b
         )
         raise ConfigError(
-            f"{_title(world)}: two plays with seed {seed} differ at step {differing}; everything "
-            "must follow from (task, seed), so draw random numbers from random.Random(seed)"
+            f"{_title(world)}: two episodes with seed {seed} differ at step {differing}; they must "
+            "be determined by (task, seed), so draw random numbers from random.Random(seed)"
         )
 
 
@@ -306,7 +306,7 @@ def _play_fixed(environment: Environment, seed: int, max_steps: int) -> list[str
         speakers = [agent for agent, seen in result.observations.items() if not seen.done]
         if not speakers:
             raise ConfigError(
-                f"{title}, step {count}: every observation is done but the world is not; "
+                f"{title}, step {count}: every observation is done but the environment is not; "
                 "set StepResult.done"
             )
         words = {agent: Message("yes", Role.ASSISTANT, agent=agent) for agent in speakers}
@@ -378,7 +378,8 @@ def _check_result(result: Any, environment: Environment, where: str) -> None:
         validated_reward(reward, f"{where}, agent {agent!r}")
     if not result.done and not result.truncated and not result.observations:
         raise ConfigError(
-            f"{where}: nobody has an observation, so nobody can speak, but the world is not done"
+            f"{where}: no agent has an observation, so none can act, but the environment is not "
+            "done; set StepResult.done"
         )
 
 

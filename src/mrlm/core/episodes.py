@@ -13,7 +13,7 @@ from mrlm.core.types import Rollout, Status, Task, Turn
 
 @dataclass(slots=True)
 class Episode:
-    """An episode: one play of a task by all agents.
+    """An episode: one attempt at a task by all agents.
 
     Args:
         id: unique within the run and sufficient to reproduce it.

@@ -106,12 +106,11 @@ class LLMEnvironment:
         if not isinstance(action, Message | Mapping):
             raise ConfigError(
                 "LLMEnvironment.step takes the message of an agent, as every environment does; "
-                "respond(messages) answers a conversation"
+                "use respond(messages) for a conversation"
             )
         if self._environment is None:
             raise ConfigError(
-                "LLMEnvironment.step: call reset first; to ask the model something, use "
-                "respond(message)"
+                "LLMEnvironment.step: call reset first; to query the model, use respond(message)"
             )
         return self.environment.step(action)
 
@@ -124,6 +123,6 @@ class LLMEnvironment:
         given = [name for name in AS_ENVIRONMENT if getattr(self, name) is not None]
         if given:
             raise ConfigError(
-                f"LLMEnvironment: {given[0]} is for a model that is the environment, and this one "
-                "is a policy; remove it"
+                f"LLMEnvironment: {given[0]} applies to a model used as an environment, and this "
+                "one is a policy; remove it"
             )

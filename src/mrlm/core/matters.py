@@ -55,7 +55,7 @@ class Matters(NamedTuple):
 
 PLAYED = Matters(
     lambda settings, run: not run.rows,
-    "it is about episodes that are played, and this run trains on a data set; remove it",
+    "it applies to sampled episodes, and this run trains on a data set; remove it",
 )
 """The condition of settings that apply to sampled episodes."""
 SEVERAL_TURNS = Matters(

@@ -1,4 +1,4 @@
-"""The process group of a run. Play and learning depend only on this interface; `distributed`
+"""The process group of a run. Sampling and training depend only on this interface; `distributed`
 implements it for several processes."""
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def unknown(name: str, known: list[str], what: str) -> str:
     """The message about an unknown name, with the nearest one and all known ones."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{what}: there is no {name!r}{hint} (there are: {', '.join(known)})"
+    return f"{what}: {name!r} does not exist{hint} (known: {', '.join(known)})"
 
 
 def source_of(plugin: Any) -> str:
@@ -110,7 +110,7 @@ def _load_reference(reference: str) -> Any:
     except ImportError as error:
         raise PluginError(
             f"{reference!r}: cannot import module {module_name!r} ({error}); "
-            "is its folder that of the config, the current one, or on PYTHONPATH?"
+            "its folder must be that of the config, the current one, or on PYTHONPATH"
         ) from error
     for part in attribute.split("."):
         if not hasattr(target, part):

@@ -62,7 +62,7 @@ def pass_at_k(passed: int, total: int, k: int) -> float:
         ValueError: fewer than `k` episodes.
     """
     if not 1 <= k <= total:
-        raise ValueError(f"k={k} plays cannot be drawn from {total}")
+        raise ValueError(f"k={k} episodes cannot be drawn from {total}")
     if total - passed < k:
         return 1.0
     return 1.0 - math.prod((total - passed - i) / (total - i) for i in range(k))

@@ -155,7 +155,7 @@ def beside(name: str) -> Iterator[None]:
 
 
 class _Span:
-    """A measured piece of work."""
+    """A measured span of work."""
 
     __slots__ = ("_phase", "_profile", "_whose")
 

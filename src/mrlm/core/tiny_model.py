@@ -114,7 +114,7 @@ def cache_folder() -> Path | None:
 def _writable(cache: Path | None) -> Path:
     """`cache`, created if needed; a temporary folder, with a warning, if it cannot be written."""
     if cache is None:
-        reason = "there is no home folder"
+        reason = "no home folder exists"
     else:
         try:
             cache.mkdir(parents=True, exist_ok=True)

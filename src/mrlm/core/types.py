@@ -1,7 +1,7 @@
 """The basic types, from environments to gradients. No torch, no I/O.
 
-A *rollout* is one agent's part of one episode; an *episode* is one play of a task by all agents; a
-*group* contains the episodes that start from one state and are compared with each other.
+A *rollout* is one agent's part of one episode; an *episode* is one attempt at a task by all agents;
+a *group* contains the episodes that start from one state and are compared with each other.
 """
 
 from __future__ import annotations

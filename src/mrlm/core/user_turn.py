@@ -75,7 +75,7 @@ def open_user_turn(
     ends = (None, rest) if at is None else (closing[at], "")
     if ends == (None, ""):
         raise ChatTemplateError(
-            "the chat template writes nothing after a user's message, so its end cannot be told; "
+            "the chat template writes nothing after a user's message, so its end is unknown; "
             "use another template for the world model"
         )
     return UserTurnOpening(first[:start], lead, "" if at is None else rest, *ends)

@@ -65,7 +65,7 @@ def test_an_algorithm_of_ones_own_is_named_by_module_and_class():
     )
     assert config.algorithm_settings().group_size == 3
     assert ExperimentConfig(**config.resolved()).algorithm_settings().group_size == 3
-    assert "no algorithm" in message({"training": {"algorithm": "json:dumps"}})
+    assert "is not an algorithm" in message({"training": {"algorithm": "json:dumps"}})
 
 
 def test_the_shipped_ppo_config_is_read(tmp_path):
@@ -188,7 +188,7 @@ def test_an_override_replaces_what_the_file_said_with_another_word():
         ("training", "key=value"),
         ("=3", "key=value"),
         ("environments.5.weight=1", "list of 1"),
-        ("environments.0.env_type.x=1", "nothing called 'x'"),
+        ("environments.0.env_type.x=1", "so it has no 'x'"),
         ("training.seed=[", "override"),
         ("training.seed=-1", "from the override"),
         ("learning_rate=fast", "from the override"),
@@ -225,7 +225,10 @@ def test_a_wrong_override_says_which(override, said):
         ({"grpo": {"clip_range": -1}}, "grpo.clip_range: must be greater than 0"),
         ({"generation": {"max_completion_length": 5}}, "the setting is generation.max_new_tokens"),
         ({"environments": [{"weight": 2}]}, "environments.0.env_type: it is required"),
-        ({"environments": [{"env_type": "math", "mode": "server"}]}, "not a trained policy"),
+        (
+            {"environments": [{"env_type": "math", "mode": "server"}]},
+            "an environment is not trained",
+        ),
         ({"policies": {"a": {"endpoint": "localhost"}}}, "policies.a.endpoint"),
         ({"agents": {"a": {"generation": {"temprature": 1}}}}, "did you mean 'temperature'"),
         ({"agents": {"a": {"generation": {"top_p": 2}}}}, "agents.a.generation"),

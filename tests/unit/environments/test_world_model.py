@@ -268,7 +268,7 @@ def test_what_cannot_be_an_environment_is_refused(imagined: LLMEnvironment, mode
         check_environment(LLMEnvironment(model, imagined.tokenizer))
     with pytest.raises(ConfigError, match="behind an API"):
         LLMEnvironment({"base_url": "http://localhost:1"}).reset(0)
-    with pytest.raises(ConfigError, match="max_turns is for a model that is the environment"):
+    with pytest.raises(ConfigError, match="max_turns applies to a model used as an environment"):
         PPOTrainer(LLMEnvironment(model, imagined.tokenizer, max_turns=3), imagined)
     with pytest.raises(ConfigError, match="give the folder"):
         WorldModelEnvironment("policy:judge").reset(0)

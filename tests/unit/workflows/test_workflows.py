@@ -545,7 +545,7 @@ def configured(name: str, **settings: Any) -> ExperimentConfig:
         ("refine", {"rounds": 0}, "rounds=0 must be at least 1"),
         ("refine", {"rounds": "two"}, "rounds must be a valid integer"),
         ("refine", {"revise": ""}, "may not be empty; set both"),
-        ("refine", {"round": 2}, "there is no argument 'round'"),
+        ("refine", {"round": 2}, "unknown argument 'round'"),
         ("mixture", {"layers": 1}, "layers=1 must be at least 2"),
         ("majority_vote", {"samples": 0}, "samples=0"),
         ("majority_vote", {"pattern": "("}, "is not a regular expression"),
