@@ -171,7 +171,7 @@ def test_an_exchange_that_failed_once_is_repeated(
         run_async(train(run))
     run.log.close()
     assert run.step == 2 and late.exchanges == 3
-    assert "the weights of policy 'policy' did not arrive; they are given again" in caplog.text
+    assert "the weights of policy 'policy' did not arrive; loading them again" in caplog.text
 
 
 @pytest.mark.parametrize("checks", ["warn", "off"])

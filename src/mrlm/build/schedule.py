@@ -27,8 +27,8 @@ def schedule_of(config: ExperimentConfig, algorithm: Algorithm, cast: PolicyAssi
     order: Order = section.order or spec.orders[0]
     if order not in spec.orders:
         raise ConfigError(
-            f"{KEY}.order={order!r}: {name} trains policies {' or '.join(spec.orders)} only; use "
-            "one of these, or mappo, which takes any order"
+            f"{KEY}.order={order!r}: {name} supports only {' or '.join(spec.orders)}; set that, or "
+            "use mappo, which supports every order"
         )
     algorithm.check_agents(cast.trained, len(cast.policy_of))
     policies = [each for each, settings in cast.policies.items() if settings.trainable]

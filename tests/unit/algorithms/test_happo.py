@@ -233,7 +233,7 @@ def test_agents_with_one_policy_are_refused_or_updated_as_one(tmp_path: Path) ->
 
 def test_another_order_is_refused(tmp_path: Path) -> None:
     config = settings("happo", schedule="alternating", output_dir=str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match=r"happo learns sequential only.*mappo"):
+    with pytest.raises(ConfigError, match=r"happo supports only sequential.*mappo"):
         plan_of(config, LiveObjects())
 
 

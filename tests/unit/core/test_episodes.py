@@ -241,5 +241,5 @@ def test_what_was_not_trained_is_counted_by_agent_and_named_once(
     )
     for _ in range(3):
         warn_untrained(run, found)
-    assert caplog.text.count("all turns of agent 'first' have the advantage 0") == 1
+    assert caplog.text.count("all turns of agent 'first' have advantage 0") == 1
     assert "iteration 5" in caplog.text and "'last'" not in caplog.text
