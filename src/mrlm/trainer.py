@@ -1,4 +1,4 @@
-"""The one-call interface: `XTrainer(...).train()`. It turns live objects and flat keys into a
+"""The one-call interface: `XTrainer(...).train()`. It turns live objects and flat words into a
 config and its parts, independent of the algorithm; the trainer of an algorithm is this class with
 its name set."""
 
@@ -67,13 +67,13 @@ class Trainer:
             prompt_history_per_agent, response_history_per_agent) -> [prompt, ...]`, or by position.
         train_dataset, eval_dataset: rows; for online algorithms they become a reward-function
             environment.
-        args: an `XConfig`, whose keys are those of other trainers, or a mapping of such keys.
+        args: an `XConfig`, whose words are those of other trainers, or a mapping of such words.
         callbacks: `Callback` objects.
         wandb_config: log to Weights & Biases, with these arguments of `wandb.init` (`project`,
             `entity`, `name`, ...).
         share_policy: `True`: one policy for all agents; `False`: one each; `"lora"`: an adapter
             each on one base.
-        **words: any flat key (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`,
+        **words: any flat word (`num_generations=4`, `max_new_tokens=16`, `learning_rate=1e-4`,
             ...).
 
     Raises:
@@ -165,7 +165,7 @@ class Trainer:
         args: FlatWords | Algorithm | None,
         words: dict[str, Any],
     ) -> ExperimentConfig:
-        """The config with the algorithm's name, the settings of `args` and the flat keys in it."""
+        """The config with the algorithm's name, the settings of `args` and the flat words in it."""
         name = self.algorithm or (config.training.algorithm if config else "grpo")
         if config is None:
             config = ExperimentConfig(training={"algorithm": name})  # pyright: ignore

@@ -122,7 +122,7 @@ def refuse_unplayed(**parts: Any) -> None:
 
 
 def adapter_words(peft_config: Any) -> dict[str, Any]:
-    """Flat keys for a `peft.LoraConfig`.
+    """Flat words for a `peft.LoraConfig`.
 
     Raises:
         ConfigError: it sets something that the section `lora` does not have.

@@ -22,7 +22,7 @@ def check_opponents(plan: RunPlan) -> None:
     """Refuses opponents that could never be met.
 
     Raises:
-        ConfigError: what is missing.
+        ConfigError: names the missing setting.
     """
     section, cast = plan.config.opponents, plan.cast
     if not section.on:

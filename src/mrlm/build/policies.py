@@ -111,7 +111,7 @@ def assign(
             named = agent if agent in policies else trainable[0] if len(trainable) == 1 else None
         if named is None:
             raise ConfigError(
-                f"agents.{agent}: no policy is set, and several could act for it; set "
+                f"agents.{agent}: no policy is set, and none can be inferred; set "
                 f"agents.{agent}.policy to one of {', '.join(policies)}"
             )
         policy_of[agent] = named

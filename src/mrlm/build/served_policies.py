@@ -224,7 +224,7 @@ def house_of(
 
 
 def house_of_config(config: ExperimentConfig) -> HostedPolicies:
-    """The policies of an experiment that have weights, untrained.
+    """The policies of an experiment that have weights, with their initial ones.
 
     Raises:
         ConfigError: they cannot be assigned or loaded.

@@ -21,7 +21,7 @@ PolicyOption = Annotated[
 ]
 PoliciesOf = Annotated[
     Path | None,
-    typer.Option(help="An experiment whose policies are served untrained."),
+    typer.Option(help="An experiment whose policies are served with initial weights."),
 ]
 HttpPort = Annotated[
     int | None,

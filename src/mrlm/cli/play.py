@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HELP = """\
 A line is an answer; empty lines are not sent. /long begins an answer of several lines, and so does
 a line that begins with ```; it ends with an empty line (not inside of ```) or a single dot.
-/again shows what is to be answered, /quit leaves, and so do the end of the input and Ctrl-C."""
+/again repeats the messages, /quit leaves, and so do the end of the input and Ctrl-C."""
 
 
 def play(

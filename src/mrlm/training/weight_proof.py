@@ -101,7 +101,7 @@ async def prove(
             f"weights: after two exchanges, log-probs of a few tokens differ by up to "
             f"{gap.nats:.3g}, and rounding explains {gap.limit:g}. Does the engine "
             "load all of them, and compute in the trainer's precision? (engine.tolerance sets "
-            "what is taken for rounding)",
+            "the limit)",
         )
 
 
