@@ -127,9 +127,9 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "tracker": (["training.report_to=tensorbord"], ["tensorbord", "'tensorboard'"]),
     "several devices": (["distributed.strategy=fdsp"], ["distributed.strategy", "'fsdp'"]),
     "endpoint": (["policies.a.endpoint=http://localhost:1"], ["policies.a.endpoint", "mapping"]),
-    "two agents on one seat": (
+    "two agents in a game of one": (
         ["agents.writer.policy=p", "agents.reader.policy=p", "policies.p.trainable=true"],
-        ["'math'", "one seat", "'turns'"],
+        ["'math'", "one agent", "'turns'"],
     ),
     "idle policy": (
         ["policies.used.trainable=true", "policies.idle.trainable=true", "agents.a.policy=used"],

@@ -65,7 +65,7 @@ def test_what_aliases_and_merges_write_out_is_measured_before_it_is_made(tmp_pat
         costs[levels] = time.process_time() - begin
     assert costs[336] < max(40 * costs[21], 2.0)
     file.write_text(doubled(14, True))
-    with pytest.raises(ConfigError, match=r"merges \(<<\) bring 16382 entries"):
+    with pytest.raises(ConfigError, match=r"merges \(<<\) add 16382 entries"):
         load_config(file)
 
 
@@ -107,7 +107,7 @@ PIPELINE = {
     [
         (
             "training.learning_rate=1e-4",
-            "training.learning_rate: stages have settings of their own, which take precedence:  "
+            "training.learning_rate: stages have settings of their own, which take precedence: "
             "imitate (0.002), together (0.0002); write stages.0.training.learning_rate=1e-4 "
             "stages.1.training.learning_rate=1e-4",
         ),
