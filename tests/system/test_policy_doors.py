@@ -430,7 +430,7 @@ def test_weights_change_while_nobody_speaks() -> None:
         (("--policy", "base"), "write NAME=FOLDER"),
         (("--http-port", "0", "-e", "relay"), "--http-port is for policies"),
         (("--policy", "a=x", "--policy", "a=y"), "the name 'a' is given twice"),
-        (("--policy", "a=./none"), "there is no such folder"),
+        (("--policy", "a=./none"), "the folder does not exist"),
         (
             ("--policy", "a=x", "--weights-from", "none"),
             "--weights-from none: this folder does not exist",
