@@ -24,6 +24,7 @@ from certificates import Authority
 from commands import Mrlm
 from forking import Launcher
 from hosted import Client, Hosted, eventually
+from mrlm.cli import serve
 from mrlm.serving import mrlm_pb2 as pb
 from mrlm.serving.protocol.statuses import failure_in
 from places import IMPORTS
@@ -322,7 +323,10 @@ def test_every_option_reaches_the_server(
 
 
 def test_what_guards_a_server_reaches_it_and_is_said(
-    run: Mrlm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Mrlm,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     asked: list[Any] = []
 
@@ -356,6 +360,10 @@ def test_what_guards_a_server_reaches_it_and_is_said(
     assert (plain.timeout, plain.arguments) == (None, {}) and settings.arguments
     assert done.out.startswith("serving on 127.0.0.1:0: relay, code, debate, easy, math; ")
     assert done.out.endswith(" workers; TLS, token; metrics on port 9\n")
+    serve._say(asked[0], "http://127.0.0.1:3")
+    assert capfd.readouterr().out.endswith(
+        "; metrics on port 9; OpenAI protocol at http://127.0.0.1:3/v1\n"
+    )
     monkeypatch.setenv("MRLM_TOKEN", "the usual one")
     for more, token, hidden in (
         ((), "the usual one", ("MRLM_TOKEN",)),

@@ -287,6 +287,8 @@ def test_nothing_half_written_is_left(run: Mrlm, tmp_path: Path, kept: Path) -> 
     done = run(*skipped)
     assert done.code == 0 and "train 6 rows" in done.out
     assert "1 malformed rows were skipped" in done.err
+    (tmp_path / "empty").mkdir()
+    assert run(*skipped, "--out", tmp_path / "empty").code == 0, "there is nothing to lose"
 
 
 @pytest.mark.parametrize(

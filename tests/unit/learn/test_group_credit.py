@@ -12,6 +12,7 @@ import torch
 
 from mrlm import ExperimentConfig
 from mrlm.algorithms.a2c import A2C
+from mrlm.algorithms.at_grpo import ATGRPO
 from mrlm.algorithms.dr_mas import DrMAS
 from mrlm.algorithms.maporl import MAPoRL
 from mrlm.algorithms.marshal import MARSHAL
@@ -139,6 +140,15 @@ def test_spiral_is_centred_from_its_first_move_on() -> None:
     spiral.credit([later])
     close(found(later, "a"), [[0.25]])
     assert spiral.baseline("a") == pytest.approx((0.95 * 0.75 + 1.0) / 1.95)
+
+
+def test_deviation_keeps_the_earlier_of_equal_answers() -> None:
+    """More than sixteen, since numpy sorts fewer in their order anyway."""
+    algorithm = ATGRPO(filter="deviation", filter_ratio=0.5)
+    scores = np.tile([1.0, -1.0, 3.0, -3.0], 16)
+    kept = algorithm._kept(scores)
+    assert kept.tolist() == [place for place in range(64) if abs(scores[place]) == 1.0]
+    assert algorithm._kept(np.zeros(64)).tolist() == list(range(32, 64))
 
 
 def test_spiral_keeps_worlds_apart_and_its_state_in_checkpoints() -> None:

@@ -78,7 +78,9 @@ def test_a_side_has_one_scale_over_the_batch() -> None:
     [(MATPO, {"key": "task"}), (ATGRPO, {"key": {"a": "x"}}), (ATGRPO, {"rewards": "team"})],
 )
 def test_a_setting_that_would_mean_nothing_is_refused(algorithm: Any, setting: Any) -> None:
-    with pytest.raises(ConfigError, match=r"has fixed comparison groups .* use grpo, dr_mas or marshal"):
+    with pytest.raises(
+        ConfigError, match=r"has fixed comparison groups .* use grpo, dr_mas or marshal"
+    ):
         algorithm(**setting)
 
 

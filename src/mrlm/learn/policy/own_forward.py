@@ -67,7 +67,7 @@ class OwnForward:
 
     def _at_columns(self, model: Any, batch: Batch, output_layer: Any) -> tuple[Tensor, Tensor]:
         """Logits (B, K, V) and hidden states (B, K, H) at the columns `batch.grid.keep`; without an
-        output layer the logits stand for the states."""
+        output layer the logits take the place of the states."""
         grid = self._grid(batch)
         offered = {
             "attention_mask": grid.attention_mask,
