@@ -45,7 +45,7 @@ def main(given: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(chosen.threads))
     _silence()
     from benchmarks import report
-    from benchmarks.rows import Result, TestRunner, Unavailable
+    from benchmarks.rows import Bench, Result, Unavailable
     from benchmarks.table import ROWS
 
     if chosen.list:
@@ -57,7 +57,7 @@ def main(given: list[str] | None = None) -> int:
             print(f"there is no row {name!r}; the rows are {', '.join(names)}", file=sys.stderr)
             return 2
     rounds = 1 if chosen.quick else chosen.repeats
-    bench = TestRunner(rounds, chosen.threads, chosen.quick, not chosen.no_peers)
+    bench = Bench(rounds, chosen.threads, chosen.quick, not chosen.no_peers)
     rows = [row for row in ROWS if not chosen.rows or row.name in chosen.rows]
     failed: list[str] = []
     for row in rows:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.limits import decode_floor, reads
 from benchmarks.models import make_model
 from benchmarks.ours import Ours, playing
-from benchmarks.rows import Result, TestRunner, Unavailable
+from benchmarks.rows import Bench, Result, Unavailable
 from benchmarks.timing import alternate, expect, ratios, repeat
 from benchmarks.work import Counts, Work
 from benchmarks.worlds import LongTail, answer_at_length
@@ -52,10 +52,10 @@ def long_tail(
     rows: int,
     device: str = "cpu",
     dtype: Any = None,
-) -> Callable[[TestRunner], Result]:
+) -> Callable[[Bench], Result]:
     """Rollouts of given lengths, `rows` at a time on either side."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         size, wanted, batch = shape, list(lengths), rows
         if bench.quick:
             size, wanted, batch = "tiny", [2, 3, 9, 4], 2
@@ -92,11 +92,11 @@ def long_tail(
     return measure
 
 
-def one_row(shape: str, read: int, written: int, threads: int) -> Callable[[TestRunner], Result]:
+def one_row(shape: str, read: int, written: int, threads: int) -> Callable[[Bench], Result]:
     """One row, decoded: share of the time that reading the weights once per token takes. The
     bandwidth is measured again before every round, and prefill counts as if it were decoding."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         work = Work(shape, prompts=1, group=2, read=read, written=written)
         if bench.quick:
             work = Work("tiny", prompts=1, group=2, read=8, written=6)

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.decoding import long_tail
 from benchmarks.ours import reading
-from benchmarks.rows import Result, TestRunner, Unavailable
+from benchmarks.rows import Bench, Result, Unavailable
 from benchmarks.steps import small, written_rows
 from benchmarks.timing import repeat
 from benchmarks.work import Counts, Work
@@ -16,22 +16,20 @@ from benchmarks.work import Counts, Work
 DEVICE = "cuda"
 
 
-def rollouts(
-    shape: str, read: int, lengths: Sequence[int], rows: int
-) -> Callable[[TestRunner], Result]:
+def rollouts(shape: str, read: int, lengths: Sequence[int], rows: int) -> Callable[[Bench], Result]:
     """Sampling in bfloat16 against plain `generate`."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         _require_device()
         return long_tail(shape, read, lengths, rows, DEVICE, torch.bfloat16)(bench)
 
     return measure
 
 
-def training(work: Work) -> Callable[[TestRunner], Result]:
+def training(work: Work) -> Callable[[Bench], Result]:
     """Tokens per second of supervised steps, prompts included."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         _require_device()
         clock, done = bench.clock(device=DEVICE), small(work, bench)
         ours = reading(done, "sft", written_rows(done, ("completion",)), device=DEVICE)

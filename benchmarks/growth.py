@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.ours import playing
-from benchmarks.rows import Result, TestRunner
+from benchmarks.rows import Bench, Result
 from benchmarks.timing import repeat
 from benchmarks.work import Work
 
@@ -16,12 +16,12 @@ LATER = 8
 """Tokens of what an agent is shown after its first turn."""
 
 
-def agents(shape: str, rows: int, numbers: Iterable[int]) -> Callable[[TestRunner], Result]:
+def agents(shape: str, rows: int, numbers: Iterable[int]) -> Callable[[Bench], Result]:
     """Seconds of a step with ever more agents, who share out the same `rows` completions: on one
     model, as adapters on one base, and with models of their own. The value is 8 agents on one model
     over one."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         counts = [n for n in numbers if not bench.quick or n <= 2]
         total = 8 if bench.quick else rows
         result = Result(axis="agents")
@@ -47,11 +47,11 @@ def agents(shape: str, rows: int, numbers: Iterable[int]) -> Callable[[TestRunne
     return measure
 
 
-def turns(work: Work, numbers: Iterable[int]) -> Callable[[TestRunner], Result]:
+def turns(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
     """Seconds of a step with ever longer conversations. The value is what a further turn costs
     between 4 and 8 turns over what it costs between 1 and 4: 1 is linear in new tokens."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         counts = (1, 2, 3) if bench.quick else tuple(numbers)
         result = Result(axis="turns")
         points = [
@@ -68,11 +68,11 @@ def turns(work: Work, numbers: Iterable[int]) -> Callable[[TestRunner], Result]:
     return measure
 
 
-def siblings(work: Work, numbers: Iterable[int]) -> Callable[[TestRunner], Result]:
+def siblings(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
     """Seconds of a step with ever more samples of one prompt. The value is the cost of a sample in
     the largest group over that in the smallest."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         counts = [n for n in numbers if not bench.quick or n <= 4]
         result = Result(axis="group")
         points = [(n, _seconds(bench, replace(work, group=n), "grpo", result)) for n in counts]
@@ -85,10 +85,10 @@ def siblings(work: Work, numbers: Iterable[int]) -> Callable[[TestRunner], Resul
     return measure
 
 
-def prompts(work: Work, numbers: Iterable[int]) -> Callable[[TestRunner], Result]:
+def prompts(work: Work, numbers: Iterable[int]) -> Callable[[Bench], Result]:
     """Seconds of a step with ever longer prompts. The value is the longest over the shortest."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         counts = [n for n in numbers if not bench.quick or n <= 128]
         result = Result(axis="prompt tokens")
         points = [(n, _seconds(bench, replace(work, read=n), "grpo", result)) for n in counts]
@@ -100,7 +100,7 @@ def prompts(work: Work, numbers: Iterable[int]) -> Callable[[TestRunner], Result
     return measure
 
 
-def _seconds(bench: TestRunner, work: Work, algorithm: str, result: Result, **more: Any) -> float:
+def _seconds(bench: Bench, work: Work, algorithm: str, result: Result, **more: Any) -> float:
     """Median seconds of a step; how it was measured is noted in `result`."""
     if bench.quick:
         work = replace(work, shape="tiny", written=4)

@@ -10,17 +10,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.rows import Result, TestRunner
+from benchmarks.rows import Bench, Result
 
 AGENTS = (1, 2, 4, 8)
 MIB = 1 << 20
 
 
-def adapters(shape: str) -> Callable[[TestRunner], Result]:
+def adapters(shape: str) -> Callable[[Bench], Result]:
     """Memory of the most agents over that of one agent and their further adapters: gradients and
     two moments of the optimiser belong to an adapter."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         size = "tiny" if bench.quick else shape
         numbers = AGENTS[:2] if bench.quick else AGENTS
         found = {count: _measured(size, count) for count in numbers}

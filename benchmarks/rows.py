@@ -19,7 +19,7 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TestRunner:
+class Bench:
     """How rows are measured.
 
     Args:
@@ -110,7 +110,7 @@ class Row:
 
     name: str
     title: str
-    measure: Callable[[TestRunner], Result]
+    measure: Callable[[Bench], Result]
     must: float | None = None
     goal: float | None = None
     unit: str = "x"

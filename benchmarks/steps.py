@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.limits import least_seconds, measured
 from benchmarks.models import words_of
 from benchmarks.ours import Ours, playing, reading
-from benchmarks.rows import Result, TestRunner, Unavailable
+from benchmarks.rows import Bench, Result, Unavailable
 from benchmarks.timing import alternate, ratios, repeat
 from benchmarks.work import Counts, Work
 from benchmarks.worlds import AnswerTree, answer_afresh
@@ -19,10 +19,10 @@ NUM_ROWS = 256
 """Written rows; steps take them in turn."""
 
 
-def grpo(work: Work) -> Callable[[TestRunner], Result]:
+def grpo(work: Work) -> Callable[[Bench], Result]:
     """GRPO against TRL's."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         done = small(work, bench)
         return against(
             bench, done, lambda: playing(done, "grpo"), lambda: bench.peer("trl_peer").grpo(done)
@@ -31,10 +31,10 @@ def grpo(work: Work) -> Callable[[TestRunner], Result]:
     return measure
 
 
-def magrpo(work: Work, together: int = 1) -> Callable[[TestRunner], Result]:
+def magrpo(work: Work, together: int = 1) -> Callable[[Bench], Result]:
     """MAGRPO against CoMLRL's, per prompt; ours takes `together` prompts per step."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         done = small(work, bench)
         ours = replace(done, prompts=min(together, 3) if bench.quick else together)
         workflow = AnswerTree(done.group) if work.tree else answer_afresh
@@ -49,10 +49,10 @@ def magrpo(work: Work, together: int = 1) -> Callable[[TestRunner], Result]:
     return measure
 
 
-def ippo(work: Work) -> Callable[[TestRunner], Result]:
+def ippo(work: Work) -> Callable[[Bench], Result]:
     """IPPO with one value per turn and one epoch, which is what CoMLRL's IAC does."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         done = small(work, bench)
         settings = {"level": "turn", "update_epochs": 1, "num_minibatches": 1}
         return against(
@@ -65,10 +65,10 @@ def ippo(work: Work) -> Callable[[TestRunner], Result]:
     return measure
 
 
-def sft(work: Work) -> Callable[[TestRunner], Result]:
+def sft(work: Work) -> Callable[[Bench], Result]:
     """Supervised learning against TRL's."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         done = small(work, bench)
         rows = written_rows(done, ("completion",))
         return against(
@@ -82,10 +82,10 @@ def sft(work: Work) -> Callable[[TestRunner], Result]:
     return measure
 
 
-def dpo(work: Work) -> Callable[[TestRunner], Result]:
+def dpo(work: Work) -> Callable[[Bench], Result]:
     """Preference learning against TRL's; the reference scores every pair in its step."""
 
-    def measure(bench: TestRunner) -> Result:
+    def measure(bench: Bench) -> Result:
         done = small(work, bench)
         rows = written_rows(done, ("chosen", "rejected"))
         return against(
@@ -101,7 +101,7 @@ def dpo(work: Work) -> Callable[[TestRunner], Result]:
 
 
 def against(
-    bench: TestRunner,
+    bench: Bench,
     work: Work,
     make: Callable[[], Ours],
     make_peer: Callable[[], Any],
@@ -148,7 +148,7 @@ def against(
     return result
 
 
-def small(work: Work, bench: TestRunner) -> Work:
+def small(work: Work, bench: Bench) -> Work:
     """The work itself, or next to nothing of its kind."""
     if not bench.quick:
         return work

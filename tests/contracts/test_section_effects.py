@@ -105,14 +105,14 @@ class Server(Given):
         super().__init__(**{k: v for k, v in locals().items() if k not in ("self", "__class__")})
 
 
-class ChildProcess(Given):
+class Asked(Given):
     """One that asks an endpoint."""
 
     def __init__(self, policy: str, base_url: str, **arguments: Any) -> None:
         super().__init__(base_url=base_url, **arguments)
 
 
-class AskedToo(ChildProcess):
+class AskedToo(Asked):
     """Another one."""
 
 
@@ -143,7 +143,7 @@ ENDPOINT = {"base_url": "http://localhost:1", "model": "m"}
 ASKED: dict[str, Any] = {
     "policies": {
         "short": {},
-        "long": {"endpoint": ENDPOINT, "engine": "test_section_effects:ChildProcess"},
+        "long": {"endpoint": ENDPOINT, "engine": "test_section_effects:Asked"},
     }
 }
 ROUNDS = [{**NOISE, "rounds": 3}]

@@ -26,7 +26,7 @@ class Word(Action):
     word: str
 
 
-class TextAgent(Observation):
+class Told(Observation):
     hint: str = ""
     left: int = 0
 
@@ -38,13 +38,11 @@ class Game(Environment):
         super().__init__()
         self.number, self.left = 0, 0
 
-    def reset(
-        self, seed: int | None = None, episode_id: str | None = None, **more: Any
-    ) -> TextAgent:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> Told:
         self.number, self.left = random.Random(seed).randrange(10), more.get("tries", 4)
-        return TextAgent(hint="guess", left=self.left)
+        return Told(hint="guess", left=self.left)
 
-    def step(self, action: Any, timeout_s: float | None = None, **more: Any) -> TextAgent:
+    def step(self, action: Any, timeout_s: float | None = None, **more: Any) -> Told:
         if isinstance(action, Word) and action.word == "crash":
             raise RuntimeError("the game is broken")
         said = action.number if isinstance(action, Guess) else len(str(action))
@@ -53,9 +51,7 @@ class Game(Environment):
         self.left -= 1
         right = said == self.number
         hint = "right" if right else "higher" if said < self.number else "lower"
-        return TextAgent(
-            hint=hint, left=self.left, done=right or not self.left, reward=float(right)
-        )
+        return Told(hint=hint, left=self.left, done=right or not self.left, reward=float(right))
 
     @property
     def state(self) -> State:
@@ -64,5 +60,5 @@ class Game(Environment):
 
 if __name__ == "__main__":
     kind = {"number": Guess, "sum": Sum, "word": Word}[sys.argv[1]]
-    app = create_fastapi_app(Game, kind, TextAgent, max_concurrent_envs=int(sys.argv[3]))
+    app = create_fastapi_app(Game, kind, Told, max_concurrent_envs=int(sys.argv[3]))
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")

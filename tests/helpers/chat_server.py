@@ -113,14 +113,14 @@ def serving(answer: Callable[[JSON, int], Answer]) -> Iterator[ChatServer]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    class SilentLog(ThreadingHTTPServer):
+    class QuietServer(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 64
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             pass  # a client that hung up
 
-    with SilentLog(("127.0.0.1", 0), Handler) as http:
+    with QuietServer(("127.0.0.1", 0), Handler) as http:
         state.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
         thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
         thread.start()

@@ -15,7 +15,7 @@ import transformers
 from benchmarks import report, steps, worlds_throughput
 from benchmarks.models import SHAPES, make_model, make_tokenizer
 from benchmarks.ours import playing, reading
-from benchmarks.rows import Result, Row, TestRunner
+from benchmarks.rows import Bench, Result, Row
 from benchmarks.table import ROWS
 from benchmarks.timing import Stepwise, alternate
 from benchmarks.work import Counts, Work
@@ -62,7 +62,7 @@ def test_a_row_without_its_peer_says_so_and_times_our_side(run: Run, tmp_path: P
 @pytest.mark.parametrize("name", ["long-tail", "decode", "turns", "group"])
 def test_a_row_that_needs_no_other_library_has_a_value(name: str) -> None:
     (row,) = [row for row in ROWS if row.name == name]
-    result = row.measure(TestRunner(rounds=1, quick=True))
+    result = row.measure(Bench(rounds=1, quick=True))
     assert result.value is not None and math.isfinite(result.value)
     assert all(y > 0 for points in result.lines.values() for _, y in points)
 
@@ -110,7 +110,7 @@ def test_a_peer_that_does_less_is_not_compared() -> None:
 
     ours = playing(SMALL, "magrpo")
     with pytest.raises(AssertionError, match="the peer"):
-        alternate(ours, Stepwise(Lazy()), 1, TestRunner().clock(), SMALL.counts)
+        alternate(ours, Stepwise(Lazy()), 1, Bench().clock(), SMALL.counts)
     ours.close()
 
 

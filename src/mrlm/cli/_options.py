@@ -35,9 +35,7 @@ Worlds = Annotated[
     list[str] | None,
     typer.Option("--environment", "-e", help="An environment by name; may be repeated."),
 ]
-SilentLog = Annotated[
-    bool, typer.Option("--quiet", help="Print nothing but the result and errors.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
 
 
 def _set_verbose(value: bool) -> None:

@@ -12,7 +12,7 @@ from mrlm.cli._options import (
     ConfigFile,
     Model,
     Overrides,
-    SilentLog,
+    Quiet,
     Worlds,
     config_to_play,
     write_json,
@@ -31,7 +31,7 @@ def collect(
     filter_reward: Annotated[
         float | None, typer.Option(help="Keep only rollouts of at least this reward.")
     ] = None,
-    quiet: SilentLog = False,
+    quiet: Quiet = False,
 ) -> None:
     """Play episodes with the agents of an experiment and write the conversations to a file."""
     from mrlm.core.records import message_record

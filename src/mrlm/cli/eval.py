@@ -14,7 +14,7 @@ from mrlm.cli._options import (
     ConfigFile,
     Model,
     Overrides,
-    SilentLog,
+    Quiet,
     Worlds,
     config_to_play,
     write_json,
@@ -50,7 +50,7 @@ def eval(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write everything as JSON.")
     ] = None,
-    quiet: SilentLog = False,
+    quiet: Quiet = False,
 ) -> None:
     """Evaluate the agents of an experiment on held-out tasks."""
     from mrlm.core.errors import ConfigError

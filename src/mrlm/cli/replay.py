@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mrlm.cli._options import SilentLog, write_json
+from mrlm.cli._options import Quiet, write_json
 
 
 def replay(
@@ -23,7 +23,7 @@ def replay(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if it differs from the log.")
     ] = False,
-    quiet: SilentLog = False,
+    quiet: Quiet = False,
 ) -> None:
     """Play an episode of a run again and compare it with the log."""
     from mrlm.replays.replay import replay as play_again

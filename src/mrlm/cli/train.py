@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from mrlm import distributed
-from mrlm.cli._options import ConfigFile, Overrides, SilentLog
+from mrlm.cli._options import ConfigFile, Overrides, Quiet
 from mrlm.core.errors import ConfigError, MRLMError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def train(
         int | None,
         typer.Option(min=1, help="Maximal iterations of every stage, to try an experiment."),
     ] = None,
-    quiet: SilentLog = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train the agents of an experiment."""
     if quiet:

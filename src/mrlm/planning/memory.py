@@ -26,7 +26,7 @@ REDUCING = ("buckets",)
 """Parts that exist only while gradients are reduced."""
 PASSING = (*LEARNING, *PLAYING, *REDUCING)
 
-LiveObjects = dict[str, int]
+Parts = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class ShardCounts:
 WHOLE = ShardCounts()
 
 
-def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE) -> LiveObjects:
+def parts_of(weights: WeightSizes, job: MemoryLoad, shards: ShardCounts = WHOLE) -> Parts:
     """Bytes of one policy on one device, by part."""
     width, shape = job.width, weights.shape
     own = ADAPTER_BYTES if weights.lora is not None else width
-    parts: LiveObjects = {"weights": weights.count * width // shards.weights if weights.owns else 0}
+    parts: Parts = {"weights": weights.count * width // shards.weights if weights.owns else 0}
     if weights.lora is not None:
         parts["adapter"] = weights.adapter * own // shards.weights
     if weights.trainable:
@@ -151,9 +151,9 @@ def engine_copy(shape: ModelShape, job: MemoryLoad, on_processor: bool) -> int:
 
 def _passing(
     weights: WeightSizes, shape: ModelShape, job: MemoryLoad, shards: ShardCounts
-) -> LiveObjects:
+) -> Parts:
     """Bytes that are needed during a forward and backward pass."""
-    parts: LiveObjects = {}
+    parts: Parts = {}
     if weights.trainable:
         parts["activations"] = activations(shape, job.tokens, job.computed, job.checkpointing)
         parts["logits"] = logits(shape, job.tokens, job.lean)

@@ -10,7 +10,7 @@ from typing import Any
 from mrlm.core.timing import OTHER, PHASES, Profile, profiling
 from mrlm.training.run import Callback, Run
 
-RowTable = dict[str, dict[str, float]]
+Table = dict[str, dict[str, float]]
 """Phase or counter -> owner -> value."""
 
 ABOUT = {
@@ -109,11 +109,11 @@ class Report:
 
     name: str
     steps: int = 0
-    seconds: RowTable = field(default_factory=dict)
-    tokens: RowTable = field(default_factory=dict)
+    seconds: Table = field(default_factory=dict)
+    tokens: Table = field(default_factory=dict)
     before: float = 0.0
     """Seconds before the first step."""
-    beside: dict[str, RowTable] = field(default_factory=dict)
+    beside: dict[str, Table] = field(default_factory=dict)
     """Seconds of threads that run in parallel to the steps and are not part of their time."""
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -207,8 +207,8 @@ class Report:
         return ["  " + ", ".join(speeds)] if speeds else []
 
 
-def _nested(table: Mapping[tuple[str, str], float]) -> RowTable:
-    found: RowTable = {}
+def _nested(table: Mapping[tuple[str, str], float]) -> Table:
+    found: Table = {}
     for (first, second), value in table.items():
         found.setdefault(first, {})[second] = round(value, 6)
     return found

@@ -376,7 +376,7 @@ def test_hostile_problems_are_read_at_once() -> None:
 # -- turns -----------------------------------------------------------------------------------------
 
 
-class RowTable(Environment):
+class Table(Environment):
     """Two seats in turn, twice each; the first earns what the second loses."""
 
     agents = ("x", "o")
@@ -408,7 +408,7 @@ class RowTable(Environment):
 @pytest.mark.parametrize(("seed", "rotate"), [(0, True), (1, True), (1, False)])
 def test_players_change_seats_from_task_to_task(tokenizer: Any, seed: int, rotate: bool) -> None:
     script = {"x": ["1", "2"], "o": ["3", "4"]}
-    episode, heard = acted(tokenizer, SelfPlay(rotate=rotate), script, RowTable(seed))
+    episode, heard = acted(tokenizer, SelfPlay(rotate=rotate), script, Table(seed))
     first, second = ("o", "x") if seed and rotate else ("x", "o")
     assert [name for name, _ in heard] == [first, second] * 2
     assert heard[0][1] == ["you are x"] and heard[1][1] == ["move 1 of o"]
@@ -417,7 +417,7 @@ def test_players_change_seats_from_task_to_task(tokenizer: Any, seed: int, rotat
 
 
 def test_who_is_demonstrated_sits_where_it_sits(tokenizer: Any) -> None:
-    source, _ = play(tokenizer, RowTable(1), [""], ("x", "o"), SelfPlay(), group_size=1)
+    source, _ = play(tokenizer, Table(1), [""], ("x", "o"), SelfPlay(), group_size=1)
     source.demonstrate = True
     ((episode,),) = run_async(source.take(1))
     said = {

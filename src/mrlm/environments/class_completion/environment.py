@@ -14,7 +14,7 @@ from mrlm.core.types import Message, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.class_completion.dividing import Division, divided
 from mrlm.environments.class_completion.generator import row as generated
-from mrlm.environments.class_completion.grading import ClassBench
+from mrlm.environments.class_completion.grading import ClassGrader
 from mrlm.environments.class_completion.merging import honest
 from mrlm.environments.class_completion.problems import PROBLEM, ClassProblem, converted
 from mrlm.environments.class_completion.scoring import CompletionScore, told, worth
@@ -98,7 +98,7 @@ class ClassCompletionEnvironment(Writers):
         self.division: Division | Sequence[Sequence[str]] = division
         self.instruction: str = instruction
         self.seed: int = seed
-        self._bench = ClassBench(isolation, sandbox)
+        self._bench = ClassGrader(isolation, sandbox)
         self._convert = partial(
             converted,
             num_writers=len(self.writers),

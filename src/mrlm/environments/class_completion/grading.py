@@ -16,7 +16,7 @@ from typing import Any
 from mrlm.core.errors import EpisodeError
 from mrlm.core.sync_async import in_thread
 from mrlm.environments.class_completion.problems import ClassProblem
-from mrlm.environments.code.grading import TestRunner
+from mrlm.environments.code.grading import CodeGrader
 from mrlm.sandbox import open_sandbox
 from mrlm.sandbox.grading import GradingVerdict, grade_class
 from mrlm.sandbox.types import Limits, Sandbox
@@ -27,7 +27,7 @@ PATIENCE = 3.0
 """Factor on the deadline of a test for the reference class, so that it fails no test by chance."""
 
 
-class ClassBench(TestRunner):
+class ClassGrader(CodeGrader):
     """Test runner for classes, in a sandbox shared by an environment and all its copies; caches the
     usable test cases."""
 

@@ -16,7 +16,7 @@ from mrlm.data.tasks import OnBadRow
 from mrlm.environments.code.answers import extract_code, fenced, refusal
 from mrlm.environments.code.formats import PROBLEM, converted
 from mrlm.environments.code.generator import CodeProblemGenerator
-from mrlm.environments.code.grading import TestRunner
+from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code.scoring import feedback, unusable, worth
 from mrlm.environments.shared.generators import attempts
@@ -115,7 +115,7 @@ class CodeExecutionEnvironment(RowTasks):
         self.max_attempts: int = tries
         self.max_turns: int | None = tries
         self.instruction = instruction
-        self._bench = TestRunner(isolation, sandbox)
+        self._bench = CodeGrader(isolation, sandbox)
         self.generator: CodeProblemGenerator | None = None
         source = sources[0] if sources else drawn
         if isinstance(source, CodeProblemGenerator | Mapping):

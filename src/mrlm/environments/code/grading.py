@@ -27,7 +27,7 @@ MOST_TIME = 6
 """Total time limit of all cases of a program, in multiples of the deadline of one case."""
 
 
-class TestRunner:
+class CodeGrader:
     """A test runner for answers, in a sandbox shared by an environment and all its copies. The
     sandbox is opened on first use.
 
@@ -42,7 +42,7 @@ class TestRunner:
         self.isolation = isolation
         self._sandbox = sandbox
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TestRunner:
+    def __deepcopy__(self, memo: dict[int, Any]) -> CodeGrader:
         return self
 
     async def test(

@@ -14,7 +14,7 @@ from mrlm.core.types import Message, StepResult, Task
 from mrlm.data.tasks import OnBadRow, Row
 from mrlm.environments.code.answers import fenced
 from mrlm.environments.code.formats import PROBLEM, converted
-from mrlm.environments.code.grading import TestRunner
+from mrlm.environments.code.grading import CodeGrader
 from mrlm.environments.code.problems import CodeProblem
 from mrlm.environments.code_collaboration.feedback import told
 from mrlm.environments.code_collaboration.generator import problem as generated
@@ -109,7 +109,7 @@ class CodeCollaborationEnvironment(Writers):
         self.num_visible: int = num_visible
         self.num_hidden: int = num_hidden
         self.seed: int = seed
-        self._bench = TestRunner(isolation, sandbox)
+        self._bench = CodeGrader(isolation, sandbox)
         if dataset is not None:
             self._table = RowTable(
                 dataset,

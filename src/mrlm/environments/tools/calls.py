@@ -43,14 +43,14 @@ class Malformed:
     reason: str
 
 
-ChildProcess = list[ToolCall | Malformed]
+ParsedCalls = list[ToolCall | Malformed]
 
 
 class _Refused(ValueError):
     """A call cannot be parsed."""
 
 
-def calls_in(text: str) -> ChildProcess:
+def calls_in(text: str) -> ParsedCalls:
     """The calls of a message, in order, in the first of these forms that it has:
 
     - `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Qwen and Hermes write it;
@@ -114,8 +114,8 @@ def _quoted(value: Any) -> str:
 # -- the three forms -------------------------------------------------------------------------------
 
 
-def _tagged(text: str) -> ChildProcess:
-    found: ChildProcess = []
+def _tagged(text: str) -> ParsedCalls:
+    found: ParsedCalls = []
     for part in text.split(OPENS)[1:]:
         inside, closed, _ = part.partition(CLOSES)
         if not closed:
@@ -125,8 +125,8 @@ def _tagged(text: str) -> ChildProcess:
     return found
 
 
-def _bare(text: str) -> ChildProcess:
-    found: ChildProcess = []
+def _bare(text: str) -> ParsedCalls:
+    found: ParsedCalls = []
     place = 0
     while place < len(text):
         try:
@@ -140,12 +140,12 @@ def _bare(text: str) -> ChildProcess:
     return found
 
 
-def _lines(text: str) -> ChildProcess:
+def _lines(text: str) -> ParsedCalls:
     if "\n" in text and _BEGINS.match(text) and text.endswith(")"):
         call = _read(lambda: _python_call(text))
         if isinstance(call, ToolCall):
             return [call]
-    found: ChildProcess = []
+    found: ParsedCalls = []
     for line in text.splitlines():
         line = line.strip().strip("`")
         if line and _LINE.fullmatch(line):
