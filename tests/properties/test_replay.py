@@ -86,6 +86,8 @@ def test_the_command_prints_writes_and_checks(team: Path, run: Mrlm, tmp_path: P
     assert "-- second (policy second) --" in done.out and "  first 0, correct 0" in done.out
     written = json.loads((tmp_path / "again.json").read_text())
     assert written["same"] and written["episode"] == line
+    shown = [run("replay", team, "--episode", line["id"], *more) for more in ((), ("--quiet",))]
+    assert [each.code for each in shown] == [0, 0] and shown[1].out == shown[1].err == ""
     again = run("replay", team, "--episode", "eval/relay/0/0")
     assert again.code == 2 and "is logged in steps 0, 2, 4; choose one with --step" in again.err
     assert run("replay", team, "--episode", "eval/relay/0/0", "--step", 3).code == 2

@@ -273,6 +273,12 @@ def test_what_is_said_is_there_before_anybody_answers(monkeypatch: pytest.Monkey
     assert seen == ["your turn\n"]
 
 
+def test_three_fences_are_one_closed_and_one_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["```", "a", "```", "```", "", "b", "```", ""]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(typed) + "\nrest\n"))
+    assert Terminal(multiline=True)._lines([]) == "\n".join(typed[:-1])
+
+
 def test_an_interrupt_is_for_others_again_when_the_game_is_over() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), _interruptible():

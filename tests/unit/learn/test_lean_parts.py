@@ -335,6 +335,12 @@ def test_trees_of_one_base_are_read_with_their_own_adapters() -> None:
     assert float((bare - together[0]).detach().abs().max()) > 1e-2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_angles_have_the_type_that_is_computed_in(dtype: torch.dtype) -> None:
+    angles = anatomy_of(family("gemma3")).rotary(torch.arange(5), dtype)
+    assert {part.dtype for pair in angles.values() for part in pair} == {dtype}
+
+
 @pytest.mark.parametrize("shape", [(5, 3, 8), (1, 1, 2)])
 def test_places_turn_heads_by_their_angles(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -360,6 +360,9 @@ def test_rows_are_the_best_against_the_worst(
     assert [(p.chosen, p.rejected) for p in found] == (
         [] if pair is None else [(turns[pair[0]], turns[pair[1]])]
     )
+    for turn in (turn for each in turns for turn in each):
+        turn.reward = 0.0  # the episode's reward decides, whoever of a team got it
+    assert [each.reward for each in group] == rewards and len(row_pairs(group)) == len(found)
 
 
 def test_sides_that_differ_in_their_prompts_alone_are_no_pair() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from mrlm import (
 from mrlm.algorithms.happo import HAPPO
 from mrlm.core import registry
 from mrlm.core.errors import ConfigError
+from mrlm.learn.credit.team_episodes import _episode
 from mrlm.learn.optimizer import LearnerSettings
 
 RATE = 0.05
@@ -261,6 +263,19 @@ def test_rollouts_and_the_episodes_of_them_have_equal_advantages(
     for name, column in advantages(team, episodes).items():
         assert column == pytest.approx(found[name])
         assert any(column)
+
+
+def test_an_episode_that_is_given_keeps_its_own_rewards(model: Any, tokenizer: Any) -> None:
+    """What training adds to the rewards of steps is not added to the caller's episode."""
+    agents = pair_of(model, tokenizer)
+    (play,) = generated(agents)[:1]
+    task = registry.load("environments", "relay")().task(0)
+    given = Episode("0", task, play, 1.0, [0.25, 0.75], "done")
+    policies: Any = {name: SimpleNamespace(name=name) for name in play}
+    found = _episode(0, "k", given, {name: each.turns for name, each in play.items()}, policies)
+    assert found.step_rewards == given.step_rewards == [0.25, 0.75]
+    found.step_rewards[0] = 9.0
+    assert given.step_rewards == [0.25, 0.75]
 
 
 def transcript(first: str, second: str) -> Rollout:
