@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from mrlm import Callback, load_config, run_experiment
 from mrlm.build.served_policies import HostedPolicies, house_of
 from mrlm.core.errors import CheckError, ConfigError, EngineError
 from mrlm.core.types import Completion, SamplingParams
+from mrlm.engines import vllm
 from mrlm.engines.lean.engine import LeanEngine
 from mrlm.engines.mrlm import MrlmEngine
 from mrlm.engines.sglang import SglangEngine
@@ -148,6 +150,10 @@ def test_a_run_through_the_routes_of_other_servers(
     assert len(list(shared.glob("*/policy/*"))) <= 1  # old weights are cleared away
 
 
+SLOWEST = vllm.FRESH
+"""Seconds between a server's end and the next one's start: no real one is there sooner."""
+
+
 class Restart(Callback):
     """Kills the server after the first step, and starts another one at the same address."""
 
@@ -159,6 +165,7 @@ class Restart(Callback):
         if run.step == 1:
             self.server.kill()
             where = (self.server.address, self.server.url)
+            time.sleep(SLOWEST)
             self.server = self.start(*(int(each.rsplit(":", 1)[1]) for each in where))
 
 
@@ -347,6 +354,7 @@ def test_a_server_that_is_lost_gets_its_weights_again(
                 say(engine, requests("base"))
         pushes = engine.pushes
         ports = [int(where.rsplit(":", 1)[1]) for where in (server.address, server.url)]
+    time.sleep(SLOWEST)
     with policy_process(launcher, tmp_path, *words, port=ports[0], http_port=ports[1]):
         assert_same(say(engine, requests("base")), wanted)
     assert engine.pushes > pushes
