@@ -140,8 +140,8 @@ from dataclasses import dataclass
 
 from mrlm.core.types import Message, Task
 from mrlm.play.agent import Agents
-from mrlm.play.workflow import Workflow, WorkflowSpec
 from mrlm.play.episode_runner import EpisodeRunner
+from mrlm.play.workflow import Workflow, WorkflowSpec
 
 
 @dataclass
