@@ -461,7 +461,7 @@ def test_rows_are_learned_from_elsewhere(cluster: None, go: Go) -> None:
         ),
         ({"policies": {"third": {}}}, "policies.*'third'"),
         ({"policies": {"first": {"engines": 2}}}, "colocated=false"),
-        ({"policies": {"first": {"learner": "fast"}}}, "no pool 'fast'"),
+        ({"policies": {"first": {"learner": "fast"}}}, "pool 'fast' does not exist"),
         ({"address": "nowhere"}, "address"),
         ({"adress": "auto"}, "'address'"),
     ],

@@ -259,7 +259,7 @@ def test_arguments_are_checked_against_the_constructor(client: Client) -> None:
     session.reset()
     assert count(session.step()) == 42
     for arguments, words in [
-        ('{"strat": 1}', "no argument 'strat'; did you mean 'start'"),
+        ('{"strat": 1}', "unknown argument 'strat'; did you mean 'start'"),
         ('{"start": "many"}', "start must be"),
         ("[1]", "arguments must be an object"),
         ("{", "not valid JSON"),
