@@ -259,7 +259,9 @@ CASES: dict[str, Case] = {
     "DataConfig.max_rows": case("data.max_rows", 2, **SFT),
     "DataConfig.shuffle": case("data.shuffle", False, **SFT),
     "DataConfig.shuffle_buffer": case("data.shuffle_buffer", 1, **STREAM),
-    "AsynchronyConfig.oversample": case("asynchrony.oversample", 2.0, environments=ROUNDS),
+    "AsynchronyConfig.oversample": case(
+        "asynchrony.oversample", 4.0, environments=[{**ROUNDS[0], "uneven": True}]
+    ),
     "StageConfig.name": case("stages", [{"name": "b"}], stages=[{"name": "a"}]),
     "GenerationConfig.max_new_tokens": case("generation.max_new_tokens", 5),
     "GenerationConfig.temperature": case("generation.temperature", 0.5),

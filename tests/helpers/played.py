@@ -176,15 +176,17 @@ def by_text(groups: list[Group]) -> dict[Any, list[float]]:
 class Noise(LengthEnvironment):
     """Two seats that speak at once, for a few rounds; every joint answer is worth something else,
     to each of them (or, with `alike`, that many times the same to both), so that there is always
-    something to learn."""
+    something to learn. With `uneven` an answer may end it sooner."""
 
     def __init__(
         self,
         agents: tuple[str, str] = ("short", "long"),
         rounds: int = 1,
         alike: float | None = None,
+        uneven: bool = False,
     ) -> None:
         super().__init__(agents)
+        self.uneven = uneven
         self.rounds = self.max_turns = rounds
         self.alike = alike
 
@@ -198,7 +200,7 @@ class Noise(LengthEnvironment):
         rewards = {agent: Reward(reward_of(f"{agent}: {said}")) for agent in self.agents}
         if self.alike is not None:
             rewards = dict.fromkeys(self.agents, Reward(self.alike * reward_of(said)))
-        if self.round == self.rounds:
+        if self.round == self.rounds or (self.uneven and reward_of(said) > 0.5):
             return StepResult(rewards=rewards, done=True)
         again = {agent: Observation([Message("again:")]) for agent in self.agents}
         return StepResult(again, rewards)
