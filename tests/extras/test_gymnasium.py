@@ -185,7 +185,7 @@ def test_a_number_that_is_none_fails_the_episode() -> None:
     ("arguments", "said"),
     [
         ({"id": "FrozenLak-v1"}, "FrozenLak"),
-        ({"id": "Pendulum-v1"}, "its actions are Box"),
+        ({"id": "Pendulum-v1"}, "its action space Box"),
         ({"id": "Taxi-v4", "actions": ["a", "b"]}, "6 different words"),
         ({"id": "Taxi-v4", "options": {"colour": 1}}, "cannot be created"),
         ({"id": "CartPole-v1", "render": "ansi"}, "no render mode"),
