@@ -103,7 +103,7 @@ def test_a_reward_function_that_fails_is_no_reward() -> None:
         ({"taskset": "sums_taskset", "config": {"larges": 1}}, "larges"),
         ({"taskset": "sums_taskset:InBoxes"}, "need a container"),
         ({"taskset": "sums_taskset:Empty"}, "is empty"),
-        ({"taskset": "sums_taskset", "answer": "gold"}, "no field 'gold'"),
+        ({"taskset": "sums_taskset", "answer": "gold"}, "no field answer='gold'"),
     ],
 )
 def test_what_cannot_be_played_says_so(arguments: dict[str, Any], said: str) -> None:
