@@ -9,7 +9,7 @@
 #                     200 times, damaged checkpoints, full disks; 10,000 steps through a network
 #                     that fails, 1,000 sessions of which half vanish (an hour; ARGS=1000 for less)
 #   make mutants      change one place of the source at a time: do the tests notice? (an hour)
-#   make check        format, lint, types; are the stubs of the derived names up to date?
+#   make check        format, lint, types; are the stubs, pages and figures up to date?
 #   make bench        install the peers, then measure speed and memory (hours; ARGS="--rows sft")
 #   make learning-curves   train every algorithm on small games (an hour; ARGS="--algorithms grpo")
 #   make clean        remove caches and build products; keeps $(VENV) and outputs/
@@ -110,6 +110,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m scripts.faces --check
+	$(BIN)/python -m scripts.pages --check
 	$(BIN)/python -m scripts.figures --check
 
 # One thread by default, on the clock of the process: what else runs disturbs that least.

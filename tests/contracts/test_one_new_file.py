@@ -29,6 +29,7 @@ TABLES = (
     "test_layout.py",
     "test_learning.py::test_every_algorithm_is_tried_on_something_it_can_win",
     "test_own_objects.py",
+    "test_pages.py",
     "test_plugin_effects.py::test_every_argument_has_a_case",
     "test_workflow_contract.py",
     "test_workflow_effects.py::test_every_setting_has_a_case",
@@ -80,6 +81,20 @@ def passed(copy: Path, files: tuple[str, ...], chosen: str = "") -> int:
 
 def test_contracts_hold_for_new_plug_ins(copy: Path) -> None:
     assert passed(copy, ("test_contracts.py",), " or ".join(NAMES)) >= 10
+
+
+def test_pages_and_stubs_are_made_from_them(copy: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    for script in ("pages", "faces"):
+        words = [sys.executable, "-m", f"scripts.{script}"]
+        subprocess.run(words, cwd=copy, env=environment, check=True, capture_output=True)
+    algorithm, environment_name, workflow = NAMES
+    page = (copy / "docs" / "algorithms.md").read_text()
+    assert f"### {algorithm}\n" in page and f"src/mrlm/algorithms/{algorithm}.py" in page
+    assert f"| `{environment_name}` |" in (copy / "docs" / "environments.md").read_text()
+    assert f"| `{workflow}` |" in (copy / "docs" / "workflows.md").read_text()
+    stub = (copy / "src" / "mrlm" / "__init__.pyi").read_text()
+    assert f"class {algorithm.capitalize()}Trainer(Trainer)" in stub
 
 
 @pytest.mark.slow

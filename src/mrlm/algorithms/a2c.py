@@ -1,4 +1,13 @@
-"""A2C: advantages from learned values, the plain policy gradient, one epoch."""
+"""A2C: advantages from learned values, the plain policy gradient, one epoch.
+
+- **Kind** one agent, or independent agents
+- **Paper** arXiv 1602.01783.
+- **Formula** `A` by GAE or over n steps (`estimator`); `-A l`, one epoch, no ratio. A step is a
+  turn, with `level: token` a token.
+- **Differs** from the paper: GAE and no entropy bonus (`preset: a2c` has both as there).
+- **Knobs** baseline: GAE or n steps; critic: `shared` or `separate`; loss: no ratio.
+- **Use it** as the actor-critic without PPO's clipping.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""CORY: a pioneer and an observer answer in turn, share the reward, and swap roles at intervals."""
+"""CORY: a pioneer and an observer answer in turn, share the reward, and swap roles at intervals.
+
+- **Kind** teams with critics
+- **Paper** arXiv 2410.06101.
+- **Formula** the pioneer answers, the observer reads it and answers (workflow `pioneer_observer`);
+  both get `r1 + r2`, scaled by the past rewards of their policies; PPO each, with a divergence in
+  the reward (`kl_penalty`: k1 or full); every `swap_freq` iterations they exchange roles.
+- **Differs** from the authors' code: values per turn and a sampled divergence (`preset: cory` has
+  values per token and the full one); optimisers stay with their policies at a swap.
+- **Knobs** plan: `chain`, roles in order; credit: team, k1 or full divergence in the reward;
+  baseline: GAE, whitened; critic: per agent; schedule: role swap.
+- **Use it** to train one model with a copy of itself as a partner.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""DPO: direct preference optimisation on pairs of a chosen and a rejected answer."""
+"""DPO: direct preference optimisation on pairs of a chosen and a rejected answer.
+
+- **Kind** learning from data
+- **Paper** arXiv 2305.18290, eq. 7; IPO 2310.12036; robust 2403.00409.
+- **Formula** `d = (l - f)(chosen) - (l - f)(rejected)`, summed over tokens; `-log s(beta d)`, or
+  hinge `max(0, 1 - beta d)`, IPO `(d - 1 / (2 beta))^2`, robust. `rpo_alpha` (2404.19733) adds the
+  chosen answers' likelihood, without which the likelihood of both sides may fall.
+- **Differs** from the paper: pairs that are identical or begin with different prompts are dropped;
+  AdamW and not RMSProp. IPO takes the means over lengths (`normalize_lengths`), as TRL does and its
+  paper does not.
+- **Knobs** plan: pairs; loss: preference, against a frozen reference; pairs: a data set.
+- **Use it** if you have preferences between two answers. Per agent: a row names its agent.
+"""
 
 from __future__ import annotations
 

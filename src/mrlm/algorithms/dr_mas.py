@@ -1,4 +1,13 @@
-"""Dr. MAS: rewards normalised by the mean and standard deviation of the same agent's turns."""
+"""Dr. MAS: rewards normalised by the mean and standard deviation of the same agent's turns.
+
+- **Kind** teams without a critic
+- **Paper** arXiv 2602.08847.
+- **Formula** `(R - mean_agent) / (std_agent + eps)` over all turns of one agent and task.
+- **Differs** from the authors' code: groups with equal scores have exactly 0, where it divides by a
+  small number; its other numbers are the defaults (`preset: dr_mas`).
+- **Knobs** plan: `chain(G)`; credit: team; group: task and agent; baseline: mean / deviation.
+- **Use it** for teams whose agents have rewards of different scale, or different numbers of turns.
+"""
 
 from __future__ import annotations
 

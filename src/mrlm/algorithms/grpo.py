@@ -1,4 +1,21 @@
-"""GRPO: reward relative to the group mean, no critic; also Dr. GRPO, DAPO, GSPO, CISPO."""
+"""GRPO: reward relative to the group mean, no critic; also Dr. GRPO, DAPO, GSPO, CISPO.
+
+- **Kind** one agent, or independent agents
+- **Paper** arXiv 2402.03300; Dr. GRPO 2503.20783, DAPO 2503.14476, GSPO 2507.18071, CISPO
+  2506.13585.
+- **Formula** `A = (R - mean) / (std + 1e-6)` over an agent's answers to one task; `clip(A)`, k3 in
+  the loss where `kl_coef` is set.
+- **Knobs** plan: `chain(G)`; group: task and agent; baseline: mean / deviation (`scale_rewards`:
+  group, batch, none); loss: token ratio, or `loss_type: dapo | dr_grpo | gspo | cispo | ...`;
+  bounds for negative advantages (`dual_clip`, `delta`); `recompute_old`, `importance` and
+  `kl_bias_correction` for off-policy samples.
+- **Differs** from the papers: tokens are averaged over the batch (`loss_type: ppo`, of which `dapo`
+  and `bnpo` are other names) and not over sequences first; no divergence; groups of 8. The others
+  are presets of this one: `dr_grpo`, `dapo`, `gspo`, `cispo`, `deepseek_r1`, and `grpo` for its own
+  paper. With several agents each has its own groups.
+- **Use it** first: no critic, few settings. `scale_rewards: none` does not inflate groups that are
+  nearly decided.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""IPPO: PPO for each agent on its own observations, with its own or the team's rewards."""
+"""IPPO: PPO for each agent on its own observations, with its own or the team's rewards.
+
+- **Kind** teams with critics
+- **Paper** arXiv 2011.09533.
+- **Formula** PPO's, over an agent's own turns: the next value is that of its own next turn.
+- **Knobs** credit: own or team; group: batch, per agent; baseline: GAE, whitened; critic:
+  `separate` or `shared`, its values normalised; loss: token ratio.
+- **Against `mappo`**: its critic reads the agent's context, and its rewards are the agent's own.
+  With `rewards: team` and `critic: separate` only the critic's input differs: equal values give
+  equal advantages (`tests/properties/test_value_units.py`). The divergence of `kl_coef` is part of
+  the reward here and of the loss there.
+- **Differs** from the paper: four epochs, no entropy bonus, gamma 1 (`preset: ippo`).
+- **Use it** if agents have separate rewards or models.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""MADPO: multi-agent DPO; each agent prefers its part of the better joint action."""
+"""MADPO: multi-agent DPO; each agent prefers its part of the better joint action.
+
+- **Kind** learning from data
+- **Paper** DPO (arXiv 2305.18290) for a team; no paper of its own.
+- **Formula** `online_dpo` on the team's reward: agents that act simultaneously are paired over the
+  same two episodes, each against its own reference.
+- **Differs** from CoMLRL's algorithm of this name: a preference for each agent, where that sums the
+  agents' log-ratios in one; one pair of a state and not 16 (`preset: madpo` has its numbers).
+- **Knobs** plan: `chain(G)`, `tree` or rows; credit: team; group: agent and state; loss:
+  preference; pairs: best against worst, or a data set whose sides hold messages of several agents.
+- **Use it** for teams with rewards that can be ranked, or with preference data.
+"""
 
 from __future__ import annotations
 

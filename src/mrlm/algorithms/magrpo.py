@@ -1,4 +1,20 @@
-"""MAGRPO: the team's return for every agent, relative to its own mean over sibling episodes."""
+"""MAGRPO: the team's return for every agent, relative to its own mean over sibling episodes.
+
+- **Kind** teams without a critic
+- **Paper** arXiv 2508.04652.
+- **Formula** `A_t = G_t - mean over the siblings' turns t`, for each agent; in a tree `G = r +
+  gamma mean(children)` and the mean over the answers to one state. With `joint_mode: cross` all `G
+  ** N` combinations of N agents' answers are played (one joint step), and an answer returns the
+  mean (`cross_credit: sum`: the sum) of those that contain it.
+- **Differs** from the authors' code: advantages are neither centred again nor divided by their
+  deviation (CoMLRL 1.4.3 does both, `advantage_normalization`); one optimiser step per batch and
+  not per two nodes of a tree; a `cross` answer returns a mean and not a sum; the last token of an
+  answer is trained; gamma .9 and two siblings (`preset: magrpo`: 1 and four, as CoMLRL 1.4.3).
+- **Knobs** plan: `chain(G)`, `tree` or `cross`; credit: team (or `independent`), to go; group:
+  state; baseline: mean (`baseline`, known as `advantage_mode`: the next three and a greedy
+  sibling); loss: no ratio.
+- **Use it** first for teams: one return for all, no critic.
+"""
 
 from __future__ import annotations
 

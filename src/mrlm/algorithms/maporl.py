@@ -1,4 +1,15 @@
-"""MAPoRL: a debate in which an answer is also rewarded for the scores of later answers."""
+"""MAPoRL: a debate in which an answer is also rewarded for the scores of later answers.
+
+- **Kind** teams with critics
+- **Paper** arXiv 2502.18439.
+- **Formula** `R_t,i = [s_t,i + sum_{t' > t} g^(t' - t) mean_j s_t',j] / sum g^(t' - t)`; PPO on
+  each answer, no value across turns.
+- **Differs** from the authors' code: one value per answer (`preset: maporl`: per token), bonuses
+  off, or with the signs of the paper's intent (`parity`: of the code).
+- **Knobs** plan: a debate; credit: influence, k1 in the reward; baseline: GAE inside a turn,
+  whitened; critic: `shared` or `separate`.
+- **Use it** for debates in which every answer can be scored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""MAPPO: a centralised critic for the team, and a clipped surrogate for every agent."""
+"""MAPPO: a centralised critic for the team, and a clipped surrogate for every agent.
+
+- **Kind** teams with critics
+- **Paper** arXiv 2103.01955; of language models 2601.21972.
+- **Formula** GAE over joint steps from the team's reward and `V(joint state)`, the same `A` for all
+  agents that acted in the step; `clip(A)`. The critic predicts returns less their running mean,
+  over their running deviation (`value_normalization`), the paper's first recommendation: one
+  learning rate fits rewards of any size.
+- **Knobs** credit: team; baseline: GAE over joint steps, whitened; critic: `central`; loss: token
+  ratio.
+- **Differs** from the paper: the mean and deviation are those of all returns so far; the critic's
+  error is squared and not Huber's; it is a language model that reads the team's conversation; four
+  epochs, no entropy bonus, gamma 1 (`preset: mappo`).
+- **Use it** for long or sparse joint tasks, with agents of any tokenizers.
+"""
 
 from __future__ import annotations
 

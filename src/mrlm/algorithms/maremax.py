@@ -1,4 +1,15 @@
-"""MAREMAX: the team's return for every agent, relative to the best sibling's."""
+"""MAREMAX: the team's return for every agent, relative to the best sibling's.
+
+- **Kind** teams without a critic
+- **Paper** arXiv 2508.04652's library; greedy: 2310.10505.
+- **Formula** `A_t = G_t - max over the siblings' turns t`: never above 0. With `baseline:
+  remax_greedy` it is `A_t = G_t - G_t of the greedy episode`, without siblings.
+- **Differs** from the authors' code: as `magrpo`, whose advantages CoMLRL 1.4.3 centres afterwards
+  (`advantage_normalization`); here all but the best answer have negative ones. ReMax's own baseline
+  is `remax_greedy`.
+- **Knobs** as `magrpo`; baseline: max, or a greedy sibling.
+- **Use it** with care: it only lowers the probability of worse answers.
+"""
 
 from __future__ import annotations
 

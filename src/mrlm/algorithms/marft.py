@@ -1,4 +1,17 @@
-"""MARFT: the agents of a joint step decide in sequence, and values follow that sequence."""
+"""MARFT: the agents of a joint step decide in sequence, and values follow that sequence.
+
+- **Kind** teams with critics
+- **Paper** arXiv 2504.16129.
+- **Formula** GAE along the chain of agents: after an agent comes the next agent of the same step;
+  the reward is on the last. `level: turn` clips the ratio of a whole turn, whose log-probs are
+  summed or averaged (`normalization`); `level: token` unrolls the chain over tokens.
+- **Differs** from the authors' code: gamma 1 and no entropy bonus (`preset: marft`); log-probs at
+  the sampling temperature; a critic that is a copy of the policy.
+- **Knobs** credit: team, on the last agent; baseline: GAE along the chain, whitened over the team;
+  critic: `separate` or `shared`, on the agent's context; loss: turn (action) or token ratio;
+  schedule: simultaneous or alternating.
+- **Use it** for pipelines of agents that act in sequence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""MARSHAL: turn-level returns, standardised over the turns of the role in sibling episodes."""
+"""MARSHAL: turn-level returns, standardised over the turns of the role in sibling episodes.
+
+- **Kind** teams without a critic
+- **Paper** arXiv 2510.15414.
+- **Formula** the return of every turn to the end, less the mean of the role's turns of the same
+  number in the task's episodes, by their deviation from these means; with `baseline_by: role`
+  normalised over all turns of the role, as in the paper.
+- **Differs** from the paper: a turn is compared with those of its number (`preset: marshal` sets
+  the paper's `baseline_by: role`, all turns of the role); no divergence; the batch is not whitened
+  afterwards and nothing is clipped twice, as in the authors' code.
+- **Knobs** plan: `chain(G)`; credit: to go, per turn; group: task and role; baseline: mean /
+  deviation.
+- **Use it** for games of many turns with intermediate rewards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""MATPO: the planner's reward, relative to its siblings', for the planner and all its workers."""
+"""MATPO: the planner's reward, relative to its siblings', for the planner and all its workers.
+
+- **Kind** teams without a critic
+- **Paper** arXiv 2510.04678.
+- **Formula** the planner's group-normalised reward, for the planner and for every worker it called.
+- **Differs** from the paper: a policy for each agent unless they share one, where it trains one for
+  all roles; the reward is the environment's.
+- **Knobs** plan: `chain(G)`, planner and workers on one policy; credit: inherited; group: task,
+  over planners; baseline: mean / deviation.
+- **Use it** if one model plans and calls itself as a worker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""Online DPO: of the answers just sampled to one state, the best is preferred to the worst."""
+"""Online DPO: of the answers just sampled to one state, the best is preferred to the worst.
+
+- **Kind** learning from data
+- **Paper** arXiv 2402.04792.
+- **Formula** DPO's loss with the best answer to a state chosen and the worst rejected.
+- **Differs** from the paper: rewards instead of a language model rank the answers, four of them by
+  default (`preset: online_dpo`: two), and the pair is the best against the worst.
+- **Knobs** plan: `chain(G)` or `tree`; credit: own or team; group: agent and state (the same
+  prompt); loss: preference; schedule: the reference follows every `ref_update_freq` iterations;
+  pairs: best against worst, ties dropped (or the first, `ties`).
+- **Use it** if rewards rank answers but their differences mean little.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""PPO: advantages from learned values, a clipped surrogate, a few epochs."""
+"""PPO: advantages from learned values, a clipped surrogate, a few epochs.
+
+- **Kind** one agent, or independent agents
+- **Paper** arXiv 1707.06347, eq. 7; GAE 1506.02438.
+- **Formula** `delta = r + gamma V' - V` over the agent's turns (`level: token`: over its tokens),
+  `A = delta + gamma lambda A'`, whitened; `clip(A)` and a clipped value loss, four epochs.
+- **Knobs** credit: own, k1 in the reward; baseline: GAE, whitened; critic: `shared` or `separate`;
+  loss: token ratio.
+- **Differs** from the paper: values per turn, whitened advantages, a clipped value loss, a value
+  head on the policy, gamma 1. `preset: ppo` is the paper's table, `preset: instruct_gpt` PPO as it
+  tuned language models first; both have values per token.
+- **Use it** if there is only one answer per task, or rewards in intermediate steps.
+"""
 
 from __future__ import annotations
 

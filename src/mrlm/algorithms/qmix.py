@@ -1,4 +1,15 @@
-"""QMIX: VDN with a monotone mixer whose weights depend on the joint state."""
+"""QMIX: VDN with a monotone mixer whose weights depend on the joint state.
+
+- **Kind** teams with critics
+- **Paper** arXiv 1803.11485; modes as `vdn`.
+- **Formula** `Q_tot = elu(u |W1(s)| + b1(s)) |w2(s)| + V(s)`, monotone in every `u_i`; `A_i =
+  Q_tot(u) - Q_tot(u with u_i replaced by v_i)`.
+- **Differs** from the paper as `vdn` does; hypernetworks have two layers, as in PyMARL, and one in
+  the paper (`hypernet_layers: 1`).
+- **Knobs** as `vdn`, with `mixing_size`, `hypernet_layers`, `state_size`. A team of one agent is
+  refused, for `vdn` too.
+- **Use it** if the value of an agent's part depends on the joint state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""REINFORCE: the plain policy gradient, return times the gradient of the log-probs."""
+"""REINFORCE: the plain policy gradient, return times the gradient of the log-probs.
+
+- **Kind** one agent, or independent agents
+- **Paper** Williams 1992.
+- **Formula** `A_t = G_t`; `-A l` summed over a sequence. With `baseline: mean` less the mean return
+  of the agent's turns of the same number in the batch.
+- **Differs** from the paper: an action is a token; the paper has no numbers for language.
+- **Knobs** credit: to go; group: batch; baseline: none, `mean`, or `whiten`.
+- **Use it** as the unbiased reference estimator.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""REINFORCE++: token returns, whitened over the batch, in a clipped surrogate; no critic."""
+"""REINFORCE++: token returns, whitened over the batch, in a clipped surrogate; no critic.
+
+- **Kind** one agent, or independent agents
+- **Paper** arXiv 2501.03262.
+- **Formula** token returns with the divergence k1 in the reward, whitened over the agent's turns of
+  the same number in the batch; with `baseline: group`, `R - mean of the group` first; `clip(A)`.
+- **Differs** from the paper: turns are compared with those of the same number (`baseline_by:
+  batch`, in `preset: reinforce_pp`, takes all); no divergence by default; rewards are not
+  normalised.
+- **Knobs** credit: to go and k1; group: batch; baseline: none or mean, whitened; loss: token ratio.
+- **Use it** for many different tasks with few answers each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""ReMA: GRPO with turn-level ratios, for long dialogues of a planner and a solver."""
+"""ReMA: GRPO with turn-level ratios, for long dialogues of a planner and a solver.
+
+- **Kind** teams without a critic
+- **Paper** arXiv 2503.09501.
+- **Formula** GRPO's advantage with the ratio of a turn, `exp(mean(l - o))`, clipped on both sides;
+  turns averaged per trajectory.
+- **Differs** from the authors' code: both agents are updated in every iteration;
+  `training.schedule` can alternate them, as the paper also does.
+- **Knobs** plan: `chain(G)`; credit: team; group: task; baseline: mean / deviation; loss: turn
+  ratio, dual clip; schedule: simultaneous or alternating.
+- **Use it** for a planner and a solver with a conversation of many turns.
+"""
 
 from __future__ import annotations
 

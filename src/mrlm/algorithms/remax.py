@@ -1,4 +1,15 @@
-"""ReMax: return from a turn on, relative to the return of the greedy policy."""
+"""ReMax: return from a turn on, relative to the return of the greedy policy.
+
+- **Kind** one agent, or independent agents
+- **Paper** arXiv 2310.10505.
+- **Formula** `A_t = G_t - G_t of the greedy episode`; with one turn, `R - r(greedy answer)`.
+- **Differs** from the authors' code: no discount within an answer (.99 there), no limit to rewards
+  (5 there), the divergence to go and not of one token, none at all by default (`preset: remax`:
+  .05); sums over a sequence are averaged over sequences, there over tokens (`aggregation`, in the
+  preset).
+- **Knobs** plan: `chain` and a greedy sibling; group: task; baseline: greedy.
+- **Use it** if one greedy answer is cheaper than a group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Reward model: a scalar head trained to score chosen answers above rejected ones."""
+"""Reward model: a scalar head trained to score chosen answers above rejected ones.
+
+- **Kind** learning from data
+- **Paper** arXiv 2203.02155, eq. 1; centred scores 2312.09244.
+- **Formula** `-log s(r(chosen) - r(rejected))`, `r` being a head's number at the last token of a
+  conversation.
+- **Differs** from the paper: one pair is one row, where it takes all pairs of a prompt's answers
+  together; scores are not shifted afterwards.
+- **Knobs** plan: pairs; critic: a `shared` head, trained alone; pairs: a data set.
+- **Use it** for a reward that cannot be programmed. `RewardModel(folder)` is a reward function, and
+  `reward_model: folder` of the environment `reward` the same in a config; `configs/rlhf.yaml` and
+  `examples/rlhf.py` train a policy against one. The folder may also hold a published reward model:
+  any sequence classifier of one label.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""RLOO: an answer's reward relative to the mean of the other answers to the same task."""
+"""RLOO: an answer's reward relative to the mean of the other answers to the same task.
+
+- **Kind** one agent, or independent agents
+- **Paper** arXiv 2402.14740, eq. 6.
+- **Formula** `A = R - mean(R of the others)`; ratio of the whole sequence, clipped.
+- **Knobs** plan: `chain(G)`; credit: own, k1 in the reward; group: task; baseline: leave-one-out;
+  loss: sequence ratio.
+- **Differs** from the paper, which has neither ratio nor clip and a divergence of .03 in the reward
+  (`preset: rloo`).
+- **Use it** for short answers with few samples per task; its baseline is unbiased.
+"""
 
 from __future__ import annotations
 

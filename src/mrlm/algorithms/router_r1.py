@@ -1,4 +1,17 @@
-"""Router-R1: PPO with the settings of a model that learns to route queries to other models."""
+"""Router-R1: PPO with the settings of a model that learns to route queries to other models.
+
+- **Kind** one agent, or independent agents
+- **Paper** arXiv 2506.09033.
+- **Differs** from the authors' code: values per turn (`preset: router_r1`: per token), and text of
+  other models is not in the value loss.
+- **Formula** PPO over the router's tokens. The paper's reward is in
+  `environments/shared/routing.py`, for routing environments: -1 for a wrong format, else 0 for a
+  wrong answer, else `(1 - c) outcome + c (1 - x)`, with `x` the rank of its cost among the latest
+  costs.
+- **Knobs** plan: `chain` with frozen workers; credit: format before outcome before cost, k1 in the
+  reward; baseline: GAE that skips other models' text; critic: `separate`.
+- **Use it** to train a model that calls other models.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""SAC: maximum reward at a target entropy, with an adaptive entropy coefficient."""
+"""SAC: maximum reward at a target entropy, with an adaptive entropy coefficient.
+
+- **Kind** teams with critics
+- **Paper** arXiv 1910.07207, the entropy coefficient 1812.05905.
+- **Formula** `max E[R]` with the mean entropy of a token held at `H'`: `V` learns lambda-returns of
+  `r + alpha (H - H')`; `clip(A) - alpha H(pi)`; `log alpha += rate (H' - H)` between iterations;
+  rewards and loss of one iteration have the same alpha.
+- **Differs** from the papers: no replay, no twin critics and no slow target; lambda-returns instead
+  of one step, a target entropy that is a share of the policy's own, the constant target inside the
+  reward, PPO's ratio for later epochs.
+- **Knobs** credit: own, with the entropy bonus in the reward; baseline: soft GAE, not whitened;
+  critic: `shared` or `separate`; loss: token ratio. `td3` is refused: it needs continuous actions.
+- **Use it** if a policy must not lose entropy before it has found high rewards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""SFT: supervised fine-tuning on given messages, good episodes, or observations."""
+"""SFT: supervised fine-tuning on given messages, good episodes, or observations.
+
+- **Kind** learning from data
+- **Paper** Rejection sampling as in STaR, arXiv 2203.14465.
+- **Formula** `-w l`, averaged over all trained tokens; `w` weights the agent's tokens and the
+  environment's.
+- **Differs** from STaR: a wrong answer is not retried with the solution as a hint, and the policy
+  continues from its current weights instead of the base model; `preset: sft` is InstructGPT's
+  supervised stage.
+- **Knobs** plan: rows, or collected episodes (of the policy, or of the environment's expert);
+  baseline none (A = 1); loss: no ratio, token mean.
+- **Use it** to train a format before rewards become informative, to clone good episodes
+  (`filter_low_reward`), or to predict the environment's next observation (`mode: world_model`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""SPIN: self-play fine-tuning; a given answer is preferred to one of an earlier policy."""
+"""SPIN: self-play fine-tuning; a given answer is preferred to one of an earlier policy.
+
+- **Kind** learning from data
+- **Paper** arXiv 2401.01335, eq. 4.7.
+- **Formula** DPO's loss with a row's answer chosen, the opponent's answer rejected and the opponent
+  as the reference; the opponent is the policy at the end of the round before, so that the loss is
+  log 2 at the beginning of a round.
+- **Differs** from the authors' code: AdamW and not RMSProp, pairs whose answer is the data's own
+  are dropped, and a round is one pass over the rows by default.
+- **Knobs** plan: rows, each answered once a round by the policies themselves; loss: preference
+  (sigmoid, hinge); schedule: an outer loop, an epoch being a round; pairs: real against generated,
+  of this round and the one before (`use_previous`).
+- **Use it** to improve further on the rows of supervised learning. `scripts/run_spin.sh` takes a
+  file of questions and answers.
+"""
 
 from __future__ import annotations
 

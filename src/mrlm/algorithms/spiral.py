@@ -1,4 +1,15 @@
-"""SPIRAL: self-play, with a moving average of each role's rewards as its baseline."""
+"""SPIRAL: self-play, with a moving average of each role's rewards as its baseline.
+
+- **Kind** teams without a critic
+- **Paper** arXiv 2506.24119.
+- **Formula** `A = gamma^k (R - b(role))`, `k` turns before the agent's last, with `b` a moving
+  average per role (decay .95); in the first iteration the mean of the other rewards.
+- **Differs** from the authors' code: the average is corrected for its start at 0 (`debias`) and
+  moved by the mean of a batch; truncated answers stay (`ignore_no_eos`).
+- **Knobs** plan: self-play; credit: own, at the end; group: a moving average per role; baseline:
+  that.
+- **Use it** for zero-sum games that one policy plays against itself.
+"""
 
 from __future__ import annotations
 

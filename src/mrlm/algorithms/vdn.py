@@ -1,4 +1,23 @@
-"""VDN: the team's value is the sum of the agents' values, which give individual credit."""
+"""VDN: the team's value is the sum of the agents' values, which give individual credit.
+
+- **Kind** teams with critics
+- **Paper** arXiv 1706.05296; counterfactuals 1705.08926 and 2007.12322, `vdac` 2007.12306. The
+  design for language models is MRLM's.
+- **Formula** `Q_tot = sum_i u_i`, fitted to lambda-returns of the team's reward over rounds; `u_i`
+  is computed from an agent's messages, `v_i` from its context before them; `factored`: `A_i = u_i -
+  v_i`, centred per agent and divided by one deviation for the team (`whiten_by: agent`: each
+  agent's own, which amplifies the noise of an agent whose messages hardly matter); `vdac`: `A = y -
+  sum_i v_i`; `bon`: the best of `group_size` answers is imitated, or preferred to the worst.
+- **Differs** from the paper strongly: values are computed from text by heads on a frozen network,
+  the default mode learns counterfactual advantages instead of Q, and there is no replay, no random
+  exploration and no maximum over a table of actions. `mode: bon`, in `preset: vdn`, is nearest.
+- **Knobs** credit: team; baseline: counterfactual, whitened over the team (`vdac`: the mixed
+  value); critic: `mixed`, learned first on whole episodes; loss: token ratio (`bon`: cross-entropy,
+  or DPO's).
+- **Use it** for teams with a joint reward and separate parts. No sum, and no monotone mixture, can
+  represent the reward of `xor` (`tests/unit/learn/test_mixing.py` has both at one half everywhere);
+  the policies win it here because their samples leave the tie, not because of the values.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,12 @@ EXAMPLES: dict[Kind, Example] = {
     "algorithm": Example(
         "ranked",
         '''\
-"""Ranked: an answer counts by its rank among its siblings, so that no outlier moves the others."""
+"""Ranked: an answer counts by its rank among its siblings, so that no outlier moves the others.
+
+- **Kind** one agent, or independent agents
+- **Formula** `A` is the share of siblings that an answer beats, less the share that beats it.
+- **Use it** where a few rewards are far larger than the others.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,10 @@ def names(wing: str) -> list[str]:
 
 
 def describe(wing: str, name: str) -> str:
-    """First line of the plug-in's docstring, without importing it."""
+    """First sentence of the plug-in's docstring, without importing it."""
     docstring = ast.get_docstring(ast.parse(files(wing)[name].read_text(encoding="utf-8"))) or ""
-    return docstring.strip().split("\n")[0]
+    sentence = re.match(r".*?(?:\.(?=\s)|$)", " ".join(docstring.split("\n\n")[0].split()))
+    return sentence[0] if sentence else ""
 
 
 def load(wing: str, name: str) -> Any:

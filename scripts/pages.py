@@ -1,0 +1,118 @@
+"""Writes what pages say of plug-ins, from their own files: sections of algorithms, tables of
+environments and workflows.
+
+    python -m scripts.pages            write docs/algorithms.md, environments.md and workflows.md
+    python -m scripts.pages --check    exit with 1 if they are out of date
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from mrlm.core import registry
+
+DOCS = Path(__file__).parent.parent / "docs"
+KINDS = (
+    "learning from data",
+    "one agent, or independent agents",
+    "teams without a critic",
+    "teams with critics",
+)
+"""Kinds of algorithms, in the order of the page; those of other plug-ins follow."""
+KIND = re.compile(r"^- \*\*Kind\*\* (.+)\n", re.MULTILINE)
+
+
+def written(name: str) -> str | None:
+    """The body of an algorithm's module docstring; `None` if it says no kind."""
+    source = registry.files("algorithms")[name].read_text(encoding="utf-8")
+    _, _, body = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
+    return body if KIND.search(body) else None
+
+
+def section(name: str, body: str) -> str:
+    """An algorithm's section of the page: its file, what it says of itself and its curve."""
+    file = f"- **File** `src/mrlm/algorithms/{name}.py`"
+    text = f"### {name}\n\n{KIND.sub('', body)}\n{file}\n"
+    picture = f"learning/{name}.png"
+    if (DOCS / picture).is_file():
+        text += f"\n<!-- curve: {name} -->\n![{name} on the matrix games]({picture})\n"
+    return text
+
+
+def sections() -> str:
+    """All sections, by kind and name."""
+    by_kind: dict[str, list[str]] = defaultdict(list, {kind: [] for kind in KINDS})
+    for name in registry.names("algorithms"):
+        body = written(name)
+        found = KIND.search(body) if body else None
+        if body and found:
+            by_kind[found[1]].append(section(name, body))
+    return "\n".join(
+        f"# {kind[0].upper()}{kind[1:]}\n\n" + "\n".join(texts) for kind, texts in by_kind.items()
+    )
+
+
+def environments() -> str:
+    """The table of environments."""
+    rows = ["| environment | description | return of an agent |", "|---|---|---|"]
+    for name in registry.names("environments"):
+        bounds = registry.load("environments", name).reward_range
+        shown = f"{bounds[0]:g} to {bounds[1]:g}" if bounds else "depends on the arguments"
+        rows.append(f"| `{name}` | {registry.describe('environments', name)} | {shown} |")
+    return "\n".join(rows) + "\n"
+
+
+def workflows() -> str:
+    """The table of workflows."""
+    rows = ["| workflow | environments | description |", "|---|---|---|"]
+    for name in registry.names("workflows"):
+        alone = registry.load("workflows", name).spec.one_seat
+        kind = "single-agent" if alone else "any"
+        rows.append(f"| `{name}` | {kind} | {registry.describe('workflows', name)} |")
+    return "\n".join(rows) + "\n"
+
+
+PARTS = {
+    "algorithms.md": ("sections", sections),
+    "environments.md": ("environments", environments),
+    "workflows.md": ("workflows", workflows),
+}
+
+
+def split(page: str, name: str) -> tuple[str, str, str]:
+    """A page before its part of this name, that part, and the page after it."""
+    begin = f"<!-- {name}: written by `python -m scripts.pages` -->\n"
+    before, found, rest = page.partition(begin)
+    part, end, after = rest.partition(f"<!-- end of {name} -->")
+    if not found or not end:
+        raise SystemExit(f"a page lacks the marks of its {name}: {begin}<!-- end of {name} -->")
+    return before + begin, part, end + after
+
+
+def pages() -> dict[Path, str]:
+    """File -> what it should hold."""
+    made: dict[Path, str] = {}
+    for file, (name, make) in PARTS.items():
+        path = DOCS / file
+        before, _, after = split(path.read_text(encoding="utf-8"), name)
+        made[path] = before + make() + after
+    return made
+
+
+def main() -> int:
+    """Write the pages, or say which are out of date."""
+    check = "--check" in sys.argv[1:]
+    old = {path: text for path, text in pages().items() if path.read_text(encoding="utf-8") != text}
+    for path, text in old.items():
+        print(f"docs/{path.name} is out of date" if check else f"wrote docs/{path.name}")
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    return int(check and bool(old))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
