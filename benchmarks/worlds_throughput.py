@@ -206,7 +206,7 @@ def markdown(rows: Sequence[Row], soak: Soak | None, where: str) -> str:
     lines = [
         f"Measured on {where}.",
         "",
-        "| world | at once | turns | episodes/s | ms of this process | failed |",
+        "| environment | at once | turns | episodes/s | ms of this process | failed |",
         "|---|---|---|---|---|---|",
     ]
     lines += [

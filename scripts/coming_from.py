@@ -53,8 +53,8 @@ from mrlm import IACTrainer, MAACTrainer, MAGRPOTrainer, MAGRPOConfig  # instead
 from mrlm import DPOTrainer, GRPOTrainer, GRPOConfig, RLOOTrainer, SFTTrainer  # instead of trl
 ```
 
-A word stands where you like: as a keyword of the trainer, in its config class, at the top of a YAML
-file, in `training:` or in the algorithm's section. A value that asks for what happens here anyway
+A setting may be a keyword of the trainer, a field of its config class, or a key at the top of a
+YAML file, in `training:` or in the algorithm's section. A value that is the behaviour here anyway
 (`push_to_hub=False`) is accepted; any other value of a refused setting is an error.
 """
 VERL = """## verl
