@@ -1,5 +1,5 @@
 """Draws the figures of docs/architecture.md from the source: which folder imports which, and the
-way that a task takes through the code.
+ways that a task and a config take through the code.
 
     python -m scripts.figures            write docs/figures/*.svg
     python -m scripts.figures --check    exit with 1 if they are out of date
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -20,7 +20,10 @@ FIGURES = PROJECT / "docs" / "figures"
 INK, SOFT, DOT, PAPER = "#1f2933", "#d8dee6", "#2f6fb3", "#ffffff"
 CELL, LEFT, TOP = 22, 130, 118
 
-WALK = (
+Stop = tuple[str, str, str]
+"""File, class or function, and what is done there."""
+
+EPISODE: tuple[Stop, ...] = (
     ("play/sources/task_sampler.py", "TaskSampler", "samples the tasks of a step"),
     ("play/sources/play.py", "Play", "opens one environment per episode of a group"),
     ("workflows/turns.py", "Turns", "decides who speaks: plain async Python"),
@@ -38,7 +41,22 @@ WALK = (
     ("learn/joint_update.py", "update_together", "forward, loss, backward, step"),
     ("train.py", "iterate", "exchanges the weights and begins the next step"),
 )
-"""File, class or function, and what is done there: the route of an episode."""
+CONFIG: tuple[Stop, ...] = (
+    ("cli/train.py", "train", "reads the options of the command line"),
+    ("config/loading.py", "load_config", "joins the YAML file and the overrides"),
+    ("config/normalize.py", "normalise", "puts the words of other libraries in their sections"),
+    ("config/experiment.py", "ExperimentConfig", "checks each section where it is defined"),
+    ("experiment.py", "run_experiment", "takes one stage after the other"),
+    ("build/run.py", "build", "makes a run of a stage, in one pass"),
+    ("build/run_plan.py", "RunPlan", "says what it consists of; each part is computed once"),
+    ("build/policies.py", "assign", "decides which agent uses which weights"),
+    ("build/ineffective.py", "refuse_idle", "refuses settings without an effect"),
+    ("build/in_process.py", "InProcess", "loads policies; makes engines, learners, critics"),
+    ("build/sources.py", "source_of", "joins environments, workflow and engines"),
+    ("training/run.py", "Run", "holds the parts"),
+    ("runs.py", "run_to_end", "calls the loop and saves the policies"),
+)
+ROUTES = {"route_of_an_episode.svg": EPISODE, "route_of_a_config.svg": CONFIG}
 
 
 def order() -> tuple[str, ...]:
@@ -111,14 +129,14 @@ def matrix() -> str:
     return _svg(LEFT + size + 60, TOP + size + 40, parts)
 
 
-def walk() -> str:
-    """The route of an episode as numbered stops."""
+def route(stops: Sequence[Stop]) -> str:
+    """A route as numbered stops."""
     parts: list[str] = []
-    for number, (file, name, what) in enumerate(WALK, 1):
+    for number, (file, name, what) in enumerate(stops, 1):
         if not defined(file, name):
             raise SystemExit(f"scripts/figures.py: {file} does not define {name}")
         y = 40 * number
-        if number < len(WALK):
+        if number < len(stops):
             parts.append(f'<path d="M30 {y}v40" stroke="{SOFT}" stroke-width="3"/>')
         parts.append(f'<circle cx="30" cy="{y}" r="13" fill="{DOT}"/>')
         parts.append(
@@ -126,7 +144,7 @@ def walk() -> str:
         )
         parts.append(_text(56, y + 4, f"{file}  {name}", extra=' font-weight="bold"'))
         parts.append(_text(400, y + 4, what))
-    return _svg(800, 40 * len(WALK) + 40, parts)
+    return _svg(800, 40 * len(stops) + 40, parts)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", extra: str = "") -> str:
@@ -149,7 +167,7 @@ def _svg(width: int, height: int, parts: list[str]) -> str:
 
 def main() -> None:
     """See the top of the file."""
-    figures = {"imports.svg": matrix(), "route_of_an_episode.svg": walk()}
+    figures = {"imports.svg": matrix(), **{name: route(stops) for name, stops in ROUTES.items()}}
     stale: list[str] = []
     for name, text in figures.items():
         path = FIGURES / name
